@@ -1,0 +1,94 @@
+//! A client: one ZooKeeper session, shared by any number of locks and threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::{Result, Status};
+use crate::lock::Lock;
+use crate::path;
+use crate::runtime::{Shell, now};
+use crate::session::{ClientState, ConnectString};
+
+/// A client. Clones share one session, which ends when [`close`](Self::close) is called, or with the last clone and the
+/// last lock made from it. All methods may be called from any thread.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) session: Arc<OpenSession>,
+}
+
+/// A session that ends with its last user.
+pub(crate) struct OpenSession {
+    pub(crate) shell: Arc<Shell>,
+    closed: AtomicBool,
+}
+
+impl Client {
+    /// Connects to one of the servers in a connect string like `host:2181,host:2181/chroot`, and waits for the session.
+    ///
+    /// Blocks for the connect timeout at most. Errors: INVALID names the piece of the string that is wrong, CONNECTION the
+    /// last server tried and why it failed, AUTH says that the credentials were refused.
+    pub fn connect(servers: &str, config: &Config) -> Result<Self> {
+        let target = ConnectString::parse(servers)?;
+        let started = now();
+        let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
+        let shell = Shell::start(Engine::new(target, config.session(), started, entropy))?;
+        let client = Self { session: Arc::new(OpenSession { shell, closed: AtomicBool::new(false) }) };
+        let deadline = started + config.connect_timeout();
+        client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?.wait()?;
+        Ok(client)
+    }
+
+    /// A re-entrant lock on a path: Curator's `InterProcessMutex`. Nothing is sent yet.
+    pub fn mutex(&self, path: &str) -> Result<Lock> {
+        path::validate(path)?;
+        Lock::new(Arc::clone(&self.session), path, "lock-")
+    }
+
+    /// How the session stands.
+    pub fn state(&self) -> Result<ClientState> {
+        self.session.shell.ask(|engine, _| engine.state())
+    }
+
+    /// The session's id; 0 while there is none.
+    pub fn session_id(&self) -> Result<i64> {
+        self.session.shell.ask(|engine, _| engine.session_id())
+    }
+
+    /// Wakes all waiters with CLOSED and ends the session, and with it every hold. Waits for the server's confirmation, but
+    /// two seconds at most. Later calls on the client and its locks give CLOSED.
+    pub fn close(&self) -> Result<()> {
+        self.session.close()
+    }
+}
+
+impl OpenSession {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.shell.check()?;
+        if self.closed.load(Ordering::Acquire) { Err(Status::Closed.into()) } else { Ok(()) }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.shell.check()?;
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let closed = self.shell.call(None, |engine, now| engine.close(now)).and_then(|call| call.wait());
+        self.shell.stop();
+        closed.map(drop)
+    }
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        if self.shell.check().is_err() {
+            // A forked child: the parent's threads, locked or half done, are not ours to take apart.
+            std::mem::forget(Arc::clone(&self.shell));
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::debug!("closing: {error}");
+        }
+    }
+}

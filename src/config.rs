@@ -1,0 +1,118 @@
+//! What a client can be told before it connects.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::proto::DEFAULT_FRAME_LIMIT;
+use crate::session::SessionConfig;
+
+/// A client's settings. Each setter checks its value at once.
+#[derive(Debug, Clone)]
+pub struct Config {
+    session_timeout: Duration,
+    connect_timeout: Duration,
+    lease_margin: Option<Duration>,
+    auth: Vec<(String, Vec<u8>)>,
+    frame_limit: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            session_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            lease_margin: None,
+            auth: Vec::new(),
+            frame_limit: DEFAULT_FRAME_LIMIT,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long the servers keep a session they do not hear of. They may negotiate another value. Default: 10 s.
+    pub fn set_session_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.session_timeout = milliseconds("session timeout", timeout)?;
+        Ok(())
+    }
+
+    /// How long [`Client::connect`](crate::Client::connect) may take. Default: 10 s.
+    pub fn set_connect_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.connect_timeout = milliseconds("connect timeout", timeout)?;
+        Ok(())
+    }
+
+    /// How long before a session can end its locks cease to count as held. Larger is safer, smaller rides out longer
+    /// interruptions; what a lease keeps at least is a third of the negotiated session timeout. Default: a third.
+    pub fn set_lease_margin(&mut self, margin: Duration) -> Result<()> {
+        if margin.as_millis() > i32::MAX as u128 {
+            return Err(Error::invalid(format!("lease margin {} ms: at most {} ms are allowed", margin.as_millis(), i32::MAX)));
+        }
+        self.lease_margin = Some(margin);
+        Ok(())
+    }
+
+    /// Adds credentials, for instance `digest` and `user:password`. They are sent on every connection, in this order.
+    pub fn add_auth(&mut self, scheme: &str, auth: &[u8]) -> Result<()> {
+        const LIMIT: usize = 64 * 1024;
+        if scheme.is_empty() || scheme.len() > 255 || scheme.chars().any(char::is_control) {
+            return Err(Error::invalid(format!("auth scheme {}: expected a name like digest", crate::path::quote(scheme))));
+        }
+        if auth.len() > LIMIT {
+            return Err(Error::invalid(format!("auth of {} bytes: at most {LIMIT} are allowed", auth.len())));
+        }
+        self.auth.push((scheme.to_owned(), auth.to_vec()));
+        Ok(())
+    }
+
+    /// Larger frames from a server are refused, like the Java client's `jute.maxbuffer`. Default: 1 MiB.
+    pub fn set_frame_limit(&mut self, bytes: usize) -> Result<()> {
+        if !(1024..=1 << 30).contains(&bytes) {
+            return Err(Error::invalid(format!("frame limit {bytes}: expected 1024 to {} bytes", 1 << 30)));
+        }
+        self.frame_limit = bytes;
+        Ok(())
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    pub(crate) fn session(&self) -> SessionConfig {
+        SessionConfig {
+            timeout: self.session_timeout,
+            lease_margin: self.lease_margin,
+            auth: self.auth.clone(),
+            frame_limit: self.frame_limit,
+        }
+    }
+}
+
+fn milliseconds(what: &str, value: Duration) -> Result<Duration> {
+    if (1..=i32::MAX as u128).contains(&value.as_millis()) {
+        return Ok(value);
+    }
+    Err(Error::invalid(format!("{what} {} ms: expected 1 to {} ms", value.as_millis(), i32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_and_named() {
+        let mut config = Config::new();
+        assert!(config.set_session_timeout(Duration::ZERO).unwrap_err().message().contains("session timeout 0 ms"));
+        assert!(config.set_connect_timeout(Duration::from_secs(1 << 40)).unwrap_err().message().contains("connect timeout"));
+        assert!(config.add_auth("", b"x").is_err());
+        assert!(config.add_auth("digest", &vec![0; 1 << 20]).is_err());
+        assert!(config.set_frame_limit(0).is_err());
+        assert!(config.set_lease_margin(Duration::MAX).is_err());
+        config.set_lease_margin(Duration::ZERO).unwrap();
+        config.add_auth("digest", b"user:secret").unwrap();
+    }
+}

@@ -1,0 +1,47 @@
+//! Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use zklock::{Client, Config};
+//!
+//! # fn main() -> zklock::Result<()> {
+//! let client = Client::connect("localhost:2181", &Config::new())?;
+//! let lock = client.mutex("/locks/nightly-report")?;
+//! let guard = lock.guard(Some(Duration::from_secs(5)))?;
+//! println!("holding it; the store may refuse anything older than {}", lock.fencing_token()?);
+//! drop(guard);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A lock is a lease: it is held while the session that made its node is surely alive, by a clock of our own
+//! ([`Lock::is_held`], [`Lock::remaining`]). What no lock can do is to stop a program that goes on after it lost the lock;
+//! a store that is given the fencing token can.
+//!
+//! The modules below [`engine`] are pure: they are handed bytes and the time, and know no clock, socket or thread.
+
+mod client;
+mod config;
+pub mod engine;
+mod error;
+mod lock;
+mod path;
+pub mod proto;
+pub mod recipe;
+mod runtime;
+pub mod session;
+mod time;
+
+pub use client::Client;
+pub use config::Config;
+pub use engine::{LockState, Owner};
+pub use error::{Error, Result, Status};
+pub use lock::{Acquiring, Guard, Lock, MAX_DATA};
+pub use path::MAX_PATH;
+pub use recipe::Participant;
+pub use runtime::{Epoch, PerProcess};
+pub use session::ClientState;
+pub use time::Time;
+
+/// The version of the library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

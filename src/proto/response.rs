@@ -1,0 +1,218 @@
+//! What a server answers.
+
+use super::codec::{Reader, Writer, frame, try_frame};
+use super::request::{MultiHeader, fits_multi};
+use super::{Code, OpCode, ProtoError, Stat};
+
+/// What every frame from the server starts with, once the session is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// The request this answers, or one of the `XID_` constants.
+    pub xid: i32,
+    /// The newest transaction the server has seen.
+    pub zxid: i64,
+    /// How it went; nothing follows the header of an error.
+    pub err: Code,
+}
+
+impl ReplyHeader {
+    /// Reads the front of a frame's body, and returns what is behind it.
+    pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), ProtoError> {
+        let mut r = Reader::new(body);
+        let header = Self { xid: r.i32("reply xid")?, zxid: r.i64("reply zxid")?, err: Code(r.i32("reply err")?) };
+        Ok((header, r.rest()))
+    }
+
+    pub(super) fn write(&self, w: &mut Writer<'_>) {
+        w.i32(self.xid);
+        w.i64(self.zxid);
+        w.i32(self.err.0);
+    }
+}
+
+/// The body of a reply to a request that went well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// Nothing but success.
+    Empty,
+    /// To create, the node's actual path; to sync, the path it was sent.
+    Path(String),
+    /// To create2 and createContainer.
+    Create2 {
+        /// The node's actual path.
+        path: String,
+        /// Its stat.
+        stat: Stat,
+    },
+    /// To exists and setData.
+    Stat(Stat),
+    /// To getData.
+    Data {
+        /// The node's data.
+        data: Vec<u8>,
+        /// Its stat.
+        stat: Stat,
+    },
+    /// To getChildren: names, not paths.
+    Children(Vec<String>),
+    /// To getChildren2.
+    Children2 {
+        /// The children's names, not paths.
+        children: Vec<String>,
+        /// The parent's stat.
+        stat: Stat,
+    },
+    /// To multi, one result for each operation.
+    ///
+    /// A multi that failed has only errors in it, while the header of its reply says success.
+    Multi(Vec<MultiResult>),
+}
+
+/// How one operation of a multi went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MultiResult {
+    /// It was done: `Path`, `Create2`, `Stat`, or `Empty` for delete and check.
+    Ok(Response),
+    /// It was not done: the operation at fault has the reason, those before it [`Code::OK`], those after it
+    /// [`Code::RUNTIME_INCONSISTENCY`].
+    Err(Code),
+}
+
+impl Response {
+    /// Reads what follows the [`ReplyHeader`] of a success, as the answer to a request of type `op`.
+    pub fn decode(op: OpCode, body: &[u8]) -> Result<Self, ProtoError> {
+        let mut r = Reader::new(body);
+        let response = Self::read(op, &mut r)?;
+        r.finish("reply")?;
+        Ok(response)
+    }
+
+    /// Appends a whole frame: length, header of a success, body.
+    ///
+    /// Fails, and leaves `out` as it was, on a multi result that cannot be one and on a reply too long for a frame.
+    pub fn encode(&self, xid: i32, zxid: i64, out: &mut Vec<u8>) -> Result<(), ProtoError> {
+        try_frame(out, |w| {
+            ReplyHeader { xid, zxid, err: Code::OK }.write(w);
+            self.write(w)
+        })
+    }
+
+    fn read(op: OpCode, r: &mut Reader<'_>) -> Result<Self, ProtoError> {
+        Ok(match op {
+            OpCode::Create | OpCode::Sync => Self::Path(r.string("reply path")?),
+            OpCode::Create2 | OpCode::CreateContainer => {
+                Self::Create2 { path: r.string("reply path")?, stat: Stat::read(r)? }
+            }
+            OpCode::Exists | OpCode::SetData => Self::Stat(Stat::read(r)?),
+            OpCode::GetData => Self::Data { data: r.buffer("reply data")?, stat: Stat::read(r)? },
+            OpCode::GetChildren => Self::Children(r.strings("reply children")?),
+            OpCode::GetChildren2 => Self::Children2 { children: r.strings("reply children")?, stat: Stat::read(r)? },
+            OpCode::Multi => Self::Multi(read_multi(r)?),
+            OpCode::AddWatch => read_add_watch(r)?,
+            OpCode::Delete
+            | OpCode::Ping
+            | OpCode::Check
+            | OpCode::CheckWatches
+            | OpCode::RemoveWatches
+            | OpCode::Auth
+            | OpCode::SetWatches
+            | OpCode::SetWatches2
+            | OpCode::CloseSession => Self::Empty,
+        })
+    }
+
+    fn write(&self, w: &mut Writer<'_>) -> Result<(), ProtoError> {
+        match self {
+            Self::Empty => {}
+            Self::Path(path) => w.string(path),
+            Self::Create2 { path, stat } => {
+                w.string(path);
+                stat.write(w);
+            }
+            Self::Stat(stat) => stat.write(w),
+            Self::Data { data, stat } => {
+                w.buffer(data);
+                stat.write(w);
+            }
+            Self::Children(children) => w.strings(children),
+            Self::Children2 { children, stat } => {
+                w.strings(children);
+                stat.write(w);
+            }
+            Self::Multi(results) => return write_multi(results, w),
+        }
+        Ok(())
+    }
+
+    /// The type a multi reply gives it. `Empty` goes as a delete, though it may answer a check: clients know
+    /// what they asked for.
+    const fn multi_type(&self) -> Result<OpCode, ProtoError> {
+        let response = match self {
+            Self::Empty => return Ok(OpCode::Delete),
+            Self::Path(_) => return Ok(OpCode::Create),
+            Self::Create2 { .. } => return Ok(OpCode::Create2),
+            Self::Stat(_) => return Ok(OpCode::SetData),
+            Self::Data { .. } => "Data",
+            Self::Children(_) => "Children",
+            Self::Children2 { .. } => "Children2",
+            Self::Multi(_) => "Multi",
+        };
+        Err(ProtoError::NotInMultiReply { response })
+    }
+}
+
+/// Appends a whole frame: the reply to a request that failed, which is a header and no more.
+pub fn encode_error(xid: i32, zxid: i64, err: Code, out: &mut Vec<u8>) {
+    frame(out, |w| ReplyHeader { xid, zxid, err }.write(w));
+}
+
+/// Servers put a code behind the header that has said the same already. It is always 0; without it, fine too.
+fn read_add_watch(r: &mut Reader<'_>) -> Result<Response, ProtoError> {
+    if r.is_empty() {
+        return Ok(Response::Empty);
+    }
+    match Code(r.i32("addWatch reply err")?) {
+        Code::OK => Ok(Response::Empty),
+        Code(value) => Err(ProtoError::Unknown { what: "addWatch reply err", value }),
+    }
+}
+
+fn write_multi(results: &[MultiResult], w: &mut Writer<'_>) -> Result<(), ProtoError> {
+    for result in results {
+        match result {
+            MultiResult::Ok(response) => {
+                let kind = response.multi_type()?.to_wire();
+                MultiHeader { kind, done: false, err: Code::OK.0 }.write(w);
+                response.write(w)?;
+            }
+            MultiResult::Err(Code(err)) => {
+                MultiHeader { kind: MultiHeader::ERROR, done: false, err: *err }.write(w);
+                w.i32(*err);
+            }
+        }
+    }
+    MultiHeader::END.write(w);
+    Ok(())
+}
+
+fn read_multi(r: &mut Reader<'_>) -> Result<Vec<MultiResult>, ProtoError> {
+    let mut results = Vec::new();
+    loop {
+        let header = MultiHeader::read(r)?;
+        if header.done {
+            return Ok(results);
+        }
+        results.push(read_multi_result(header.kind, r)?);
+    }
+}
+
+fn read_multi_result(kind: i32, r: &mut Reader<'_>) -> Result<MultiResult, ProtoError> {
+    if kind == MultiHeader::ERROR {
+        return Ok(MultiResult::Err(Code(r.i32("multi result err")?)));
+    }
+    let op = OpCode::try_from(kind)?;
+    if !fits_multi(op) {
+        return Err(ProtoError::NotInMulti { op });
+    }
+    Response::read(op, r).map(MultiResult::Ok)
+}

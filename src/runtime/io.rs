@@ -1,0 +1,208 @@
+//! The I/O thread: one for all clients of the process. It starts with the first client and ends with the last.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use mio::{Events, Poll, Registry, Token, Waker};
+
+use super::fork::PerProcess;
+use super::shell::Shell;
+use super::{clock, signals};
+use crate::error::{Error, Result, Status};
+use crate::time::Time;
+
+/// The waker's token; clients have the numbers above.
+const WAKER: Token = Token(0);
+
+static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
+
+/// What the thread and its clients share.
+pub(super) struct Io {
+    registry: Registry,
+    waker: Waker,
+    todo: Mutex<Todo>,
+}
+
+#[derive(Default)]
+struct Todo {
+    joined: Vec<(Token, Arc<Shell>)>,
+    left: Vec<Token>,
+    /// Clients whose next timeout has come nearer.
+    changed: Vec<Token>,
+    stop: bool,
+}
+
+struct Running {
+    io: Arc<Io>,
+    thread: JoinHandle<()>,
+    clients: usize,
+    last_token: usize,
+}
+
+impl Io {
+    /// Gives a client a place on the thread, which is started if this is the first.
+    pub(super) fn join(make: impl FnOnce(Arc<Self>, Token) -> Arc<Shell>) -> Result<Arc<Shell>> {
+        let mut place = lock(THREAD.get());
+        if place.is_none() {
+            *place = Some(start().map_err(|cause| {
+                Error::new(Status::Internal, format!("the I/O thread can't be started: {cause}"))
+            })?);
+        }
+        let Some(running) = place.as_mut() else { return Err(Status::Internal.into()) };
+        running.clients += 1;
+        running.last_token += 1;
+        let token = Token(running.last_token);
+        let shell = make(Arc::clone(&running.io), token);
+        lock(&running.io.todo).joined.push((token, Arc::clone(&shell)));
+        running.io.wake();
+        Ok(shell)
+    }
+
+    /// Takes a client off the thread, and waits for the thread's end if this was the last.
+    pub(super) fn leave(&self, token: Token) {
+        let mut place = lock(THREAD.get());
+        lock(&self.todo).left.push(token);
+        let ending = match place.as_mut() {
+            Some(running) => {
+                running.clients -= 1;
+                (running.clients == 0).then(|| place.take()).flatten()
+            }
+            None => None,
+        };
+        if ending.is_some() {
+            lock(&self.todo).stop = true;
+        }
+        self.wake();
+        // Kept locked: a client that is made now must not find the old thread, nor run beside it.
+        if let Some(Running { thread, .. }) = ending {
+            if thread.join().is_err() {
+                tracing::error!("the I/O thread had panicked");
+            }
+        }
+    }
+
+    /// A client's next timeout has come nearer than the thread knows.
+    pub(super) fn changed(&self, token: Token) {
+        lock(&self.todo).changed.push(token);
+        self.wake();
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    fn wake(&self) {
+        if let Err(cause) = self.waker.wake() {
+            tracing::error!("the I/O thread can't be woken: {cause}");
+        }
+    }
+}
+
+fn start() -> io::Result<Running> {
+    let poll = Poll::new()?;
+    let io = Arc::new(Io {
+        registry: poll.registry().try_clone()?,
+        waker: Waker::new(poll.registry(), WAKER)?,
+        todo: Mutex::default(),
+    });
+    let looping = Loop { io: Arc::clone(&io), clients: HashMap::new(), timers: BTreeSet::new(), planned: HashMap::new() };
+    let thread = signals::blocked(|| thread::Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
+    Ok(Running { io, thread, clients: 0, last_token: WAKER.0 })
+}
+
+/// The thread's own things.
+struct Loop {
+    io: Arc<Io>,
+    clients: HashMap<Token, Arc<Shell>>,
+    timers: BTreeSet<(Time, Token)>,
+    planned: HashMap<Token, Time>,
+}
+
+impl Loop {
+    fn run(mut self, mut poll: Poll) {
+        let mut events = Events::with_capacity(256);
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            match poll.poll(&mut events, self.pause()) {
+                Ok(()) => {}
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => {
+                    // Nothing else can be done with a broken poller; timers go on.
+                    tracing::error!("polling failed: {cause}");
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+            // What has come in is read before any timer is looked at: a process that stood still finds its answers there.
+            for event in &events {
+                if let Some(shell) = self.clients.get(&event.token()).map(Arc::clone) {
+                    let next = shell.ready(&mut buffer);
+                    self.plan(event.token(), next);
+                }
+            }
+            if self.take_over() {
+                return;
+            }
+            self.run_timers();
+        }
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let &(at, _) = self.timers.first()?;
+        // The poller counts whole milliseconds and rounds down.
+        Some((at - clock::now()) + Duration::from_micros(999))
+    }
+
+    /// Takes over what was left for the thread; true if it is to end.
+    fn take_over(&mut self) -> bool {
+        let Todo { joined, left, changed, stop } = std::mem::take(&mut *lock(&self.io.todo));
+        let mut touched = changed;
+        for (token, shell) in joined {
+            self.clients.insert(token, shell);
+            touched.push(token);
+        }
+        for token in left {
+            self.clients.remove(&token);
+            self.plan(token, None);
+        }
+        for token in touched {
+            if let Some(shell) = self.clients.get(&token).map(Arc::clone) {
+                let next = shell.tick();
+                self.plan(token, next);
+            }
+        }
+        stop
+    }
+
+    fn run_timers(&mut self) {
+        let now = clock::now();
+        while let Some(&(at, token)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            let next = self.clients.get(&token).and_then(|shell| shell.tick());
+            // A timer that is due again at once would keep others from their turn.
+            self.plan(token, next.map(|next| next.max(now + Duration::from_nanos(1))));
+        }
+    }
+
+    fn plan(&mut self, token: Token, at: Option<Time>) {
+        let before = match at {
+            Some(at) => self.planned.insert(token, at),
+            None => self.planned.remove(&token),
+        };
+        if let Some(before) = before {
+            self.timers.remove(&(before, token));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, token));
+        }
+    }
+}
+
+/// The data under these locks is whole between any two statements, so a panic elsewhere does not spoil it.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,12 @@
+//! The shell around the engine: the I/O thread, sockets, the clock, and wake-ups. It moves bytes and decides nothing.
+
+mod clock;
+mod fork;
+mod io;
+mod resolve;
+mod shell;
+mod signals;
+
+pub(crate) use clock::now;
+pub use fork::{Epoch, PerProcess};
+pub(crate) use shell::{Pending, Shell};

@@ -1,0 +1,402 @@
+//! One client's shell: its engine under a lock, its socket, and the threads that wait for answers.
+//!
+//! Whoever has something for the engine, a calling thread or the I/O thread, takes the lock, feeds it, carries out what it
+//! says (bytes go straight to the socket), and wakes exactly those whose call is answered, after the lock is free again.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+
+use super::fork::Epoch;
+use super::io::{Io, lock};
+use super::{clock, resolve};
+use crate::engine::{Answer, Engine, Event, OpId};
+use crate::error::Result;
+use crate::session::{Command, Server};
+use crate::time::Time;
+
+pub(crate) struct Shell {
+    epoch: Epoch,
+    io: Arc<Io>,
+    token: Token,
+    this: Weak<Self>,
+    state: Mutex<State>,
+}
+
+struct State {
+    engine: Engine,
+    link: Link,
+    /// Counts connection attempts, so that an answer of the resolver finds the one that asked.
+    attempt: usize,
+    waiters: HashMap<OpId, Arc<Waiter>>,
+    /// When the I/O thread will call by itself.
+    planned: Option<Time>,
+}
+
+enum Link {
+    Idle,
+    Resolving,
+    Connecting { stream: TcpStream, others: Vec<SocketAddr> },
+    Open(TcpStream),
+}
+
+impl Shell {
+    /// Gives an engine a place on the I/O thread.
+    pub(crate) fn start(engine: Engine) -> Result<Arc<Self>> {
+        Io::join(|io, token| {
+            Arc::new_cyclic(|this| Self {
+                epoch: Epoch::current(),
+                io,
+                token,
+                this: Weak::clone(this),
+                state: Mutex::new(State { engine, link: Link::Idle, attempt: 0, waiters: HashMap::new(), planned: None }),
+            })
+        })
+    }
+
+    /// Takes the client off the I/O thread. To be called once, when the engine is closed.
+    pub(crate) fn stop(&self) {
+        self.io.leave(self.token);
+    }
+
+    /// FORKED in a child of the process that made it.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.epoch.check()
+    }
+
+    /// Asks the engine something that changes nothing.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
+        self.check()?;
+        let state = lock(&self.state);
+        Ok(question(&state.engine, clock::now()))
+    }
+
+    /// Tells the engine something that has no answer.
+    pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
+        self.check()?;
+        self.with(|engine, now| order(engine, now));
+        Ok(())
+    }
+
+    /// Starts a call.
+    pub(crate) fn call(self: &Arc<Self>, deadline: Option<Time>, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
+        self.check()?;
+        let waiter = Arc::new(Waiter::default());
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        let op = submit(&mut state.engine, now);
+        state.waiters.insert(op, Arc::clone(&waiter));
+        let nearer = self.pump(&mut state, now, &mut woken);
+        drop(state);
+        self.wake(woken, nearer);
+        Ok(Pending { shell: Arc::clone(self), op, waiter, deadline })
+    }
+
+    // The I/O thread.
+
+    /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick.
+    pub(super) fn ready(&self, buffer: &mut [u8]) -> Option<Time> {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        if matches!(state.link, Link::Connecting { .. }) {
+            self.finish_connecting(&mut state, now);
+        }
+        if matches!(state.link, Link::Open(_)) {
+            receive(&mut state, buffer);
+        }
+        self.pump(&mut state, clock::now(), &mut woken);
+        state.planned = state.engine.next_timeout();
+        let next = state.planned;
+        drop(state);
+        self.wake(woken, false);
+        next
+    }
+
+    /// Something may be due. Gives the time of the next tick.
+    pub(super) fn tick(&self) -> Option<Time> {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        state.engine.advance(now);
+        self.pump(&mut state, now, &mut woken);
+        state.planned = state.engine.next_timeout();
+        let next = state.planned;
+        drop(state);
+        self.wake(woken, false);
+        next
+    }
+
+    // Carrying out.
+
+    fn with(&self, work: impl FnOnce(&mut Engine, Time)) {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        work(&mut state.engine, now);
+        let nearer = self.pump(&mut state, now, &mut woken);
+        drop(state);
+        self.wake(woken, nearer);
+    }
+
+    /// Carries out what the engine says. True if the I/O thread has to call earlier than it means to.
+    fn pump(&self, state: &mut State, now: Time, woken: &mut Woken) -> bool {
+        loop {
+            while let Some(command) = state.engine.poll_command() {
+                match command {
+                    Command::Connect(server) => self.connect(state, now, server),
+                    Command::Disconnect => state.link = Link::Idle,
+                }
+            }
+            match flush(state) {
+                Ok(()) => break,
+                Err(cause) => {
+                    state.link = Link::Idle;
+                    state.engine.disconnected(now, &cause.to_string());
+                }
+            }
+        }
+        while let Some((op, answer)) = state.engine.poll_answer() {
+            if let Some(waiter) = state.waiters.remove(&op) {
+                woken.0.push((waiter, answer));
+            }
+        }
+        while let Some(event) = state.engine.poll_event() {
+            report(&event);
+        }
+        let next = state.engine.next_timeout();
+        let nearer = next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned));
+        if nearer {
+            state.planned = next;
+        }
+        nearer
+    }
+
+    fn wake(&self, woken: Woken, nearer: bool) {
+        for (waiter, answer) in woken.0 {
+            waiter.set(answer);
+        }
+        if nearer {
+            self.io.changed(self.token);
+        }
+    }
+
+    // Connecting.
+
+    fn connect(&self, state: &mut State, now: Time, server: Server) {
+        state.attempt += 1;
+        state.link = Link::Resolving;
+        if let Some(address) = resolve::literal(&server) {
+            return self.try_next(state, now, vec![address], "no address");
+        }
+        let (attempt, this) = (state.attempt, Weak::clone(&self.this));
+        let started = resolve::in_background(server, move |addresses| {
+            if let Some(shell) = this.upgrade() {
+                shell.resolved(attempt, addresses);
+            }
+        });
+        if let Err(cause) = started {
+            state.link = Link::Idle;
+            state.engine.disconnected(now, &format!("its name can't be resolved: no thread: {cause}"));
+        }
+    }
+
+    fn resolved(&self, attempt: usize, addresses: io::Result<Vec<SocketAddr>>) {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        if state.attempt != attempt || !matches!(state.link, Link::Resolving) {
+            return;
+        }
+        let now = clock::now();
+        match addresses {
+            Ok(mut addresses) if !addresses.is_empty() => {
+                // Another one first each time, lest one that swallows everything keeps the others from their turn.
+                let first = attempt % addresses.len();
+                addresses.rotate_left(first);
+                self.try_next(&mut state, now, addresses, "no address");
+            }
+            Ok(_) => self.give_up_attempt(&mut state, now, "its name has no address"),
+            Err(cause) => self.give_up_attempt(&mut state, now, &format!("its name can't be resolved: {cause}")),
+        }
+        let nearer = self.pump(&mut state, now, &mut woken);
+        drop(state);
+        self.wake(woken, nearer);
+    }
+
+    /// Begins a connection to the first address that does not fail at once.
+    fn try_next(&self, state: &mut State, now: Time, mut addresses: Vec<SocketAddr>, cause: &str) {
+        let mut cause = cause.to_owned();
+        while !addresses.is_empty() {
+            let address = addresses.remove(0);
+            match self.begin(address) {
+                Ok(stream) => {
+                    state.link = Link::Connecting { stream, others: addresses };
+                    return;
+                }
+                Err(error) => cause = error.to_string(),
+            }
+        }
+        self.give_up_attempt(state, now, &cause);
+    }
+
+    fn begin(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(address)?;
+        // Two requests in two writes must not wait for each other's acknowledgement.
+        stream.set_nodelay(true)?;
+        self.io.registry().register(&mut stream, self.token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(stream)
+    }
+
+    fn finish_connecting(&self, state: &mut State, now: Time) {
+        let Link::Connecting { stream, others } = std::mem::replace(&mut state.link, Link::Idle) else { return };
+        let failed = match (stream.take_error(), stream.peer_addr()) {
+            (Ok(Some(cause)) | Err(cause), _) => cause,
+            (Ok(None), Ok(_)) => {
+                let local = stream.local_addr().map(|address| address.ip().to_string()).unwrap_or_default();
+                state.link = Link::Open(stream);
+                state.engine.connected(now, &local);
+                return;
+            }
+            (Ok(None), Err(cause)) if cause.kind() == io::ErrorKind::NotConnected => {
+                // Not yet: the event was an old one.
+                state.link = Link::Connecting { stream, others };
+                return;
+            }
+            (Ok(None), Err(cause)) => cause,
+        };
+        self.try_next(state, now, others, &failed.to_string());
+    }
+
+    fn give_up_attempt(&self, state: &mut State, now: Time, cause: &str) {
+        state.link = Link::Idle;
+        state.engine.disconnected(now, cause);
+    }
+}
+
+fn receive(state: &mut State, buffer: &mut [u8]) {
+    loop {
+        let Link::Open(stream) = &mut state.link else { return };
+        match stream.read(buffer) {
+            Ok(0) => {
+                state.link = Link::Idle;
+                state.engine.disconnected(clock::now(), "it closed the connection");
+                return;
+            }
+            Ok(count) => {
+                let bytes = buffer.get(..count).unwrap_or_default();
+                state.engine.received(clock::now(), bytes);
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => {
+                state.link = Link::Idle;
+                state.engine.disconnected(clock::now(), &cause.to_string());
+                return;
+            }
+        }
+    }
+}
+
+/// Sends what there is to send, as far as the socket takes it; the rest goes when it has room.
+fn flush(state: &mut State) -> io::Result<()> {
+    let Link::Open(stream) = &mut state.link else { return Ok(()) };
+    let output = state.engine.output();
+    while !output.is_empty() {
+        match stream.write(output) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => drop(output.drain(..count)),
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
+}
+
+fn report(event: &Event) {
+    match event {
+        Event::Client { state, previous } => tracing::info!(?state, ?previous, "client"),
+        Event::Lock { path, token, state, previous, .. } => tracing::debug!(%path, token, ?state, ?previous, "lock"),
+    }
+}
+
+/// Those to be woken once the lock is free.
+#[derive(Default)]
+struct Woken(Vec<(Arc<Waiter>, Result<Answer>)>);
+
+/// Where the answer to one call arrives.
+#[derive(Default)]
+struct Waiter {
+    answer: Mutex<Option<Result<Answer>>>,
+    arrived: Condvar,
+}
+
+impl Waiter {
+    fn set(&self, answer: Result<Answer>) {
+        *lock(&self.answer) = Some(answer);
+        self.arrived.notify_all();
+    }
+
+    /// Waits for the answer, `limit` at most.
+    fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
+        let answer = lock(&self.answer);
+        let missing = |answer: &mut Option<Result<Answer>>| answer.is_none();
+        let mut answer = match limit {
+            None => self.arrived.wait_while(answer, missing).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                self.arrived.wait_timeout_while(answer, limit, missing).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        answer.take()
+    }
+}
+
+/// A call under way.
+pub(crate) struct Pending {
+    shell: Arc<Shell>,
+    op: OpId,
+    waiter: Arc<Waiter>,
+    deadline: Option<Time>,
+}
+
+impl Pending {
+    /// The same call, whose engine gives it a deadline.
+    pub(crate) fn until(self, deadline: Time) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Waits for the answer. The deadline is kept by this thread itself, whatever the I/O thread is doing.
+    pub(crate) fn wait(&self) -> Result<Answer> {
+        loop {
+            if let Some(answer) = self.wait_for(Duration::MAX) {
+                return answer;
+            }
+        }
+    }
+
+    /// Waits `slice` at most.
+    pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
+        let left = self.deadline.map(|deadline| deadline - clock::now());
+        let limit = match left {
+            Some(left) => Some(left.min(slice)),
+            None => (slice < Duration::MAX).then_some(slice),
+        };
+        if let Some(answer) = self.waiter.wait(limit) {
+            return Some(answer);
+        }
+        self.shell.with(|engine, now| engine.expire(now, self.op));
+        // Answered by now if it was due, or by another thread a moment ago.
+        self.waiter.wait(Some(Duration::ZERO))
+    }
+
+    /// Gives up the call; its answer comes all the same, and may be a success that was just quicker.
+    pub(crate) fn cancel(&self) {
+        self.shell.with(|engine, now| engine.cancel_op(now, self.op));
+    }
+}

@@ -1,0 +1,754 @@
+//! One ZooKeeper session as a value: it is handed bytes and the time, and hands back bytes to send, connections to open,
+//! and events.
+//!
+//! What it answers for: a server is always being looked for; a dead one is noticed well inside the session timeout;
+//! replies meet their requests; a request whose connection goes is answered with [`Failure::ConnectionLost`] at once;
+//! watches are set again after a reconnect; the lease is proven by way of the leader while something depends on it; and a
+//! session id that changes is a session that ended, whatever the server says about it (ClickHouse Keeper answers a
+//! reconnect with a new id and no expiry).
+
+#![forbid(unsafe_code)]
+
+mod connect_string;
+mod lease;
+mod servers;
+mod watches;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub use connect_string::{ConnectString, DEFAULT_PORT, Server};
+pub use lease::Lease;
+use servers::Servers;
+pub use watches::Subscriber;
+use watches::{Then, Watches};
+
+use crate::proto::{
+    Code, ConnectRequest, ConnectResponse, EventKind, Frames, OpCode, ProtoError, ReplyHeader, Request, Response, WatchEvent,
+    WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
+};
+use crate::time::Time;
+
+/// Where chance comes from: UUIDs, the order of the servers, the spread of waits. A simulation hands in a seeded one.
+pub type Entropy = Box<dyn FnMut() -> u128 + Send>;
+
+/// Frames that carry watches to be set again stay below this many bytes of paths, far from any server's limit.
+const RESTORE_BATCH: usize = 128 * 1024;
+
+/// A connection that stood this long was a sound one.
+const SOUND: Duration = Duration::from_secs(1);
+
+/// What a session is made from.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// Asked of the server, which may negotiate another.
+    pub timeout: Duration,
+    /// How long before the session may end the lease does; `None`: a third of the negotiated timeout.
+    pub lease_margin: Option<Duration>,
+    /// Credentials, sent on every connection before anything else.
+    pub auth: Vec<(String, Vec<u8>)>,
+    /// Larger frames from a server are refused (`jute.maxbuffer`).
+    pub frame_limit: usize,
+}
+
+/// How the session stands, as programs see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum ClientState {
+    /// No session yet.
+    Connecting = 0,
+    /// The session has a connection.
+    Connected = 1,
+    /// The session's connection is gone; another one is being sought.
+    Suspended = 2,
+    /// The session ended, and the next one has not begun.
+    Lost = 3,
+    /// The client was closed.
+    Closed = 4,
+}
+
+/// Why a request has no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The server said so.
+    Code(Code),
+    /// The connection went first: the request may or may not have been carried out.
+    ConnectionLost,
+}
+
+/// What the session tells its owner. `T` is the owner's tag for a request.
+#[derive(Debug)]
+pub enum Event<T> {
+    /// Requests can be submitted. All watches of a resumed session have been asked for again.
+    Connected {
+        /// The same session as before the connection was lost.
+        resumed: bool,
+    },
+    /// The connection is gone, and with it every request that was under way.
+    Disconnected,
+    /// The session is over for good, with its nodes; a new one is being made.
+    Ended {
+        /// No server said that it expired: its nodes may still be there for a while.
+        replaced: bool,
+    },
+    /// The answer to a request.
+    Reply {
+        /// The owner's tag.
+        tag: T,
+        /// The response, or why there is none.
+        result: Result<Response, Failure>,
+    },
+    /// A data watch fired, and is gone.
+    Fired {
+        /// Who asked for it.
+        subscriber: Subscriber,
+        /// What happened to the node.
+        kind: EventKind,
+        /// The node.
+        path: String,
+    },
+    /// The server refused the credentials.
+    AuthFailed,
+    /// The session was closed, or the time to do so has run out.
+    Closed,
+}
+
+/// What the session wants of the shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Drop what connection there is; resolve this server's name and connect to it; then call [`Session::connected`] or
+    /// [`Session::disconnected`].
+    Connect(Server),
+    /// Drop the connection, or the attempt. No call is expected.
+    Disconnect,
+}
+
+/// A session; see the module's description.
+pub struct Session<T> {
+    config: SessionConfig,
+    servers: Servers,
+    entropy: Entropy,
+    link: Link,
+    identity: Option<Identity>,
+    ever_connected: bool,
+    guarded: bool,
+    closing: Option<Time>,
+    /// The session timeout in force: the one negotiated, or before that the one wished for.
+    timeout: Duration,
+    last_zxid: i64,
+    last_xid: i32,
+    up_since: Time,
+    last_sent: Time,
+    last_proof_sent: Time,
+    last_received: Time,
+    ping_sent: Option<Time>,
+    in_flight: VecDeque<InFlight<T>>,
+    watches: Watches,
+    frames: Frames,
+    output: Vec<u8>,
+    commands: VecDeque<Command>,
+    events: VecDeque<Event<T>>,
+    /// The server of the present or the last connection, and why the last one failed: for error messages.
+    server: Option<Server>,
+    cause: String,
+    local_address: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Down { retry_at: Time },
+    Connecting { give_up: Time },
+    Handshake { sent: Time, give_up: Time },
+    Authenticating { replies: usize, resumed: bool },
+    Up,
+    Closed,
+}
+
+#[derive(Debug)]
+struct Identity {
+    id: i64,
+    password: Vec<u8>,
+    lease: Lease,
+}
+
+struct InFlight<T> {
+    xid: i32,
+    op: OpCode,
+    sent: Time,
+    /// An answer comes by way of the leader.
+    proof: bool,
+    purpose: Purpose<T>,
+}
+
+enum Purpose<T> {
+    Answer(T),
+    Watch(T, String),
+    /// Ours alone: a heartbeat, a watch removed.
+    Housekeeping,
+    /// Watches set again. Without them nobody would be woken, so a refusal loses the connection.
+    Restore,
+    Close,
+}
+
+impl<T> Session<T> {
+    /// A session that will look for its first server at the first [`advance`](Self::advance).
+    pub fn new(servers: Vec<Server>, config: SessionConfig, now: Time, mut entropy: Entropy) -> Self {
+        Self {
+            servers: Servers::new(servers, &mut entropy),
+            timeout: config.timeout,
+            frames: Frames::new(config.frame_limit),
+            config,
+            entropy,
+            link: Link::Down { retry_at: now },
+            identity: None,
+            ever_connected: false,
+            guarded: false,
+            closing: None,
+            last_zxid: 0,
+            last_xid: 0,
+            up_since: now,
+            last_sent: now,
+            last_proof_sent: now,
+            last_received: now,
+            ping_sent: None,
+            in_flight: VecDeque::new(),
+            watches: Watches::default(),
+            output: Vec::new(),
+            commands: VecDeque::new(),
+            events: VecDeque::new(),
+            server: None,
+            cause: "no connection was tried yet".to_owned(),
+            local_address: String::new(),
+        }
+    }
+
+    // What the owner may ask.
+
+    /// How the session stands.
+    pub fn state(&self) -> ClientState {
+        match (self.link, &self.identity) {
+            _ if self.closing.is_some() => ClientState::Closed,
+            (Link::Closed, _) => ClientState::Closed,
+            (Link::Up, _) => ClientState::Connected,
+            (_, Some(_)) => ClientState::Suspended,
+            (_, None) if self.ever_connected => ClientState::Lost,
+            (_, None) => ClientState::Connecting,
+        }
+    }
+
+    /// Whether requests can be submitted.
+    pub fn is_connected(&self) -> bool {
+        self.link == Link::Up && self.closing.is_none()
+    }
+
+    /// The session's id; 0 where there is none.
+    pub fn id(&self) -> i64 {
+        self.identity.as_ref().map_or(0, |identity| identity.id)
+    }
+
+    /// The session's lease, where there is a session.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.identity.as_ref().map(|identity| &identity.lease)
+    }
+
+    /// Whether the session is surely alive.
+    pub fn lease_runs(&self, now: Time) -> bool {
+        self.lease().is_some_and(|lease| lease.runs(now))
+    }
+
+    /// The session timeout in force.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How often the leader is asked to confirm the session while something depends on it.
+    pub fn beat(&self) -> Duration {
+        self.timeout / 6
+    }
+
+    /// For how long the server has owed an answer without a sign of life; zero if it owes none.
+    pub fn silence(&self, now: Time) -> Duration {
+        self.owed_since().map_or(Duration::ZERO, |since| now - since)
+    }
+
+    /// The server in use and why the connection before it was lost, for error messages.
+    pub fn story(&self) -> String {
+        match &self.server {
+            Some(server) if self.is_connected() => format!("connected to {server}"),
+            Some(server) => format!("last tried {server}: {}", self.cause),
+            None => self.cause.clone(),
+        }
+    }
+
+    /// The host's address as its server sees it; empty before the first connection.
+    pub fn local_address(&self) -> &str {
+        &self.local_address
+    }
+
+    /// How many watches the server is believed to keep for this session.
+    pub fn watch_count(&self) -> usize {
+        self.watches.count()
+    }
+
+    /// Chance.
+    pub fn entropy(&mut self) -> u128 {
+        (self.entropy)()
+    }
+
+    // What the owner may do.
+
+    /// While something depends on the lease, heartbeats take the leader's path (`sync`), and come more often.
+    pub fn set_guarded(&mut self, guarded: bool) {
+        self.guarded = guarded;
+    }
+
+    /// Sends a request. Without a connection its answer is [`Failure::ConnectionLost`].
+    pub fn submit(&mut self, now: Time, request: &Request, tag: T) {
+        self.send(now, request, Purpose::Answer(tag));
+    }
+
+    /// Reads a node and watches it; the answer is that of `getData`. Where it succeeds, one [`Event::Fired`] will follow.
+    pub fn watch(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
+        self.watches.ask(path, subscriber);
+        let request = Request::GetData { path: path.to_owned(), watch: true };
+        self.send(now, &request, Purpose::Watch(tag, path.to_owned()));
+    }
+
+    /// `subscriber` does not want to hear of `path` any more.
+    pub fn unwatch(&mut self, now: Time, path: &str, subscriber: Subscriber) {
+        let then = self.watches.unsubscribe(path, subscriber);
+        self.settle(now, path, then);
+    }
+
+    /// The same, for a node that this session is about to delete.
+    pub fn unwatch_doomed(&mut self, path: &str, subscriber: Subscriber) {
+        self.watches.unsubscribe_doomed(path, subscriber);
+    }
+
+    /// Ends the session: at once where it has a connection, else as soon as it gets one, given up at `deadline`.
+    /// [`Event::Closed`] follows in any case.
+    pub fn close(&mut self, now: Time, deadline: Time) {
+        if self.closing.is_some() {
+            return;
+        }
+        if self.link == Link::Up {
+            self.send(now, &Request::CloseSession, Purpose::Close);
+        }
+        self.closing = Some(deadline);
+        if self.identity.is_none() {
+            self.finish();
+        }
+    }
+
+    // What the shell does.
+
+    /// The next thing for the shell to do.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// The next thing for the owner to know.
+    pub fn poll_event(&mut self) -> Option<Event<T>> {
+        self.events.pop_front()
+    }
+
+    /// Bytes to be sent; the shell takes off the front what it has sent.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// The shell has a connection; `local_address` is this end's IP address.
+    pub fn connected(&mut self, now: Time, local_address: &str) {
+        if !matches!(self.link, Link::Connecting { .. }) {
+            return;
+        }
+        self.local_address = local_address.to_owned();
+        self.frames.clear();
+        self.output.clear();
+        self.link = Link::Handshake { sent: now, give_up: now + self.timeout / 3 };
+        let (session_id, password) =
+            self.identity.as_ref().map_or_else(|| (0, vec![0; 16]), |identity| (identity.id, identity.password.clone()));
+        ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: self.last_zxid,
+            timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
+            session_id,
+            password,
+            read_only: false,
+        }
+        .encode(&mut self.output);
+        self.last_sent = now;
+    }
+
+    /// The shell's connection, or its attempt at one, has failed.
+    pub fn disconnected(&mut self, now: Time, cause: &str) {
+        if matches!(self.link, Link::Down { .. } | Link::Closed) {
+            return;
+        }
+        if matches!(self.link, Link::Handshake { .. }) && self.is_past_hope(now) {
+            self.end(true);
+        }
+        self.lose(now, cause);
+    }
+
+    /// Bytes have come in.
+    pub fn received(&mut self, now: Time, bytes: &[u8]) {
+        self.frames.push(bytes);
+        loop {
+            if matches!(self.link, Link::Down { .. } | Link::Connecting { .. } | Link::Closed) {
+                return;
+            }
+            match self.frames.next() {
+                Ok(None) => return,
+                Ok(Some(frame)) => {
+                    self.last_received = now;
+                    if let Err(error) = self.frame(now, &frame) {
+                        self.hang_up(now, &format!("it sent a frame that can't be right: {error}"));
+                    }
+                }
+                Err(error) => self.hang_up(now, &format!("it sent bytes that can't be right: {error}")),
+            }
+        }
+    }
+
+    /// When [`advance`](Self::advance) wants to be called, unless something else changes it.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let link = match self.link {
+            Link::Down { retry_at } => Some(retry_at),
+            Link::Connecting { give_up } | Link::Handshake { give_up, .. } => Some(give_up),
+            Link::Authenticating { .. } => Some(self.last_received + self.patience()),
+            Link::Up => Some(self.dead_at().map_or(self.beat_at(), |dead| dead.min(self.beat_at()))),
+            Link::Closed => None,
+        };
+        match self.closing {
+            Some(deadline) if self.link != Link::Closed => Some(link.map_or(deadline, |at| at.min(deadline))),
+            _ => link,
+        }
+    }
+
+    /// Does what is due.
+    pub fn advance(&mut self, now: Time) {
+        if self.link != Link::Closed && self.closing.is_some_and(|deadline| now >= deadline) {
+            self.finish();
+        }
+        match self.link {
+            Link::Down { retry_at } if now >= retry_at => self.connect(now),
+            Link::Connecting { give_up } if now >= give_up => self.hang_up(now, "no connection in time"),
+            Link::Handshake { give_up, .. } if now >= give_up => self.hang_up(now, "no answer to the handshake in time"),
+            Link::Authenticating { .. } if now >= self.last_received + self.patience() => {
+                self.hang_up(now, "no answer to the credentials in time");
+            }
+            Link::Up if self.dead_at().is_some_and(|at| now >= at) => {
+                self.hang_up(now, &format!("no answer for {} ms", self.silence(now).as_millis()));
+            }
+            Link::Up if now >= self.beat_at() => self.send_heartbeat(now),
+            _ => {}
+        }
+    }
+
+    // Connecting.
+
+    fn connect(&mut self, now: Time) {
+        let Some(server) = self.servers.next() else { return };
+        self.server = Some(server.clone());
+        let share = u32::try_from(self.servers.len().min(3)).unwrap_or(1);
+        self.link = Link::Connecting { give_up: now + (self.timeout / 3 / share).max(Duration::from_millis(100)) };
+        self.commands.push_back(Command::Connect(server));
+    }
+
+    fn handshake(&mut self, now: Time, sent: Time, frame: &[u8]) -> Result<(), ProtoError> {
+        let response = ConnectResponse::decode(frame)?;
+        if response.timeout_ms <= 0 || response.session_id == 0 {
+            self.end(false);
+            self.hang_up(now, "the session had expired");
+            if self.link != Link::Closed {
+                self.link = Link::Down { retry_at: now };
+            }
+            return Ok(());
+        }
+        if response.read_only {
+            // It has no quorum: it can neither grant nor prove anything.
+            self.hang_up(now, "it is read-only");
+            return Ok(());
+        }
+        let resumed = self.identity.as_ref().is_some_and(|identity| identity.id == response.session_id);
+        if !resumed && self.identity.is_some() {
+            self.end(true);
+        }
+        self.timeout = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
+        // A handshake is answered by way of the leader, for a new session and for one that moves.
+        let mut lease = Lease::new(sent, self.timeout, self.config.lease_margin);
+        if let Some(before) = self.lease().filter(|_| resumed) {
+            lease = *before;
+            lease.prove(sent);
+        }
+        self.identity = Some(Identity { id: response.session_id, password: response.password, lease });
+        self.last_proof_sent = sent;
+        self.authenticate(now, resumed);
+        Ok(())
+    }
+
+    fn authenticate(&mut self, now: Time, resumed: bool) {
+        let mut replies = 0;
+        for (scheme, auth) in &self.config.auth {
+            let request = Request::Auth { scheme: scheme.clone(), auth: auth.clone() };
+            replies += usize::from(request.encode(XID_AUTH, &mut self.output).is_ok());
+            self.last_sent = now;
+        }
+        self.link = Link::Authenticating { replies, resumed };
+        if replies == 0 {
+            self.stand(now, resumed);
+        }
+    }
+
+    /// The connection stands.
+    fn stand(&mut self, now: Time, resumed: bool) {
+        self.link = Link::Up;
+        self.up_since = now;
+        self.ever_connected = true;
+        if self.closing.is_some() {
+            self.send(now, &Request::CloseSession, Purpose::Close);
+            return;
+        }
+        self.restore_watches(now);
+        self.events.push_back(Event::Connected { resumed });
+    }
+
+    /// Asks for all watches again. What changed since the last zxid seen fires at once.
+    fn restore_watches(&mut self, now: Time) {
+        let mut paths = self.watches.to_restore().into_iter().peekable();
+        while paths.peek().is_some() {
+            let mut data = Vec::new();
+            let mut bytes = 0;
+            while let Some(path) = paths.next_if(|path| bytes == 0 || bytes + path.len() < RESTORE_BATCH) {
+                bytes += path.len() + 4;
+                data.push(path);
+            }
+            let request = Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child: Vec::new() };
+            self.send(now, &request, Purpose::Restore);
+        }
+    }
+
+    // Requests and replies.
+
+    fn send(&mut self, now: Time, request: &Request, purpose: Purpose<T>) {
+        if self.link != Link::Up || (self.closing.is_some() && !matches!(purpose, Purpose::Close)) {
+            return self.answer(now, purpose, Err(Failure::ConnectionLost));
+        }
+        self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
+        if request.encode(self.last_xid, &mut self.output).is_err() {
+            // Too long for any frame: no server would have taken it.
+            return self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+        }
+        let proof = is_proof(request);
+        self.last_sent = now;
+        if proof {
+            self.last_proof_sent = now;
+        }
+        self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
+    }
+
+    fn send_heartbeat(&mut self, now: Time) {
+        if self.guarded {
+            self.send(now, &Request::Sync { path: "/".to_owned() }, Purpose::Housekeeping);
+        } else {
+            self.last_sent = now;
+            if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
+                self.ping_sent.get_or_insert(now);
+            }
+        }
+    }
+
+    fn frame(&mut self, now: Time, frame: &[u8]) -> Result<(), ProtoError> {
+        if let Link::Handshake { sent, .. } = self.link {
+            return self.handshake(now, sent, frame);
+        }
+        let (header, body) = ReplyHeader::decode(frame)?;
+        match header.xid {
+            XID_NOTIFICATION => self.notification(&WatchEvent::decode(body)?),
+            XID_PING => self.ping_sent = None,
+            XID_AUTH => self.auth_reply(now, header.err),
+            _ => return self.reply(now, &header, body),
+        }
+        Ok(())
+    }
+
+    fn notification(&mut self, event: &WatchEvent) {
+        if !matches!(event.kind, EventKind::Created | EventKind::Deleted | EventKind::DataChanged) {
+            return;
+        }
+        for subscriber in self.watches.fired(&event.path) {
+            self.events.push_back(Event::Fired { subscriber, kind: event.kind, path: event.path.clone() });
+        }
+    }
+
+    fn auth_reply(&mut self, now: Time, err: Code) {
+        if err != Code::OK {
+            self.events.push_back(Event::AuthFailed);
+            self.hang_up(now, "it refused the credentials");
+            return;
+        }
+        if let Link::Authenticating { replies, resumed } = self.link {
+            self.link = Link::Authenticating { replies: replies.saturating_sub(1), resumed };
+            if replies <= 1 {
+                self.stand(now, resumed);
+            }
+        }
+    }
+
+    fn reply(&mut self, now: Time, header: &ReplyHeader, body: &[u8]) -> Result<(), ProtoError> {
+        match self.in_flight.front() {
+            Some(front) if front.xid == header.xid => {}
+            front => {
+                let expected = front.map_or_else(|| "none".to_owned(), |front| front.xid.to_string());
+                self.hang_up(now, &format!("it answered request {} where {expected} was due", header.xid));
+                return Ok(());
+            }
+        }
+        if matches!(header.err, Code::SESSION_EXPIRED | Code::SESSION_MOVED | Code::CONNECTION_LOSS) {
+            // Only a handshake tells what is true.
+            self.hang_up(now, &format!("it answered {}", header.err));
+            return Ok(());
+        }
+        // Decoded before it leaves the queue: bytes that can't be read lose the connection, and the request with it.
+        let result = match (header.err, self.in_flight.front()) {
+            (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
+            (code, _) => Err(Failure::Code(code)),
+        };
+        let Some(InFlight { sent, proof, purpose, .. }) = self.in_flight.pop_front() else { return Ok(()) };
+        if header.zxid > 0 {
+            self.last_zxid = header.zxid;
+        }
+        // Refusals that the leader alone can give prove the session as well; others may be the follower's own.
+        if let (true, Code::OK | Code::NO_NODE, Some(identity)) = (proof, header.err, &mut self.identity) {
+            identity.lease.prove(sent);
+        }
+        self.answer(now, purpose, result);
+        Ok(())
+    }
+
+    fn answer(&mut self, now: Time, purpose: Purpose<T>, result: Result<Response, Failure>) {
+        match purpose {
+            Purpose::Answer(tag) => self.events.push_back(Event::Reply { tag, result }),
+            Purpose::Watch(tag, path) => {
+                let then = self.watches.answered(&path, result.is_ok());
+                self.settle(now, &path, then);
+                self.events.push_back(Event::Reply { tag, result });
+            }
+            Purpose::Restore if matches!(result, Err(Failure::Code(_))) => {
+                self.hang_up(now, "it refused to set the watches again");
+            }
+            Purpose::Housekeeping | Purpose::Restore => {}
+            Purpose::Close => self.finish(),
+        }
+    }
+
+    fn settle(&mut self, now: Time, path: &str, then: Then) {
+        if then == Then::Remove && self.link == Link::Up {
+            let request = Request::RemoveWatches { path: path.to_owned(), kind: WatcherType::Data };
+            self.send(now, &request, Purpose::Housekeeping);
+        }
+    }
+
+    // Losing.
+
+    /// Drops the connection from this side.
+    fn hang_up(&mut self, now: Time, cause: &str) {
+        self.commands.push_back(Command::Disconnect);
+        self.lose(now, cause);
+    }
+
+    fn lose(&mut self, now: Time, cause: &str) {
+        if self.link == Link::Closed {
+            return;
+        }
+        let stood = self.link == Link::Up;
+        self.cause = cause.to_owned();
+        self.output.clear();
+        self.ping_sent = None;
+        // A connection that stood is sought again at once; what fails over and over makes room.
+        let wait = if stood && now - self.up_since >= SOUND {
+            self.servers.succeeded();
+            Duration::ZERO
+        } else {
+            self.servers.failed(&mut self.entropy)
+        };
+        self.link = Link::Down { retry_at: now + wait };
+        for InFlight { purpose, .. } in std::mem::take(&mut self.in_flight) {
+            self.answer(now, purpose, Err(Failure::ConnectionLost));
+        }
+        if self.link != Link::Closed && stood && self.closing.is_none() {
+            self.events.push_back(Event::Disconnected);
+        }
+    }
+
+    /// The session is over.
+    fn end(&mut self, replaced: bool) {
+        if self.identity.take().is_none() {
+            return;
+        }
+        self.watches.clear();
+        // A new session has seen nothing: servers that were set up anew must be able to take it.
+        self.last_zxid = 0;
+        self.timeout = self.config.timeout;
+        if self.closing.is_some() {
+            return self.finish();
+        }
+        self.events.push_back(Event::Ended { replaced });
+    }
+
+    fn finish(&mut self) {
+        if self.link == Link::Closed {
+            return;
+        }
+        self.link = Link::Closed;
+        self.identity = None;
+        self.closing.get_or_insert_default();
+        self.commands.push_back(Command::Disconnect);
+        self.events.push_back(Event::Closed);
+    }
+
+    /// Servers that hang up on a handshake have an older history than the session has seen: they lag, or were set up anew.
+    /// The first kind catches up; once the session would have expired twice over, it must be the second.
+    fn is_past_hope(&self, now: Time) -> bool {
+        self.lease().is_some_and(|lease| now >= lease.end() + self.timeout * 2)
+    }
+
+    // Times.
+
+    fn owed_since(&self) -> Option<Time> {
+        let asked = match (self.in_flight.front(), self.ping_sent) {
+            (Some(front), Some(ping)) => Some(front.sent.min(ping)),
+            (Some(front), None) => Some(front.sent),
+            (None, ping) => ping,
+        };
+        asked.map(|asked| asked.max(self.last_received))
+    }
+
+    /// How long a server may owe an answer before it counts as dead.
+    fn patience(&self) -> Duration {
+        self.timeout / 3
+    }
+
+    fn dead_at(&self) -> Option<Time> {
+        self.owed_since().map(|since| since + self.patience())
+    }
+
+    fn beat_at(&self) -> Time {
+        if self.guarded { self.last_proof_sent + self.beat() } else { self.last_sent + self.timeout / 3 }
+    }
+}
+
+/// Whether an answer to this request can only have come by way of the leader.
+fn is_proof(request: &Request) -> bool {
+    match request.op() {
+        OpCode::Create
+        | OpCode::Create2
+        | OpCode::CreateContainer
+        | OpCode::Delete
+        | OpCode::SetData
+        | OpCode::Sync
+        | OpCode::Multi => true,
+        _ => false,
+    }
+}
