@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Result, Status};
 use crate::lock::Lock;
 use crate::path;
-use crate::runtime::{Shell, now};
+use crate::runtime::{Pending, Shell, now};
 use crate::session::{ClientState, ConnectString};
 
 /// A client. Clones share one session, which ends when [`close`](Self::close) is called, or with the last clone and the
@@ -30,14 +31,19 @@ impl Client {
     /// Blocks for the connect timeout at most. Errors: INVALID names the piece of the string that is wrong, CONNECTION the
     /// last server tried and why it failed, AUTH says that the credentials were refused.
     pub fn connect(servers: &str, config: &Config) -> Result<Self> {
+        Self::start_connect(servers, config)?.wait()
+    }
+
+    /// The same without waiting.
+    pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
         let target = ConnectString::parse(servers)?;
         let started = now();
         let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
-        let shell = Shell::start(Engine::new(target, config.session(), started, entropy))?;
+        let shell = Shell::start(Engine::new(target, config.session(), started, entropy), config.handler())?;
         let client = Self { session: Arc::new(OpenSession { shell, closed: AtomicBool::new(false) }) };
         let deadline = started + config.connect_timeout();
-        client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?.wait()?;
-        Ok(client)
+        let call = client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?;
+        Ok(Connecting { client, call })
     }
 
     /// A re-entrant lock on a path: Curator's `InterProcessMutex`. Nothing is sent yet.
@@ -60,6 +66,25 @@ impl Client {
     /// two seconds at most. Later calls on the client and its locks give CLOSED.
     pub fn close(&self) -> Result<()> {
         self.session.close()
+    }
+}
+
+/// A client that looks for its first server. Dropped, it gives up.
+pub struct Connecting {
+    client: Client,
+    call: Pending,
+}
+
+impl Connecting {
+    /// Waits for the session.
+    pub fn wait(self) -> Result<Client> {
+        self.call.wait()?;
+        Ok(self.client)
+    }
+
+    /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
+    pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
+        Some(self.call.wait_for(slice)?.map(|_| self.client.clone()))
     }
 }
 

@@ -1,7 +1,10 @@
 //! What a client can be told before it connects.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::Event;
 use crate::error::{Error, Result};
 use crate::proto::DEFAULT_FRAME_LIMIT;
 use crate::session::SessionConfig;
@@ -14,6 +17,23 @@ pub struct Config {
     lease_margin: Option<Duration>,
     auth: Vec<(String, Vec<u8>)>,
     frame_limit: usize,
+    handler: Option<Handler>,
+}
+
+/// What a program wants to be called with events.
+#[derive(Clone)]
+pub(crate) struct Handler(Arc<dyn Fn(&Event) + Send + Sync>);
+
+impl Handler {
+    pub(crate) fn call(&self, event: &Event) {
+        (self.0)(event);
+    }
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handler")
+    }
 }
 
 impl Default for Config {
@@ -24,6 +44,7 @@ impl Default for Config {
             lease_margin: None,
             auth: Vec::new(),
             frame_limit: DEFAULT_FRAME_LIMIT,
+            handler: None,
         }
     }
 }
@@ -76,6 +97,16 @@ impl Config {
         }
         self.frame_limit = bytes;
         Ok(())
+    }
+
+    /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which
+    /// they happened, on a thread of its own. It is dropped after its last call, before the client's end returns.
+    pub fn set_event_handler(&mut self, handler: impl Fn(&Event) + Send + Sync + 'static) {
+        self.handler = Some(Handler(Arc::new(handler)));
+    }
+
+    pub(crate) fn handler(&self) -> Option<Handler> {
+        self.handler.clone()
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {

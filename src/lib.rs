@@ -32,9 +32,9 @@ mod runtime;
 pub mod session;
 mod time;
 
-pub use client::Client;
+pub use client::{Client, Connecting};
 pub use config::Config;
-pub use engine::{LockState, Owner};
+pub use engine::{Event, LockId, LockState, Owner};
 pub use error::{Error, Result, Status};
 pub use lock::{Acquiring, Guard, Lock, MAX_DATA};
 pub use path::MAX_PATH;

@@ -30,6 +30,11 @@ impl Lock {
         Ok(Self { session, id })
     }
 
+    /// The lock's number, as it stands in events; unique within its client.
+    pub fn id(&self) -> LockId {
+        self.id
+    }
+
     /// Acquires the lock for the calling thread, or enters it once more. `None` waits without limit; zero looks once, without
     /// waiting for anybody.
     ///
@@ -146,6 +151,12 @@ impl Lock {
         self.session.shell.tell(|engine, _| engine.set_data(self.id, data.map(<[u8]>::to_vec)))
     }
 
+    /// Takes the handle out of service, as dropping it does: those that wait on it wake with CLOSED, and what is held by it
+    /// is released without waiting. Later calls give CLOSED.
+    pub fn close(&self) -> Result<()> {
+        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))
+    }
+
     fn hold(&self) -> Result<HoldView> {
         match self.own_or_any()? {
             None => Err(Error::new(Status::NotOwner, "nobody in this process holds this lock by this handle")),
@@ -167,8 +178,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Fails in a forked child, where there is nothing to do, and does nothing after close.
-        let _ = self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id));
+        // Fails in a forked child, where there is nothing to do.
+        let _ = self.close();
     }
 }
 

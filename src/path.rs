@@ -1,5 +1,7 @@
 //! Paths of znodes: what is a valid one, and where a chroot puts it.
 
+#![forbid(unsafe_code)]
+
 use crate::error::{Error, Result};
 
 /// Longer paths are refused: a request that carries one must fit into a server's frame with room to spare.
@@ -7,7 +9,7 @@ pub const MAX_PATH: usize = 64 * 1024;
 
 /// Checks a path by ZooKeeper's own rules (`PathUtils.validatePath`), so that a bad one is named here and not answered
 /// by a closed connection.
-pub fn validate(path: &str) -> Result<()> {
+pub(crate) fn validate(path: &str) -> Result<()> {
     let refuse = |why: &str| Err(Error::invalid(format!("path {}: {why}", quote(path))));
     if path.is_empty() {
         return refuse("is empty; expected an absolute path like /locks/a");
@@ -38,7 +40,7 @@ pub fn validate(path: &str) -> Result<()> {
 }
 
 /// The path's ancestors and the path itself, from the top: `/a/b` gives `/a`, `/a/b`.
-pub fn from_the_top(path: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn from_the_top(path: &str) -> impl Iterator<Item = &str> {
     path.char_indices().skip(1).filter(|&(_, c)| c == '/').map(|(at, _)| at).chain([path.len()]).filter_map(|at| path.get(..at))
 }
 

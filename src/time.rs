@@ -3,6 +3,8 @@
 //! The shell reads `CLOCK_BOOTTIME`, which never goes back and goes on while the machine is suspended, so that a lease
 //! can't outlive the session it stands for. Simulations hand in whatever they like.
 
+#![forbid(unsafe_code)]
+
 use std::ops::{Add, Sub};
 use std::time::Duration;
 

@@ -151,8 +151,7 @@ impl Loop {
 
     fn pause(&self) -> Option<Duration> {
         let &(at, _) = self.timers.first()?;
-        // The poller counts whole milliseconds and rounds down.
-        Some((at - clock::now()) + Duration::from_micros(999))
+        Some(at - clock::now())
     }
 
     /// Takes over what was left for the thread; true if it is to end.

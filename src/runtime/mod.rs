@@ -1,6 +1,7 @@
 //! The shell around the engine: the I/O thread, sockets, the clock, and wake-ups. It moves bytes and decides nothing.
 
 mod clock;
+mod dispatcher;
 mod fork;
 mod io;
 mod resolve;

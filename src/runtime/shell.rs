@@ -12,9 +12,11 @@ use std::time::Duration;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
+use super::dispatcher::Outlet;
 use super::fork::Epoch;
 use super::io::{Io, lock};
 use super::{clock, resolve};
+use crate::config::Handler;
 use crate::engine::{Answer, Engine, Event, OpId};
 use crate::error::Result;
 use crate::session::{Command, Server};
@@ -31,30 +33,34 @@ pub(crate) struct Shell {
 struct State {
     engine: Engine,
     link: Link,
-    /// Counts connection attempts, so that an answer of the resolver finds the one that asked.
-    attempt: usize,
+    /// How many connections were tried: each begins with another one of a name's addresses.
+    attempts: usize,
+    /// What is being resolved now, each on a thread of its own. A resolver that hangs is not asked again.
+    resolving: Vec<Server>,
     waiters: HashMap<OpId, Arc<Waiter>>,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
+    outlet: Option<Outlet>,
 }
 
 enum Link {
     Idle,
-    Resolving,
+    Resolving(Server),
     Connecting { stream: TcpStream, others: Vec<SocketAddr> },
     Open(TcpStream),
 }
 
 impl Shell {
-    /// Gives an engine a place on the I/O thread.
-    pub(crate) fn start(engine: Engine) -> Result<Arc<Self>> {
+    /// Gives an engine a place on the I/O thread, and its handler one on the dispatcher thread.
+    pub(crate) fn start(engine: Engine, handler: Option<Handler>) -> Result<Arc<Self>> {
+        let outlet = handler.map(Outlet::open).transpose()?;
         Io::join(|io, token| {
             Arc::new_cyclic(|this| Self {
                 epoch: Epoch::current(),
                 io,
                 token,
                 this: Weak::clone(this),
-                state: Mutex::new(State { engine, link: Link::Idle, attempt: 0, waiters: HashMap::new(), planned: None }),
+                state: Mutex::new(State { engine, link: Link::Idle, attempts: 0, resolving: Vec::new(), waiters: HashMap::new(), planned: None, outlet }),
             })
         })
     }
@@ -62,6 +68,9 @@ impl Shell {
     /// Takes the client off the I/O thread. To be called once, when the engine is closed.
     pub(crate) fn stop(&self) {
         self.io.leave(self.token);
+        // Not under the lock: it waits for the handler, which may ask us something.
+        let outlet = lock(&self.state).outlet.take();
+        drop(outlet);
     }
 
     /// FORKED in a child of the process that made it.
@@ -169,6 +178,9 @@ impl Shell {
         }
         while let Some(event) = state.engine.poll_event() {
             report(&event);
+            if let Some(outlet) = &state.outlet {
+                outlet.send(event);
+            }
         }
         let next = state.engine.next_timeout();
         let nearer = next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned));
@@ -190,34 +202,38 @@ impl Shell {
     // Connecting.
 
     fn connect(&self, state: &mut State, now: Time, server: Server) {
-        state.attempt += 1;
-        state.link = Link::Resolving;
+        state.attempts += 1;
         if let Some(address) = resolve::literal(&server) {
             return self.try_next(state, now, vec![address], "no address");
         }
-        let (attempt, this) = (state.attempt, Weak::clone(&self.this));
-        let started = resolve::in_background(server, move |addresses| {
+        state.link = Link::Resolving(server.clone());
+        if state.resolving.contains(&server) {
+            return;
+        }
+        let (this, name) = (Weak::clone(&self.this), server.clone());
+        let started = resolve::in_background(server.clone(), move |addresses| {
             if let Some(shell) = this.upgrade() {
-                shell.resolved(attempt, addresses);
+                shell.resolved(&name, addresses);
             }
         });
-        if let Err(cause) = started {
-            state.link = Link::Idle;
-            state.engine.disconnected(now, &format!("its name can't be resolved: no thread: {cause}"));
+        match started {
+            Ok(()) => state.resolving.push(server),
+            Err(cause) => self.give_up_attempt(state, now, &format!("its name can't be resolved: no thread: {cause}")),
         }
     }
 
-    fn resolved(&self, attempt: usize, addresses: io::Result<Vec<SocketAddr>>) {
+    fn resolved(&self, server: &Server, addresses: io::Result<Vec<SocketAddr>>) {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
-        if state.attempt != attempt || !matches!(state.link, Link::Resolving) {
+        state.resolving.retain(|resolving| resolving != server);
+        if !matches!(&state.link, Link::Resolving(wanted) if wanted == server) {
             return;
         }
         let now = clock::now();
         match addresses {
             Ok(mut addresses) if !addresses.is_empty() => {
                 // Another one first each time, lest one that swallows everything keeps the others from their turn.
-                let first = attempt % addresses.len();
+                let first = state.attempts % addresses.len();
                 addresses.rotate_left(first);
                 self.try_next(&mut state, now, addresses, "no address");
             }
