@@ -71,7 +71,11 @@ impl Config {
     /// interruptions; what a lease keeps at least is a third of the negotiated session timeout. Default: a third.
     pub fn set_lease_margin(&mut self, margin: Duration) -> Result<()> {
         if margin.as_millis() > i32::MAX as u128 {
-            return Err(Error::invalid(format!("lease margin {} ms: at most {} ms are allowed", margin.as_millis(), i32::MAX)));
+            return Err(Error::invalid(format!(
+                "lease margin {} ms: at most {} ms are allowed",
+                margin.as_millis(),
+                i32::MAX
+            )));
         }
         self.lease_margin = Some(margin);
         Ok(())
@@ -81,7 +85,10 @@ impl Config {
     pub fn add_auth(&mut self, scheme: &str, auth: &[u8]) -> Result<()> {
         const LIMIT: usize = 64 * 1024;
         if scheme.is_empty() || scheme.len() > 255 || scheme.chars().any(char::is_control) {
-            return Err(Error::invalid(format!("auth scheme {}: expected a name like digest", crate::path::quote(scheme))));
+            return Err(Error::invalid(format!(
+                "auth scheme {}: expected a name like digest",
+                crate::path::quote(scheme)
+            )));
         }
         if auth.len() > LIMIT {
             return Err(Error::invalid(format!("auth of {} bytes: at most {LIMIT} are allowed", auth.len())));
@@ -138,7 +145,9 @@ mod tests {
     fn values_are_checked_and_named() {
         let mut config = Config::new();
         assert!(config.set_session_timeout(Duration::ZERO).unwrap_err().message().contains("session timeout 0 ms"));
-        assert!(config.set_connect_timeout(Duration::from_secs(1 << 40)).unwrap_err().message().contains("connect timeout"));
+        assert!(
+            config.set_connect_timeout(Duration::from_secs(1 << 40)).unwrap_err().message().contains("connect timeout")
+        );
         assert!(config.add_auth("", b"x").is_err());
         assert!(config.add_auth("digest", &vec![0; 1 << 20]).is_err());
         assert!(config.set_frame_limit(0).is_err());

@@ -171,11 +171,21 @@ struct Op {
 enum Kind {
     /// Waits for the first connection.
     Connect,
-    Acquire { lock: LockId, owner: Owner, machine: u64, one_look: bool },
+    Acquire {
+        lock: LockId,
+        owner: Owner,
+        machine: u64,
+        one_look: bool,
+    },
     /// Waits until a hold whose lease is over is safe again, or lost.
-    Reenter { lock: LockId, owner: Owner },
+    Reenter {
+        lock: LockId,
+        owner: Owner,
+    },
     Release,
-    Census { machine: u64 },
+    Census {
+        machine: u64,
+    },
     Close,
 }
 
@@ -507,9 +517,10 @@ impl Engine {
             };
         }
         let siblings = self.by_directory.get(&wanted.directory).map_or(&[][..], Vec::as_slice);
-        let held_by_sibling = siblings.iter().filter(|&&id| id != lock).any(|&id| {
-            self.hold(id, owner).is_some_and(|hold| self.hold_state(now, hold) != LockState::Lost)
-        });
+        let held_by_sibling = siblings
+            .iter()
+            .filter(|&&id| id != lock)
+            .any(|&id| self.hold(id, owner).is_some_and(|hold| self.hold_state(now, hold) != LockState::Lost));
         if held_by_sibling {
             let message = format!(
                 "{}: the caller holds this path by another handle of the same client, and would wait for itself",
@@ -703,7 +714,9 @@ impl Engine {
                 session::Event::Disconnected => self.on_disconnected(now),
                 session::Event::Ended { replaced } => self.on_ended(now, replaced),
                 session::Event::Reply { tag, result } => self.feed(now, tag.machine, Input::Reply(tag.step, result)),
-                session::Event::Fired { subscriber, kind, path } => self.feed(now, subscriber, Input::Fired(kind, &path)),
+                session::Event::Fired { subscriber, kind, path } => {
+                    self.feed(now, subscriber, Input::Fired(kind, &path))
+                }
                 session::Event::AuthFailed => self.on_auth_failed(now),
                 session::Event::Closed => self.on_closed(),
             }
@@ -739,13 +752,17 @@ impl Engine {
 
     fn on_ended(&mut self, now: Time, replaced: bool) {
         self.lapsed = false;
-        let error = Error::new(Status::Lost, "the session ended before the release was confirmed; another may have held the lock");
+        let error = Error::new(
+            Status::Lost,
+            "the session ended before the release was confirmed; another may have held the lock",
+        );
         self.answer_all(|kind| matches!(kind, Kind::Release), &Err(error));
         self.feed_all(now, |_| Input::SessionEnded { replaced });
     }
 
     fn on_auth_failed(&mut self, now: Time) {
-        let error = Error::new(Status::Auth, format!("{} refused the credentials; {}", self.servers, self.session.story()));
+        let error =
+            Error::new(Status::Auth, format!("{} refused the credentials; {}", self.servers, self.session.story()));
         for op in self.select(|kind| !matches!(kind, Kind::Close | Kind::Release)) {
             self.give_up(now, op, error.clone());
         }
@@ -874,7 +891,8 @@ impl Engine {
                 }
             }
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
-                let error = Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");
+                let error =
+                    Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");
                 self.answer(op, Err(error));
             }
             (role, Output::RetryIn(wait, error)) => {
@@ -963,7 +981,9 @@ impl Engine {
 
     fn path_of(&self, op: OpId) -> Arc<str> {
         match self.ops.get(&op) {
-            Some(Op { kind: Kind::Acquire { lock, .. }, .. }) => self.locks.get(lock).map(|lock| Arc::clone(&lock.path)),
+            Some(Op { kind: Kind::Acquire { lock, .. }, .. }) => {
+                self.locks.get(lock).map(|lock| Arc::clone(&lock.path))
+            }
             _ => None,
         }
         .unwrap_or_default()

@@ -41,7 +41,12 @@ pub(crate) fn validate(path: &str) -> Result<()> {
 
 /// The path's ancestors and the path itself, from the top: `/a/b` gives `/a`, `/a/b`.
 pub(crate) fn from_the_top(path: &str) -> impl Iterator<Item = &str> {
-    path.char_indices().skip(1).filter(|&(_, c)| c == '/').map(|(at, _)| at).chain([path.len()]).filter_map(|at| path.get(..at))
+    path.char_indices()
+        .skip(1)
+        .filter(|&(_, c)| c == '/')
+        .map(|(at, _)| at)
+        .chain([path.len()])
+        .filter_map(|at| path.get(..at))
 }
 
 /// A value for a message: quoted, and cut where it is absurdly long.
@@ -72,9 +77,22 @@ mod tests {
     #[test]
     fn bad_paths_are_named() {
         let long = format!("/{}", "x".repeat(MAX_PATH));
-        for path in
-            ["", "a", "/", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0", "/a\u{7}", "/\u{e000}", "/\u{1f512}", "/zookeeper/quota", &long]
-        {
+        for path in [
+            "",
+            "a",
+            "/",
+            "//",
+            "/a/",
+            "/a//b",
+            "/a/./b",
+            "/..",
+            "/a\0",
+            "/a\u{7}",
+            "/\u{e000}",
+            "/\u{1f512}",
+            "/zookeeper/quota",
+            &long,
+        ] {
             let error = validate(path).unwrap_err();
             assert!(error.message().starts_with("path \""), "{error}");
             assert!(error.message().len() < 300, "{error}");

@@ -9,7 +9,17 @@ const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 const COMMON: [&str; 3] = ["error", "path", "time"];
 const ABOVE: [&str; 5] = ["runtime", "client", "lock", "config", "zklock"];
 const IMPURE: [&str; 12] = [
-    "std::net", "std::thread", "std::io", "std::fs", "std::env", "std::process", "Instant", "SystemTime", "mio::", "Mutex", "unsafe {",
+    "std::net",
+    "std::thread",
+    "std::io",
+    "std::fs",
+    "std::env",
+    "std::process",
+    "Instant",
+    "SystemTime",
+    "mio::",
+    "Mutex",
+    "unsafe {",
     "new_v4",
 ];
 

@@ -1,1 +1,36 @@
-//! Python
+//! The native half of the Python package `zklock`: the core's client and locks as Python classes. It converts arguments,
+//! releases the interpreter's lock around whatever may block, and lets Ctrl-C interrupt a wait; it decides nothing.
+
+mod client;
+mod errors;
+mod mutex;
+mod participant;
+mod parting;
+mod seconds;
+mod states;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The native half of zklock. Programs import `zklock`.
+#[pymodule(gil_used = false)]
+mod _zklock {
+    #[pymodule_export]
+    use super::client::Client;
+    #[pymodule_export]
+    use super::mutex::Mutex;
+    #[pymodule_export]
+    use super::participant::Participant;
+
+    use super::*;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = ::zklock::VERSION;
+
+    /// The core's table of statuses: number, name of the C macro, name of the exception, text.
+    #[pyfunction]
+    fn _statuses() -> Vec<(i32, &'static str, &'static str, &'static str)> {
+        ::zklock::Status::ALL.iter().map(|s| (s.number(), s.name(), s.python(), s.text())).collect()
+    }
+}

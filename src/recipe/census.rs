@@ -54,7 +54,11 @@ impl Census {
         }
     }
 
-    fn listed(&mut self, desk: &mut Desk<'_>, result: std::result::Result<Response, Failure>) -> Option<Result<Vec<Participant>>> {
+    fn listed(
+        &mut self,
+        desk: &mut Desk<'_>,
+        result: std::result::Result<Response, Failure>,
+    ) -> Option<Result<Vec<Participant>>> {
         let children = match result {
             Ok(Response::Children2 { children, .. }) => children,
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
@@ -80,7 +84,11 @@ impl Census {
         self.answer_if_complete()
     }
 
-    fn read(&mut self, index: usize, result: std::result::Result<Response, Failure>) -> Option<Result<Vec<Participant>>> {
+    fn read(
+        &mut self,
+        index: usize,
+        result: std::result::Result<Response, Failure>,
+    ) -> Option<Result<Vec<Participant>>> {
         match result {
             Ok(Response::Data { data, stat }) => {
                 let directory = self.directory.get(self.chroot_len..).unwrap_or_default();

@@ -80,7 +80,10 @@ mod tests {
 
     #[test]
     fn order_is_curators() {
-        assert_eq!(classify("_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0-lock-0000000007", MUTEX), Kind::Contender("0000000007"));
+        assert_eq!(
+            classify("_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0-lock-0000000007", MUTEX),
+            Kind::Contender("0000000007")
+        );
         assert_eq!(classify("sub-lock-3", MUTEX), Kind::Contender("3"));
         assert_eq!(classify("lock-lock-12", MUTEX), Kind::Contender("12"));
     }

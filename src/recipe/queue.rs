@@ -113,9 +113,13 @@ enum Stage {
     /// Nothing was sent yet.
     Outside,
     /// Create and list are under way, perhaps behind the parents.
-    Joining { leaving: bool },
+    Joining {
+        leaving: bool,
+    },
     /// The create's answer was lost: is there a node with our UUID?
-    Unsure { leaving: bool },
+    Unsure {
+        leaving: bool,
+    },
     /// The node is known; where it stands is being found out.
     Listing,
     /// In the queue.
@@ -447,9 +451,9 @@ impl Contender {
         }
         let own = (key(&node.name, self.base), node.name.as_str());
         let ahead = children.iter().map(|name| (key(name, self.base), name.as_str()));
-        let (count, last) = ahead.filter(|other| other.0.is_some() && *other < own).fold((0, None), |(count, last), other| {
-            (count + 1, last.max(Some(other)))
-        });
+        let (count, last) = ahead
+            .filter(|other| other.0.is_some() && *other < own)
+            .fold((0, None), |(count, last), other| (count + 1, last.max(Some(other))));
         let Some((_, name)) = last else { return self.enter(desk) };
         if self.one_look {
             self.start_leaving(desk);
@@ -687,7 +691,6 @@ fn key<'a>(name: &'a str, base: &str) -> Option<&'a str> {
         _ => None,
     }
 }
-
 
 fn create(path: String, data: Vec<u8>, mode: CreateMode) -> Request {
     Request::Create2 { path, data, acl: Acl::open(), mode }

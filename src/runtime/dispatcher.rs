@@ -54,8 +54,11 @@ impl Outlet {
         if place.is_none() {
             let queue = Arc::new(Queue::default());
             let jobs = Arc::clone(&queue);
-            let thread = signals::blocked(|| thread::Builder::new().name("zkl-events".into()).spawn(move || jobs.run()))
-                .map_err(|cause| Error::new(Status::Internal, format!("the event thread can't be started: {cause}")))?;
+            let thread =
+                signals::blocked(|| thread::Builder::new().name("zkl-events".into()).spawn(move || jobs.run()))
+                    .map_err(|cause| {
+                        Error::new(Status::Internal, format!("the event thread can't be started: {cause}"))
+                    })?;
             *place = Some(Running { queue, thread, clients: 0 });
         }
         let Some(running) = place.as_mut() else { return Err(Status::Internal.into()) };

@@ -47,9 +47,10 @@ impl Io {
     pub(super) fn join(make: impl FnOnce(Arc<Self>, Token) -> Arc<Shell>) -> Result<Arc<Shell>> {
         let mut place = lock(THREAD.get());
         if place.is_none() {
-            *place = Some(start().map_err(|cause| {
-                Error::new(Status::Internal, format!("the I/O thread can't be started: {cause}"))
-            })?);
+            *place =
+                Some(start().map_err(|cause| {
+                    Error::new(Status::Internal, format!("the I/O thread can't be started: {cause}"))
+                })?);
         }
         let Some(running) = place.as_mut() else { return Err(Status::Internal.into()) };
         running.clients += 1;
@@ -108,7 +109,8 @@ fn start() -> io::Result<Running> {
         waker: Waker::new(poll.registry(), WAKER)?,
         todo: Mutex::default(),
     });
-    let looping = Loop { io: Arc::clone(&io), clients: HashMap::new(), timers: BTreeSet::new(), planned: HashMap::new() };
+    let looping =
+        Loop { io: Arc::clone(&io), clients: HashMap::new(), timers: BTreeSet::new(), planned: HashMap::new() };
     let thread = signals::blocked(|| thread::Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
     Ok(Running { io, thread, clients: 0, last_token: WAKER.0 })
 }

@@ -60,7 +60,15 @@ impl Shell {
                 io,
                 token,
                 this: Weak::clone(this),
-                state: Mutex::new(State { engine, link: Link::Idle, attempts: 0, resolving: Vec::new(), waiters: HashMap::new(), planned: None, outlet }),
+                state: Mutex::new(State {
+                    engine,
+                    link: Link::Idle,
+                    attempts: 0,
+                    resolving: Vec::new(),
+                    waiters: HashMap::new(),
+                    planned: None,
+                    outlet,
+                }),
             })
         })
     }
@@ -93,7 +101,11 @@ impl Shell {
     }
 
     /// Starts a call.
-    pub(crate) fn call(self: &Arc<Self>, deadline: Option<Time>, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        deadline: Option<Time>,
+        submit: impl FnOnce(&mut Engine, Time) -> OpId,
+    ) -> Result<Pending> {
         self.check()?;
         let waiter = Arc::new(Waiter::default());
         let mut woken = Woken::default();

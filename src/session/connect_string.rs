@@ -56,13 +56,21 @@ fn server(item: &str, text: &str) -> Result<Server> {
             "" => (host, None),
             _ => match rest.strip_prefix(':') {
                 Some(port) => (host, Some(port)),
-                None => return Err(refuse(text, &format!("{} has something else than ':port' behind its bracket", quote(item)))),
+                None => {
+                    return Err(refuse(
+                        text,
+                        &format!("{} has something else than ':port' behind its bracket", quote(item)),
+                    ));
+                }
             },
         }
     } else {
         match item.split_once(':') {
             Some((_, port)) if port.contains(':') => {
-                return Err(refuse(text, &format!("{} has two colons; write an IPv6 address as [::1]:2181", quote(item))));
+                return Err(refuse(
+                    text,
+                    &format!("{} has two colons; write an IPv6 address as [::1]:2181", quote(item)),
+                ));
             }
             Some((host, port)) => (host, Some(port)),
             None => (item, None),

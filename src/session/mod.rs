@@ -24,8 +24,8 @@ pub use watches::Subscriber;
 use watches::{Then, Watches};
 
 use crate::proto::{
-    Code, ConnectRequest, ConnectResponse, EventKind, Frames, OpCode, ProtoError, ReplyHeader, Request, Response, WatchEvent,
-    WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
+    Code, ConnectRequest, ConnectResponse, EventKind, Frames, OpCode, ProtoError, ReplyHeader, Request, Response,
+    WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
 };
 use crate::time::Time;
 
@@ -366,8 +366,10 @@ impl<T> Session<T> {
         self.frames.clear();
         self.output.clear();
         self.link = Link::Handshake { sent: now, give_up: now + self.timeout / 3 };
-        let (session_id, password) =
-            self.identity.as_ref().map_or_else(|| (0, vec![0; 16]), |identity| (identity.id, identity.password.clone()));
+        let (session_id, password) = self
+            .identity
+            .as_ref()
+            .map_or_else(|| (0, vec![0; 16]), |identity| (identity.id, identity.password.clone()));
         ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: self.last_zxid,
@@ -434,7 +436,9 @@ impl<T> Session<T> {
         match self.link {
             Link::Down { retry_at } if now >= retry_at => self.connect(now),
             Link::Connecting { give_up } if now >= give_up => self.hang_up(now, "no connection in time"),
-            Link::Handshake { give_up, .. } if now >= give_up => self.hang_up(now, "no answer to the handshake in time"),
+            Link::Handshake { give_up, .. } if now >= give_up => {
+                self.hang_up(now, "no answer to the handshake in time")
+            }
             Link::Authenticating { .. } if now >= self.last_received + self.patience() => {
                 self.hang_up(now, "no answer to the credentials in time");
             }
@@ -524,7 +528,8 @@ impl<T> Session<T> {
                 bytes += path.len() + 4;
                 data.push(path);
             }
-            let request = Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child: Vec::new() };
+            let request =
+                Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child: Vec::new() };
             self.send(now, &request, Purpose::Restore);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::connect_string::Server;
 use super::Entropy;
+use super::connect_string::Server;
 
 /// The wait after a first fruitless round; it doubles with every further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(25);

@@ -1,0 +1,95 @@
+//! A client: one ZooKeeper session.
+
+use std::ffi::c_char;
+
+use zklock::{Client, ClientState, PerProcess};
+
+use crate::arg::{self, Output};
+use crate::config::{self, zkl_config};
+use crate::guard::{guard, status};
+use crate::handle::{self, Handle, Kind, Table};
+use crate::status::zkl_status;
+
+/// A client looks for its first session.
+pub const ZKL_STATE_CONNECTING: i32 = 0;
+/// Its session has a connection.
+pub const ZKL_STATE_CONNECTED: i32 = 1;
+/// The connection is gone; the session may still live, and another connection is being sought.
+pub const ZKL_STATE_SUSPENDED: i32 = 2;
+/// The session ended, and the next one has not begun.
+pub const ZKL_STATE_LOST: i32 = 3;
+/// The client was closed.
+pub const ZKL_STATE_CLOSED: i32 = 4;
+
+const _: () = {
+    assert!(ZKL_STATE_CONNECTING == ClientState::Connecting as i32);
+    assert!(ZKL_STATE_CONNECTED == ClientState::Connected as i32);
+    assert!(ZKL_STATE_SUSPENDED == ClientState::Suspended as i32);
+    assert!(ZKL_STATE_LOST == ClientState::Lost as i32);
+    assert!(ZKL_STATE_CLOSED == ClientState::Closed as i32);
+};
+
+/// A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
+/// next one by itself; what was held is lost.
+pub struct zkl_client(());
+
+impl Handle for zkl_client {
+    type Object = Client;
+    const KIND: Kind = Kind::Client;
+
+    fn table() -> &'static Table<Client> {
+        static TABLE: PerProcess<Table<Client>> = PerProcess::new(Table::new);
+        TABLE.get()
+    }
+}
+
+/// Connects, and waits for the session. The servers are a string like "host:2181,host:2181/chroot"; all paths are below the
+/// chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
+/// be freed with zkl_client_free.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
+/// ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Blocks until there is a session, but no longer than the connect timeout; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_client_new(
+    servers: *const c_char,
+    config: *const zkl_config,
+    client_out: *mut *mut zkl_client,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends both for the length of the call.
+        let (servers, out) = unsafe { (arg::text("servers", servers)?, Output::new("client_out", client_out)?) };
+        let client = Client::connect(servers, &config::copy_of(config)?)?;
+        out.set(handle::insert(client)?);
+        Ok(())
+    })
+}
+
+/// Ends the session and frees the client. Those that wait for its locks wake with ZKL_E_CLOSED, what is held by them is
+/// given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
+/// allowed. In a forked child the parent's session is left alone.
+///
+/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Blocks until the server has confirmed, but no longer than two seconds; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
+    guard(|| handle::remove(client)?.map_or(Ok(()), |client| client.close()));
+}
+
+/// How the client's session stands.
+///
+/// Returns: a ZKL_STATE_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
+    guard(|| Ok(handle::get(client)?.state()? as i32))
+}
+
+/// The id of the client's session, as the servers' logs have it. It may be negative.
+///
+/// Returns: the id; 0 while there is none, and on failure, when zkl_last_error_message is not empty.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
+    guard(|| handle::get(client)?.session_id())
+}

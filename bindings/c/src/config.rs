@@ -1,0 +1,109 @@
+//! What a client can be told before it connects.
+
+use std::ffi::c_char;
+use std::sync::{Mutex, PoisonError};
+
+use zklock::{Config, PerProcess, Result};
+
+use crate::arg;
+use crate::guard::{guard, status};
+use crate::handle::{self, Handle, Kind, Table};
+use crate::status::zkl_status;
+
+/// More credentials are refused before they are looked at.
+const MAX_AUTH: usize = 64 * 1024;
+
+/// A client's settings. zkl_client_new copies them, so a config may serve for many clients, be changed in between, and be
+/// freed at any time.
+pub struct zkl_config(());
+
+impl Handle for zkl_config {
+    type Object = Mutex<Config>;
+    const KIND: Kind = Kind::Config;
+
+    fn table() -> &'static Table<Self::Object> {
+        static TABLE: PerProcess<Table<Mutex<Config>>> = PerProcess::new(Table::new);
+        TABLE.get()
+    }
+}
+
+/// Makes a config with the defaults. Where they will do, zkl_client_new takes NULL in its place.
+///
+/// Returns: the config, to be freed with zkl_config_free; NULL on failure, which zkl_last_error_message explains.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_new() -> *mut zkl_config {
+    guard(|| handle::insert(Mutex::new(Config::new())))
+}
+
+/// Frees a config. NULL is allowed. Clients made with it are not concerned.
+///
+/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_free(config: *mut zkl_config) {
+    guard(|| handle::remove(config).map(drop));
+}
+
+/// How long the servers keep a session they do not hear of, in milliseconds: 1 or more, 10000 by default. The servers may
+/// negotiate another value.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_set_session_timeout_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
+    status(|| set(config, |config| config.set_session_timeout(arg::milliseconds("session timeout", ms)?)))
+}
+
+/// How long zkl_client_new may take, in milliseconds: 1 or more, 10000 by default.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
+    status(|| set(config, |config| config.set_connect_timeout(arg::milliseconds("connect timeout", ms)?)))
+}
+
+/// How long before its session can end a lock ceases to count as held, in milliseconds: 0 or more, a third of the
+/// negotiated session timeout by default. More is safer; less rides out longer interruptions. A lease always keeps at least
+/// a third of the session timeout.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_set_lease_margin_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
+    status(|| set(config, |config| config.set_lease_margin(arg::milliseconds("lease margin", ms)?)))
+}
+
+/// Adds credentials, for instance "digest" and "user:password". They are sent on every connection, in the order in which
+/// they were added. The scheme is a string; auth is len bytes, and may be NULL if len is 0. Both are copied.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_config_add_auth(
+    config: *mut zkl_config,
+    scheme: *const c_char,
+    auth: *const u8,
+    len: usize,
+) -> zkl_status {
+    status(|| {
+        set(config, |config| {
+            // SAFETY: the caller lends both for the length of the call.
+            let (scheme, auth) = unsafe { (arg::text("scheme", scheme)?, arg::bytes("auth", auth, len, MAX_AUTH)?) };
+            config.add_auth(scheme, auth)
+        })
+    })
+}
+
+/// The settings for a new client.
+pub(crate) fn copy_of(config: *const zkl_config) -> Result<Config> {
+    if config.is_null() {
+        return Ok(Config::new());
+    }
+    Ok(handle::get(config)?.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+fn set(config: *const zkl_config, setter: impl FnOnce(&mut Config) -> Result<()>) -> Result<()> {
+    setter(&mut handle::get(config)?.lock().unwrap_or_else(PoisonError::into_inner))
+}

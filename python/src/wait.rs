@@ -1,0 +1,54 @@
+//! The one door to waits that a signal may interrupt: detached from the interpreter, and on the main thread in slices, so
+//! that Python's signal handlers have their turn in between.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use zklock::Result;
+
+/// How long Ctrl-C may go unheard.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Starts an operation and waits until `look` has its answer. Where a signal handler raises, the operation is dropped,
+/// which gives it up; if it had succeeded all the same, the result goes to `undo`.
+pub(crate) fn wait<W: Send, T: Send>(
+    py: Python<'_>,
+    start: impl FnOnce() -> Result<W> + Send,
+    look: impl Fn(&W, Duration) -> Option<Result<T>> + Send + Sync,
+    undo: impl FnOnce(T) + Send,
+) -> PyResult<Result<T>> {
+    let look = |waiting: W, slice| match look(&waiting, slice) {
+        Some(answer) => Step::Answered(answer),
+        None => Step::Waiting(waiting),
+    };
+    let mut step = py.detach(|| match start() {
+        Ok(waiting) => look(waiting, SLICE),
+        Err(error) => Step::Answered(Err(error)),
+    });
+    loop {
+        if let Err(interrupt) = py.check_signals() {
+            py.detach(move || match step {
+                Step::Answered(Ok(result)) => undo(result),
+                given_up => drop(given_up),
+            });
+            return Err(interrupt);
+        }
+        let waiting = match step {
+            Step::Answered(answer) => return Ok(answer),
+            Step::Waiting(waiting) => waiting,
+        };
+        let slice = if on_main_thread(py)? { SLICE } else { Duration::MAX };
+        step = py.detach(|| look(waiting, slice));
+    }
+}
+
+enum Step<W, T> {
+    Waiting(W),
+    Answered(Result<T>),
+}
+
+/// Only the main thread runs signal handlers.
+fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    threading.call_method0("get_ident")?.eq(threading.call_method0("main_thread")?.getattr("ident")?)
+}

@@ -1,0 +1,69 @@
+"""Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator.
+
+    import zklock
+
+    with zklock.Client("host1:2181,host2:2181/chroot") as client:
+        with client.mutex("/locks/nightly-report", timeout=5.0) as lock:    # LockTimeout after 5 seconds
+            work(fence=lock.fencing_token)
+
+        lock = client.mutex("/locks/other")
+        if lock.acquire(timeout=0):                                         # one look: True or False
+            try:
+                while lock.is_held and more_to_do():
+                    do_a_little()
+            finally:
+                lock.release()
+
+A ``Client`` is one ZooKeeper session, shared by any number of locks and threads. A ``Mutex`` belongs to the thread that
+acquired it, excludes every other thread, process and machine that uses the same path, and may be entered again by its
+holder. All durations are seconds, as int or float. All classes may be used from any thread, blocking calls release the
+interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind.
+
+A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
+``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can do
+is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can.
+
+Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
+"""
+
+from zklock._errors import (
+    AuthFailed,
+    Canceled,
+    ClientClosed,
+    ConnectionLost,
+    Deadlock,
+    Error,
+    Exhausted,
+    ForeignContender,
+    Forked,
+    LockLost,
+    LockTimeout,
+    NotOwner,
+    PermissionDenied,
+    ServerError,
+)
+from zklock._states import ClientState, LockState
+from zklock._zklock import Client, Mutex, Participant, __version__
+
+__all__ = [
+    "AuthFailed",
+    "Canceled",
+    "Client",
+    "ClientClosed",
+    "ClientState",
+    "ConnectionLost",
+    "Deadlock",
+    "Error",
+    "Exhausted",
+    "ForeignContender",
+    "Forked",
+    "LockLost",
+    "LockState",
+    "LockTimeout",
+    "Mutex",
+    "NotOwner",
+    "Participant",
+    "PermissionDenied",
+    "ServerError",
+    "__version__",
+]

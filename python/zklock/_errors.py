@@ -1,0 +1,93 @@
+"""What zklock raises. The native module finds the classes here by the names in the core's table of statuses."""
+
+
+class Error(Exception):
+    """Any failure of zklock. Its message names the lock, the value or the server that it is about."""
+
+    status: int = -17
+    """The number that C programs see, for instance -3 for ``ZKL_E_TIMEOUT``."""
+
+
+class LockTimeout(Error, TimeoutError):
+    """Time ran out before the lock was got."""
+
+    status = -3
+
+
+class Canceled(Error):
+    """Another thread cancelled the wait."""
+
+    status = -4
+
+
+class NotOwner(Error):
+    """The caller does not hold the lock."""
+
+    status = -5
+
+
+class LockLost(Error):
+    """The lock was lost while it was held: its session ended, or its node was deleted. Another may have held it since."""
+
+    status = -6
+
+
+class Deadlock(Error):
+    """The caller would wait for itself."""
+
+    status = -7
+
+
+class ClientClosed(Error):
+    """The client was closed."""
+
+    status = -8
+
+
+class ConnectionLost(Error, ConnectionError):
+    """No ZooKeeper server answered in time."""
+
+    status = -9
+
+
+class AuthFailed(Error):
+    """A server refused the credentials."""
+
+    status = -10
+
+
+class PermissionDenied(Error):
+    """An access control list forbids the operation."""
+
+    status = -11
+
+
+class Forked(Error):
+    """The client or lock belongs to the parent of this forked process. Make a client in the child."""
+
+    status = -12
+
+
+class Exhausted(Error):
+    """A counter is at its end: the sequence numbers of this path are used up."""
+
+    status = -14
+
+
+class ForeignContender(Error):
+    """A contender of another family of locks is on this path."""
+
+    status = -15
+
+
+class ServerError(Error):
+    """The ZooKeeper server answered with an error that has no class of its own."""
+
+    status = -16
+
+
+# Programs see these as zklock.LockTimeout and so on, in tracebacks too.
+for _class in list(vars().values()):
+    if isinstance(_class, type):
+        _class.__module__ = "zklock"
+del _class

@@ -1,0 +1,711 @@
+//! The mutex when something fails: servers that stop, freeze and restart, connections that break at the worst moment, sessions
+//! that end, nodes that are deleted, processes that die or stand still. All on real servers.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{SOON, client, client_with, path, queue, raw, status, timed, wait_for_queue, wait_for_waiters};
+use zklock::{Client, ClientState, Config, Event, Lock, LockState, Status};
+use zklock_rig::{Direction, Proxy, Raw, Verdict, ZooKeeper, wait_until};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+// Servers.
+
+#[test]
+fn no_server_is_a_connection_error_in_time() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = Config::new();
+    config.set_connect_timeout(700 * MS).unwrap();
+    for servers in [nobody, silent.local_addr().unwrap().to_string(), "no-such-host.invalid:2181".into()] {
+        let (result, took) = timed(|| Client::connect(&servers, &config));
+        let error = result.err().unwrap();
+        assert_eq!(error.status(), Status::Connection, "{error}");
+        assert!(error.message().contains(&servers), "{error}");
+        assert!(took >= 700 * MS && took < 800 * MS, "{servers}: {took:?}");
+    }
+}
+
+#[test]
+fn a_stopped_or_frozen_server_does_not_stop_a_deadline() {
+    let server = ZooKeeper::start();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("stopped")).unwrap();
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+    let in_time = |what: &str| {
+        for limit in [150 * MS, 700 * MS] {
+            let (result, took) = timed(|| lock.acquire(Some(limit)));
+            assert_eq!(status(result), Status::Connection, "{what}");
+            assert!(took >= limit && took <= limit + 100 * MS, "{what}, {limit:?}: {took:?}");
+        }
+        let (result, took) = timed(|| lock.acquire(Some(Duration::ZERO)));
+        assert_eq!(status(result), Status::Connection, "{what}");
+        assert!(took < 1100 * MS, "{what}: one look took {took:?}");
+    };
+    server.pause();
+    in_time("frozen");
+    server.resume();
+    lock.acquire(Some(SOON)).unwrap();
+    lock.release().unwrap();
+    server.stop();
+    in_time("stopped");
+    server.restart();
+    lock.acquire(Some(SOON)).unwrap();
+    lock.release().unwrap();
+    wait_until(SOON, || lock.participants().is_ok_and(|found| found.is_empty()));
+}
+
+#[test]
+fn a_restart_keeps_the_holder_and_the_place_of_a_waiter() {
+    let server = ZooKeeper::start();
+    let path = path("restart");
+    let (one, two, three) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let (held, next, last) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap(), three.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    let token = held.fencing_token().unwrap();
+    let order = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (name, lock, length) in [("next", &next, 2), ("last", &last, 3)] {
+            let order = &order;
+            scope.spawn(move || {
+                lock.acquire(None).unwrap();
+                order.lock().unwrap().push(name);
+                lock.release().unwrap();
+            });
+            wait_for_waiters(&held, length);
+        }
+        server.stop();
+        wait_until(SOON, || held.state().unwrap() != LockState::Held);
+        assert_eq!(held.state().unwrap(), LockState::Suspended);
+        assert!(held.is_held().unwrap(), "safe while the lease runs");
+        server.restart();
+        wait_until(SOON, || held.state().unwrap() == LockState::Held);
+        assert_eq!(held.fencing_token().unwrap(), token);
+        assert_eq!(order.lock().unwrap().len(), 0);
+        held.release().unwrap();
+    });
+    assert_eq!(*order.lock().unwrap(), ["next", "last"]);
+    assert_eq!(queue(&mut raw(&server), &path), Vec::<String>::new());
+}
+
+#[test]
+fn a_frozen_server_makes_holds_suspended_then_uncertain_and_held_again() {
+    let server = ZooKeeper::start();
+    let (events, handler) = recorder();
+    let mut config = Config::new();
+    config.set_session_timeout(6 * SECOND).unwrap();
+    config.set_event_handler(handler);
+    let client = Client::connect(&server.address(), &config).unwrap();
+    let lock = client.mutex(&path("states")).unwrap();
+    lock.acquire(None).unwrap();
+    assert!(lock.remaining().unwrap() > 3 * SECOND);
+    server.pause();
+    wait_until(SOON, || lock.state().unwrap() == LockState::Suspended);
+    wait_until(SOON, || lock.state().unwrap() == LockState::Uncertain);
+    assert!(!lock.is_held().unwrap());
+    assert_eq!(lock.remaining().unwrap(), Duration::ZERO);
+    // A server that was frozen itself does not count that time: the session is still there.
+    server.resume();
+    wait_until(SOON, || lock.state().unwrap() == LockState::Held);
+    lock.release().unwrap();
+    client.close().unwrap();
+    let states: Vec<_> = events.lock().unwrap().iter().filter_map(lock_change).collect();
+    let expected = [LockState::Held, LockState::Suspended, LockState::Uncertain, LockState::Held, LockState::Free];
+    let expected: Vec<_> = [LockState::Free].iter().chain(&expected).copied().zip(expected).collect();
+    assert_eq!(states, expected);
+}
+
+// Connections.
+
+#[test]
+fn a_lost_reply_to_the_create_leaves_one_node() {
+    for cut in [Verdict::CutBefore, Verdict::CutAfter] {
+        let server = ZooKeeper::shared();
+        let path = path("lost-create");
+        let cuts = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&cuts);
+        let proxy = Proxy::start(&server.address());
+        // CutBefore on the way to the client: the reply is lost. CutAfter on the way to the server: the request arrives.
+        let direction = if matches!(cut, Verdict::CutBefore) { Direction::ToClient } else { Direction::ToServer };
+        proxy.hook(move |way, frame: &mut Vec<u8>| {
+            let create = frame.windows(5).any(|w| w == b"lock-");
+            if way == direction && create && seen.fetch_add(1, Ordering::SeqCst) == 0 { cut } else { Verdict::Forward }
+        });
+        let client = client(&proxy.address());
+        let lock = client.mutex(&path).unwrap();
+        warm_up(server, &path);
+        lock.acquire(Some(SOON)).unwrap();
+        assert!(cuts.load(Ordering::SeqCst) > 0, "the fault happened");
+        let mut raw = raw(server);
+        let nodes = queue(&mut raw, &path);
+        assert_eq!(nodes.len(), 1, "{cut:?}: {nodes:?}");
+        assert_eq!(raw.stat(&format!("{path}/{}", nodes[0])).unwrap().czxid, lock.fencing_token().unwrap());
+        lock.release().unwrap();
+        wait_for_queue(&mut raw, &path, 0);
+    }
+}
+
+#[test]
+fn a_caller_that_gave_up_before_the_reply_leaves_nothing() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("given-up"), raw(server));
+    warm_up(server, &path);
+    let proxy = Proxy::start(&server.address());
+    let client = client(&proxy.address());
+    let lock = client.mutex(&path).unwrap();
+    proxy.delay(Direction::ToClient, 300 * MS);
+    assert_eq!(status(lock.acquire(Some(150 * MS))), Status::Connection);
+    wait_for_queue(&mut raw, &path, 1);
+    wait_for_queue(&mut raw, &path, 0);
+    proxy.delay(Direction::ToClient, Duration::ZERO);
+    // All that was delayed has come through with this.
+    assert_eq!(lock.participants().unwrap(), []);
+    // The same with the connection gone before the answer.
+    let cut = Arc::new(AtomicBool::new(true));
+    let once = Arc::clone(&cut);
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        let create = frame.windows(5).any(|w| w == b"lock-");
+        if way == Direction::ToClient && create && once.swap(false, Ordering::SeqCst) {
+            Verdict::Drop
+        } else {
+            Verdict::Forward
+        }
+    });
+    assert_eq!(status(lock.acquire(Some(300 * MS))), Status::Connection);
+    assert!(!cut.load(Ordering::SeqCst));
+    proxy.cut();
+    wait_for_queue(&mut raw, &path, 0);
+    lock.acquire(Some(SOON)).unwrap();
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_delete_is_repeated_until_it_is_confirmed() {
+    for verdict in [Verdict::CutBefore, Verdict::CutAfter] {
+        let server = ZooKeeper::shared();
+        let (path, mut raw) = (path("delete"), raw(server));
+        let armed = Arc::new(AtomicBool::new(false));
+        let cut = Arc::clone(&armed);
+        let proxy = Proxy::start(&server.address());
+        proxy.hook(move |way, frame: &mut Vec<u8>| {
+            let delete = frame.get(4..8) == Some(&2_i32.to_be_bytes());
+            let hit = way == Direction::ToServer && delete && cut.swap(false, Ordering::SeqCst);
+            if hit { verdict } else { Verdict::Forward }
+        });
+        let client = client(&proxy.address());
+        let lock = client.mutex(&path).unwrap();
+        lock.acquire(None).unwrap();
+        armed.store(true, Ordering::SeqCst);
+        lock.release().unwrap();
+        assert!(!armed.load(Ordering::SeqCst), "the fault happened");
+        assert_eq!(queue(&mut raw, &path), Vec::<String>::new(), "{verdict:?}");
+    }
+}
+
+#[test]
+fn waiters_survive_cuts_and_keep_their_order() {
+    let server = ZooKeeper::shared();
+    let path = path("cuts");
+    let proxy = Proxy::start(&server.address());
+    let (direct, cut) = (client(&server.address()), client(&proxy.address()));
+    let (held, waiting) = (direct.mutex(&path).unwrap(), cut.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    let served = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (served, waiting) = (&served, &waiting);
+            scope.spawn(move || {
+                waiting.acquire(None).unwrap();
+                assert_eq!(served.fetch_add(1, Ordering::SeqCst), number);
+                waiting.release().unwrap();
+            });
+            wait_for_waiters(&held, number + 2);
+        }
+        let before = held.participants().unwrap();
+        for _ in 0..5 {
+            let accepted = proxy.connections();
+            proxy.cut();
+            wait_until(SOON, || proxy.connections() > accepted && cut.state().unwrap() == ClientState::Connected);
+        }
+        assert_eq!(held.participants().unwrap(), before, "nobody lost his place");
+        held.release().unwrap();
+    });
+    assert_eq!(served.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn a_holder_that_left_while_a_waiter_was_cut_off_is_noticed() {
+    let server = ZooKeeper::shared();
+    let path = path("cut-off");
+    let proxy = Proxy::start(&server.address());
+    let (direct, cut) = (client(&server.address()), client(&proxy.address()));
+    let (held, waiting) = (direct.mutex(&path).unwrap(), cut.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.acquire(Some(SOON)).and_then(|()| waiting.release()));
+        wait_for_waiters(&held, 2);
+        proxy.refuse(true);
+        proxy.cut();
+        wait_until(SOON, || cut.state().unwrap() == ClientState::Suspended);
+        held.release().unwrap();
+        proxy.refuse(false);
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_dead_connection_is_noticed_well_inside_the_session_timeout() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("black-hole"), raw(server));
+    let (hole, way_out) = (Proxy::start(&server.address()), Proxy::start(&server.address()));
+    way_out.refuse(true);
+    let client = client_with(&format!("{},{}", hole.address(), way_out.address()), 6 * SECOND);
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    way_out.refuse(false);
+    hole.black_hole(true);
+    let start = Instant::now();
+    wait_until(SOON, || way_out.connections() > 0 && lock.state().unwrap() == LockState::Held);
+    assert!(start.elapsed() < 4 * SECOND, "before the lease of two thirds was over: {:?}", start.elapsed());
+    assert_eq!(queue(&mut raw, &path).len(), 1);
+    lock.release().unwrap();
+}
+
+// Sessions.
+
+#[test]
+fn a_session_that_ends_while_holding_is_lost() {
+    let server = ZooKeeper::shared();
+    let path = path("expired-holding");
+    let (proxy, keys) = spy(server);
+    let (events, handler) = recorder();
+    let mut config = Config::new();
+    config.set_event_handler(handler);
+    let holder = Client::connect(&proxy.address(), &config).unwrap();
+    let other = client(&server.address());
+    let (held, next) = (holder.mutex(&path).unwrap(), other.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    held.acquire(None).unwrap();
+    let session = holder.session_id().unwrap();
+    kill_session(server, &keys, session);
+    wait_until(SOON, || held.state().unwrap() == LockState::Lost);
+    assert!(!held.is_held().unwrap());
+    assert!(!held.is_held_in_process().unwrap());
+    assert_eq!(status(held.fencing_token()), Status::Lost);
+    assert_eq!(status(held.acquire(None)), Status::Lost, "sticky: no re-entry");
+    next.acquire(Some(SOON)).unwrap();
+    next.release().unwrap();
+    assert_eq!(status(held.release()), Status::Lost);
+    assert_eq!(status(held.release()), Status::Lost);
+    assert_eq!(status(held.release()), Status::NotOwner);
+    wait_until(SOON, || holder.state().unwrap() == ClientState::Connected);
+    assert_ne!(holder.session_id().unwrap(), session);
+    held.acquire(Some(SOON)).unwrap();
+    held.release().unwrap();
+    holder.close().unwrap();
+    let events = events.lock().unwrap();
+    assert!(events.iter().any(|event| matches!(event, Event::Lock { state: LockState::Lost, .. })));
+    assert!(events.iter().any(|event| matches!(event, Event::Client { state: ClientState::Lost, .. })));
+}
+
+#[test]
+fn a_session_that_ends_while_waiting_rejoins() {
+    let server = ZooKeeper::shared();
+    let path = path("expired-waiting");
+    let (proxy, keys) = spy(server);
+    let (holder, other) = (client(&server.address()), client(&proxy.address()));
+    let (held, waiting) = (holder.mutex(&path).unwrap(), other.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.acquire(Some(SOON)));
+        wait_for_waiters(&held, 2);
+        let before = held.participants().unwrap().remove(1);
+        kill_session(server, &keys, other.session_id().unwrap());
+        wait_until(SOON, || held.participants().unwrap().get(1).is_some_and(|now| now.session_id != before.session_id));
+        assert_eq!(held.participants().unwrap().len(), 2);
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+/// CURATOR-604: the waiter's session is replaced while its old node is still there. Curator takes the old node for its own when
+/// its turn comes, and another client gets in as soon as the server drops it.
+#[test]
+fn curator_604_a_dead_sessions_node_is_never_taken_for_ours() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("curator-604"), raw(server));
+    let proxy = Proxy::start(&server.address());
+    let replace = Arc::new(AtomicBool::new(false));
+    let replacing = Arc::clone(&replace);
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        // A connect request of 45 bytes asks for its old session; one with id 0 gets a new one.
+        if way == Direction::ToServer
+            && frame.len() == 45
+            && frame[16..24] != [0; 8]
+            && replacing.swap(false, Ordering::SeqCst)
+        {
+            frame[16..24].fill(0);
+            frame[28..44].fill(0);
+        }
+        Verdict::Forward
+    });
+    let (a, b, c) = (client(&server.address()), client(&proxy.address()), client(&server.address()));
+    let (lock_a, lock_b, lock_c) = (a.mutex(&path).unwrap(), b.mutex(&path).unwrap(), c.mutex(&path).unwrap());
+    let inside = AtomicUsize::new(0);
+    lock_a.acquire(None).unwrap();
+    let first_session = b.session_id().unwrap();
+    let enter = |lock: &Lock| {
+        lock.acquire(Some(SOON)).unwrap();
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
+        let session = lock.participants().unwrap()[0].session_id;
+        thread::sleep(300 * MS);
+        assert!(lock.is_held().unwrap());
+        inside.fetch_sub(1, Ordering::SeqCst);
+        lock.release().unwrap();
+        session
+    };
+    thread::scope(|scope| {
+        let waiter_b = scope.spawn(|| enter(&lock_b));
+        wait_for_queue(&mut raw, &path, 2);
+        let old_node = queue(&mut raw, &path)[1].clone();
+        let waiter_c = scope.spawn(|| enter(&lock_c));
+        wait_for_queue(&mut raw, &path, 3);
+        replace.store(true, Ordering::SeqCst);
+        proxy.cut();
+        wait_until(SOON, || !replace.load(Ordering::SeqCst) && b.session_id().unwrap() != first_session);
+        lock_a.release().unwrap();
+        assert_ne!(waiter_b.join().unwrap(), first_session, "granted on a node of the new session");
+        waiter_c.join().unwrap();
+        assert!(!queue(&mut raw, &path).contains(&old_node), "the new session saw to the old node");
+    });
+}
+
+#[test]
+fn a_holder_whose_session_is_replaced_is_lost_and_its_node_removed() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("replaced"), raw(server));
+    let proxy = Proxy::start(&server.address());
+    let client = client_with(&proxy.address(), 30 * SECOND);
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    proxy.hook(|way, frame: &mut Vec<u8>| {
+        if way == Direction::ToServer && frame.len() == 45 {
+            frame[16..24].fill(0);
+            frame[28..44].fill(0);
+        }
+        Verdict::Forward
+    });
+    proxy.cut();
+    wait_until(SOON, || lock.state().unwrap() == LockState::Lost);
+    // Long before the old session expires.
+    wait_for_queue(&mut raw, &path, 0);
+    assert_eq!(status(lock.release()), Status::Lost);
+}
+
+// Operators.
+
+#[test]
+fn a_deleted_node_is_noticed_by_waiter_and_holder() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("operator"), raw(server));
+    let (one, two) = (client_with(&server.address(), 6 * SECOND), client(&server.address()));
+    let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| waiting.acquire(Some(SOON)).and_then(|()| waiting.release()));
+        wait_for_waiters(&held, 2);
+        let before = queue(&mut raw, &path);
+        assert_eq!(raw.delete(&format!("{path}/{}", before[1])), 0);
+        wait_until(SOON, || queue(&mut raw, &path).get(1).is_some_and(|node| *node != before[1]));
+        assert_eq!(raw.delete(&format!("{path}/{}", before[0])), 0);
+        let start = Instant::now();
+        wait_until(SOON, || held.state().unwrap() == LockState::Lost);
+        assert!(start.elapsed() < 2 * SECOND, "within a heartbeat, which is a sixth of 6 s: {:?}", start.elapsed());
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(status(held.release()), Status::Lost);
+}
+
+#[test]
+fn a_release_that_finds_its_node_deleted_says_lost() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("late"), raw(server));
+    let client = client(&server.address());
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(status(lock.release()), Status::Lost);
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+}
+
+#[test]
+fn sequence_numbers_near_their_end_are_refused() {
+    let server = ZooKeeper::shared();
+    let path = path("exhausted");
+    warm_up(server, &path);
+    let proxy = Proxy::start(&server.address());
+    proxy.hook(|way, frame: &mut Vec<u8>| {
+        // The reply to the create, which is the only one with a length before the path.
+        if way == Direction::ToClient && frame.len() > 60 && frame.get(20..26) == Some(b"/test-") {
+            if let Some(at) = frame.windows(5).position(|w| w == b"lock-") {
+                frame[at + 5..at + 15].copy_from_slice(b"2147483647");
+            }
+        }
+        Verdict::Forward
+    });
+    let client = client(&proxy.address());
+    let error = client.mutex(&path).unwrap().acquire(None).unwrap_err();
+    assert_eq!(error.status(), Status::Exhausted, "{error}");
+    assert!(error.message().contains("2147483647"), "{error}");
+}
+
+#[test]
+fn a_server_without_containers_gets_plain_parents() {
+    let server = ZooKeeper::start();
+    let mut raw = raw(&server);
+    let proxy = Proxy::start(&server.address());
+    proxy.hook(|way, frame: &mut Vec<u8>| {
+        // createContainer (19) becomes something no server knows, which is what it is to an old one.
+        if way == Direction::ToServer && frame.get(4..8) == Some(&19_i32.to_be_bytes()) {
+            frame[4..8].copy_from_slice(&999_i32.to_be_bytes());
+        }
+        Verdict::Forward
+    });
+    let client = client(&proxy.address());
+    let lock = client.mutex("/plain/parent").unwrap();
+    lock.acquire(Some(SOON)).unwrap();
+    lock.release().unwrap();
+    assert!(raw.children("/plain/parent").is_some());
+}
+
+#[test]
+fn refused_credentials_are_an_error_of_their_own() {
+    let server = ZooKeeper::shared();
+    let mut config = Config::new();
+    config.add_auth("no-such-scheme", b"x").unwrap();
+    let (result, took) = timed(|| Client::connect(&server.address(), &config));
+    let error = result.err().unwrap();
+    assert_eq!(error.status(), Status::Auth, "{error}");
+    assert!(took < 5 * SECOND);
+    let mut config = Config::new();
+    config.add_auth("digest", b"user:secret").unwrap();
+    let client = Client::connect(&server.address(), &config).unwrap();
+    client.mutex(&path("digest")).unwrap().acquire(Some(SOON)).unwrap();
+}
+
+#[test]
+fn hostile_servers_are_survived() {
+    let replies: [&[u8]; 7] = [
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\x89",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        // A session, and then a reply that nobody asked for.
+        b"\x00\x00\x00\x25\x00\x00\x00\x00\x00\x00\x27\x10\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x10aaaaaaaaaaaaaaaa\x00\
+          \x00\x00\x00\x10\x00\x00\x00\x63\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00",
+        // A session whose password claims two gigabytes.
+        b"\x00\x00\x00\x14\x00\x00\x00\x00\x00\x00\x27\x10\x00\x00\x00\x00\x00\x00\x00\x01\x7f\xff\xff\xff",
+    ];
+    let mut config = Config::new();
+    config.set_connect_timeout(400 * MS).unwrap();
+    for reply in replies {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming().take(100) {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 64]);
+                let _ = stream.write_all(reply);
+                thread::sleep(20 * MS);
+            }
+        });
+        let (result, took) = timed(|| {
+            let client = Client::connect(&address, &config)?;
+            client.mutex("/a")?.acquire(Some(400 * MS))
+        });
+        assert_eq!(status(result), Status::Connection, "{reply:?}");
+        assert!(took < 2 * SECOND, "{took:?}");
+    }
+}
+
+// Processes.
+
+/// Not a test: what the next tests run as a process of its own. It holds a lock and answers questions.
+#[test]
+#[ignore = "run by other tests"]
+fn child() {
+    let (servers, path) = (std::env::var("ZKLOCK_TEST_SERVERS").unwrap(), std::env::var("ZKLOCK_TEST_PATH").unwrap());
+    let client = client_with(&servers, 4 * SECOND);
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    println!("\nholding");
+    for line in std::io::stdin().lines() {
+        match line.unwrap().as_str() {
+            "is_held" => println!("\n{}", lock.is_held().unwrap()),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_killed_holder_is_followed_within_the_session_timeout_and_a_second() {
+    let server = ZooKeeper::shared();
+    let path = path("killed");
+    let mut child = Holder::start(server, &path);
+    let client = client(&server.address());
+    let lock = client.mutex(&path).unwrap();
+    assert_eq!(status(lock.acquire(Some(Duration::ZERO))), Status::Timeout);
+    child.process.kill().unwrap();
+    let (result, took) = timed(|| lock.acquire(Some(SOON)));
+    result.unwrap();
+    assert!(took < 5 * SECOND, "{took:?}");
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_process_that_stood_still_knows_at_once_that_it_lost() {
+    let server = ZooKeeper::shared();
+    let path = path("stopped-process");
+    let mut child = Holder::start(server, &path);
+    assert_eq!(child.ask("is_held"), "true");
+    child.signal("STOP");
+    let client = client(&server.address());
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(Some(SOON)).unwrap();
+    child.signal("CONT");
+    assert_eq!(child.ask("is_held"), "false");
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_process_that_stood_still_longer_than_its_lease_knows_it_without_a_server() {
+    let server = ZooKeeper::shared();
+    let path = path("stopped-lease");
+    let proxy = Proxy::start(&server.address());
+    let mut child = Holder::start_at(&proxy.address(), &path);
+    child.signal("STOP");
+    proxy.black_hole(true);
+    thread::sleep(4 * SECOND);
+    child.signal("CONT");
+    assert_eq!(child.ask("is_held"), "false");
+}
+
+struct Holder {
+    process: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Holder {
+    fn start(server: &ZooKeeper, path: &str) -> Self {
+        Self::start_at(&server.address(), path)
+    }
+
+    fn start_at(servers: &str, path: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("ZKLOCK_TEST_SERVERS", servers)
+            .env("ZKLOCK_TEST_PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let mut holder = Self { process, output };
+        holder.read_until("holding");
+        holder
+    }
+
+    fn ask(&mut self, question: &str) -> String {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{question}").unwrap();
+        loop {
+            let line = self.line();
+            if line == "true" || line == "false" {
+                return line;
+            }
+        }
+    }
+
+    fn read_until(&mut self, wanted: &str) {
+        while self.line() != wanted {}
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the process ended");
+        line.trim().to_owned()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+// Helpers.
+
+/// Makes the directory, so that the next acquire is the short one.
+fn warm_up(server: &ZooKeeper, path: &str) {
+    let client = client(&server.address());
+    let lock = client.mutex(path).unwrap();
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+}
+
+type Keys = Arc<Mutex<Vec<(i64, Vec<u8>)>>>;
+
+/// A proxy that learns the ids and passwords of the sessions made through it.
+fn spy(server: &ZooKeeper) -> (Proxy, Keys) {
+    let keys = Keys::default();
+    let seen = Arc::clone(&keys);
+    let proxy = Proxy::start(&server.address());
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        // A connect response: protocol, timeout, id, the length of the password (16), the password, and a flag.
+        if way == Direction::ToClient && frame.len() == 37 && frame.get(16..20) == Some(&16_i32.to_be_bytes()) {
+            let id = i64::from_be_bytes(frame[8..16].try_into().unwrap());
+            seen.lock().unwrap().push((id, frame[20..36].to_vec()));
+        }
+        Verdict::Forward
+    });
+    (proxy, keys)
+}
+
+/// Ends a session from outside, as an operator's tool would.
+fn kill_session(server: &ZooKeeper, keys: &Keys, session: i64) {
+    let password = keys.lock().unwrap().iter().find(|(id, _)| *id == session).unwrap().1.clone();
+    Raw::close_session(&server.address(), session, &password);
+}
+
+type Events = Arc<Mutex<Vec<Event>>>;
+
+fn recorder() -> (Events, impl Fn(&Event) + Send + Sync) {
+    let events = Events::default();
+    let kept = Arc::clone(&events);
+    (events, move |event: &Event| kept.lock().unwrap().push(event.clone()))
+}
+
+fn lock_change(event: &Event) -> Option<(LockState, LockState)> {
+    match event {
+        Event::Lock { state, previous, .. } => Some((*previous, *state)),
+        Event::Client { .. } => None,
+    }
+}

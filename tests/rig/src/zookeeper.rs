@@ -1,0 +1,333 @@
+//! A real ZooKeeper server for one test: started in milliseconds, stopped, paused and restarted at will, gone with the test.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::port::Port;
+use crate::wait_until;
+
+/// A standalone ZooKeeper server on loopback, with a port and a data directory of its own.
+///
+/// Dropping it kills the server and removes its data. If the test process dies without dropping it, a supervisor does the
+/// same. All methods take `&self`, so a test can stop or pause the server while other threads use it.
+pub struct ZooKeeper {
+    // Dropped in this order: the server, its data, its port.
+    server: Mutex<Option<Server>>,
+    directory: Directory,
+    port: Port,
+    options: Options,
+}
+
+/// How to start a [`ZooKeeper`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    tick_ms: u32,
+    container_sweep_ms: u32,
+    config_lines: Vec<String>,
+    jvm_arguments: Vec<String>,
+}
+
+impl ZooKeeper {
+    /// Starts a server with the default [`Options`] and waits until it serves.
+    pub fn start() -> Self {
+        Self::options().start()
+    }
+
+    /// The default options, to be changed and then started.
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    /// One server for all tests of a test binary: for tests that keep to their own paths and do not disturb the server.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<ZooKeeper> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// The server's connect string, `127.0.0.1:port`. It stays the same over [`restart`](Self::restart).
+    pub fn address(&self) -> String {
+        self.port.address()
+    }
+
+    /// The server's port.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The process id of the running server's JVM.
+    pub fn pid(&self) -> i32 {
+        self.server().as_ref().expect("the server is stopped").pid
+    }
+
+    /// Kills the server with SIGKILL and waits until it is gone. Its data stays, its port refuses connections.
+    pub fn stop(&self) {
+        self.server().take();
+    }
+
+    /// Kills the server if it runs, starts it on the same port and data, and waits until it serves.
+    pub fn restart(&self) {
+        let mut server = self.server();
+        server.take();
+        *server = Some(Server::start(&self.directory.0, &self.options.jvm_arguments));
+        self.wait_ready(server.as_mut().unwrap());
+    }
+
+    /// Freezes the server with SIGSTOP and waits until all its threads stand still. Its connections stay open, silent.
+    pub fn pause(&self) {
+        let pid = self.pid();
+        signal(pid, libc::SIGSTOP);
+        wait_until(Duration::from_secs(5), || all_threads_stopped(pid));
+    }
+
+    /// Lets a paused server go on.
+    pub fn resume(&self) {
+        signal(self.pid(), libc::SIGCONT);
+    }
+
+    /// The answer to one of ZooKeeper's four letter words, such as `wchs`, `cons` or `mntr`.
+    pub fn four_letter_word(&self, word: &str) -> String {
+        ask(self.port(), word)
+            .unwrap_or_else(|error| panic!("{word}: {error}; the server's log ends with:\n{}", self.log()))
+    }
+
+    /// How many watches the server keeps, over all sessions.
+    pub fn watch_count(&self) -> usize {
+        let answer = self.four_letter_word("wchs");
+        let total = answer.lines().find_map(|line| line.strip_prefix("Total watches:"));
+        total.unwrap_or_else(|| panic!("wchs without a total: {answer}")).trim().parse().unwrap()
+    }
+
+    /// How many connections with a session the server has. The one that asks is not among them.
+    pub fn connection_count(&self) -> usize {
+        self.four_letter_word("cons").lines().filter(|line| line.contains("sid=0x")).count()
+    }
+
+    /// The last lines of the server's log, for failure messages.
+    pub fn log(&self) -> String {
+        tail(&self.directory.0)
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        // A test that panicked while it held the lock must still be able to drop the server.
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_ready(&self, server: &mut Server) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !ask(self.port(), "srvr").is_ok_and(|answer| answer.contains("Mode:")) {
+            assert!(!server.has_ended(), "ZooKeeper ended while starting; its log ends with:\n{}", self.log());
+            assert!(Instant::now() < deadline, "ZooKeeper does not serve; its log ends with:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Options {
+    /// The server's tick, 500 ms by default. The server expires sessions once per tick.
+    pub fn tick_ms(mut self, milliseconds: u32) -> Self {
+        self.tick_ms = milliseconds;
+        self
+    }
+
+    /// How often the server removes empty container nodes, 250 ms by default (a production server takes a minute).
+    pub fn container_sweep_ms(mut self, milliseconds: u32) -> Self {
+        self.container_sweep_ms = milliseconds;
+        self
+    }
+
+    /// Adds a line to the server's configuration file.
+    pub fn config_line(mut self, line: &str) -> Self {
+        self.config_lines.push(line.to_owned());
+        self
+    }
+
+    /// Adds an argument to the JVM's command line, such as `-Dzookeeper.…=…`.
+    pub fn jvm_argument(mut self, argument: &str) -> Self {
+        self.jvm_arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Starts a server and waits until it serves.
+    pub fn start(mut self) -> ZooKeeper {
+        let port = Port::reserve();
+        let directory = Directory::create();
+        fs::write(directory.0.join("zoo.cfg"), self.config(&port, &directory))
+            .expect("write the server's configuration");
+        self.jvm_arguments.push(format!("-Dznode.container.checkIntervalMs={}", self.container_sweep_ms));
+        let zookeeper = ZooKeeper { server: Mutex::new(None), directory, port, options: self };
+        zookeeper.restart();
+        zookeeper
+    }
+
+    fn config(&self, port: &Port, directory: &Directory) -> String {
+        let (tick_ms, port, data) = (self.tick_ms, port.number(), directory.0.join("data"));
+        format!(
+            "tickTime={tick_ms}\n\
+             dataDir={data}\n\
+             clientPort={port}\n\
+             clientPortAddress=127.0.0.1\n\
+             4lw.commands.whitelist=*\n\
+             admin.enableServer=false\n\
+             maxClientCnxns=0\n\
+             minSessionTimeout=100\n\
+             maxSessionTimeout=600000\n\
+             {extra}\n",
+            data = data.display(),
+            extra = self.config_lines.join("\n"),
+        )
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { tick_ms: 500, container_sweep_ms: 250, config_lines: Vec::new(), jvm_arguments: Vec::new() }
+    }
+}
+
+/// Starts the server, prints its pid, and kills it and removes its directory once its own standard input ends: that is,
+/// when the test process is gone for whatever reason. (PR_SET_PDEATHSIG would fire when the starting thread ends, and each
+/// test has its own.) If the server ends first, so does the supervisor, and the directory stays.
+const SUPERVISOR: &str = r#"
+directory=$1
+shift
+exec 3<&0
+"$@" >>"$directory/server.log" 2>&1 3<&- &
+server=$!
+echo $server
+{ cat <&3 >/dev/null; kill -9 $server; rm -rf "$directory"; } &
+watcher=$!
+wait $server
+kill -9 $watcher
+"#;
+
+/// A running JVM under its supervisor.
+struct Server {
+    pid: i32,
+    supervisor: Child,
+}
+
+impl Server {
+    fn start(directory: &Path, jvm_arguments: &[String]) -> Self {
+        let mut supervisor = Command::new("sh")
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(directory)
+            .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
+            .arg("-Dzookeeper.forceSync=no")
+            .args(jvm_arguments)
+            .args(["-cp", &class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain"])
+            .arg(directory.join("zoo.cfg"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // Ctrl-C ends the test process alone; the supervisor sees that and cleans up.
+            .process_group(0)
+            .spawn()
+            .expect("start sh");
+        let mut line = String::new();
+        BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Self { pid: line.trim().parse().expect("the supervisor prints the server's pid"), supervisor }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.supervisor.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // While the supervisor has not ended, the pid is still that of our server.
+        if !self.has_ended() {
+            signal(self.pid, libc::SIGKILL);
+        }
+        // `Child::wait` would close the supervisor's standard input first, and the directory would go.
+        let stdin = self.supervisor.stdin.take();
+        self.supervisor.wait().unwrap();
+        drop(stdin);
+    }
+}
+
+/// A directory of our own, removed on drop.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let name = format!("zklock-rig-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            // Memory, where there is a file system for it: the servers write their transaction logs there.
+            let made = make(Path::new("/dev/shm").join(&name)).or_else(|_| make(std::env::temp_dir().join(&name)));
+            match made {
+                Ok(path) => return Self(path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("create a directory for the server: {error}"),
+            }
+        }
+    }
+}
+
+fn make(path: PathBuf) -> io::Result<PathBuf> {
+    fs::create_dir(&path).map(|()| path)
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The jars of Debian's package, or all jars of the directory in ZKLOCK_TEST_ZOOKEEPER_JARS (`lib` of a release tarball).
+fn class_path() -> String {
+    let debian = "/usr/share/java";
+    let directory = std::env::var("ZKLOCK_TEST_ZOOKEEPER_JARS").unwrap_or_else(|_| debian.to_owned());
+    if directory != debian {
+        return format!("{directory}/*");
+    }
+    assert!(
+        Path::new(debian).join("zookeeper.jar").exists() && java_is_installed(),
+        "the tests need a ZooKeeper server: apt-get install zookeeper (as root), or make setup"
+    );
+    format!("{debian}/zookeeper.jar:{debian}/slf4j-simple.jar")
+}
+
+fn java_is_installed() -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join("java").exists()))
+}
+
+fn ask(port: u16, word: &str) -> io::Result<String> {
+    let limit = Duration::from_secs(5);
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.write_all(word.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn tail(directory: &Path) -> String {
+    let log = fs::read(directory.join("server.log")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: no memory is involved; the pid is that of a child that has not been waited for.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "signal {signal} to {pid}: {}", io::Error::last_os_error());
+}
+
+fn all_threads_stopped(pid: i32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        // The state follows the command's name, which stands in parentheses.
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    })
+}

@@ -1,0 +1,357 @@
+//! The rig's own tests: a tool that judges others has to be right itself.
+
+#![allow(clippy::unwrap_used, reason = "clippy exempts only test functions, not the helpers between them")]
+
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zklock_rig::{Direction, Proxy, Raw, Verdict, ZooKeeper, flags, wait_until};
+
+const LONG: i32 = 60_000;
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn server_answers() {
+    let zookeeper = ZooKeeper::shared();
+    assert_eq!(zookeeper.four_letter_word("ruok"), "imok");
+    assert!(zookeeper.log().contains("INFO"));
+}
+
+#[test]
+fn raw_client_sees_and_changes_nodes() {
+    let mut raw = Raw::connect(&ZooKeeper::shared().address(), LONG);
+    assert_eq!(raw.children("/raw"), None);
+    assert_eq!(raw.create("/raw/a", b"", flags::PERSISTENT), Err(-101));
+    assert_eq!(raw.create("/raw", b"one", flags::PERSISTENT).as_deref(), Ok("/raw"));
+    assert_eq!(raw.create("/raw/n-", b"", flags::EPHEMERAL_SEQUENTIAL).as_deref(), Ok("/raw/n-0000000000"));
+    assert_eq!(raw.create("/raw/a", b"", flags::EPHEMERAL).as_deref(), Ok("/raw/a"));
+    assert_eq!(raw.children("/raw").unwrap(), ["a", "n-0000000000"]);
+    assert_eq!(raw.stat("/raw/a").unwrap().ephemeral_owner, raw.session_id());
+    assert_eq!(raw.set_data("/raw", b"two"), 0);
+    assert_eq!(raw.data("/raw").unwrap(), b"two");
+    let stat = raw.stat("/raw").unwrap();
+    assert_eq!((stat.version, stat.cversion, stat.children), (1, 2, 2));
+    assert!(stat.mzxid > stat.czxid);
+    assert_eq!(raw.delete("/raw"), -111);
+    assert_eq!(raw.delete("/raw/a"), 0);
+    assert!(!raw.exists("/raw/a"));
+}
+
+#[test]
+fn raw_client_closes_a_foreign_session() {
+    let address = ZooKeeper::shared().address();
+    let mut victim = Raw::connect(&address, LONG);
+    victim.create("/victim", b"", flags::EPHEMERAL).unwrap();
+    Raw::close_session(&address, victim.session_id(), victim.password());
+    let mut witness = Raw::connect(&address, LONG);
+    assert!(!witness.exists("/victim"));
+    assert!(Raw::attach(&address, LONG, victim.session_id(), victim.password()).is_none());
+}
+
+#[test]
+fn dropped_raw_client_closes_its_session_and_an_abandoned_one_expires() {
+    let zookeeper = ZooKeeper::options().tick_ms(100).start();
+    let mut witness = Raw::connect(&zookeeper.address(), LONG);
+    for (path, drops) in [("/dropped", true), ("/abandoned", false)] {
+        let mut raw = Raw::connect(&zookeeper.address(), if drops { LONG } else { 1_000 });
+        raw.create(path, b"", flags::EPHEMERAL).unwrap();
+        if drops {
+            drop(raw);
+        } else {
+            raw.abandon();
+        }
+        assert!(drops || witness.exists(path));
+        wait_until(SOON, || !witness.exists(path));
+    }
+}
+
+#[test]
+fn restart_keeps_data_and_address() {
+    let zookeeper = ZooKeeper::start();
+    let mut raw = Raw::connect(&zookeeper.address(), LONG);
+    raw.create("/kept", b"data", flags::PERSISTENT).unwrap();
+    let (address, pid) = (zookeeper.address(), zookeeper.pid());
+    zookeeper.stop();
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    assert_eq!(TcpStream::connect(&address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    zookeeper.restart();
+    assert_eq!(zookeeper.address(), address);
+    assert_eq!(Raw::connect(&address, LONG).data("/kept").unwrap(), b"data");
+}
+
+#[test]
+fn paused_server_is_silent_and_comes_back() {
+    let zookeeper = ZooKeeper::start();
+    let address = zookeeper.address();
+    zookeeper.pause();
+    let (answered, answer) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        Raw::connect(&address, LONG);
+        answered.send(()).unwrap();
+    });
+    assert!(answer.recv_timeout(Duration::from_millis(300)).is_err());
+    zookeeper.resume();
+    answer.recv_timeout(SOON).unwrap();
+    waiter.join().unwrap();
+    zookeeper.pause();
+    // A paused server can be killed and started again.
+    zookeeper.restart();
+    assert_eq!(zookeeper.four_letter_word("ruok"), "imok");
+}
+
+#[test]
+fn connections_and_watches_are_counted() {
+    let zookeeper = ZooKeeper::start();
+    assert_eq!((zookeeper.connection_count(), zookeeper.watch_count()), (0, 0));
+    let raw = Raw::connect(&zookeeper.address(), LONG);
+    assert_eq!(zookeeper.connection_count(), 1);
+    raw.close();
+    wait_until(SOON, || zookeeper.connection_count() == 0);
+}
+
+#[test]
+fn empty_containers_are_swept() {
+    let mut raw = Raw::connect(&ZooKeeper::shared().address(), LONG);
+    raw.create("/container", b"", flags::CONTAINER).unwrap();
+    raw.create("/container/child", b"", flags::PERSISTENT).unwrap();
+    assert_eq!(raw.delete("/container/child"), 0);
+    wait_until(SOON, || !raw.exists("/container"));
+}
+
+#[test]
+fn server_and_data_go_with_a_killed_test_process() {
+    let mut parent = Command::new(example("orphan")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (pid, address) = line.trim().split_once(' ').unwrap();
+    TcpStream::connect(address).unwrap();
+    parent.kill().unwrap();
+    let leftovers = format!("zklock-rig-{}-", parent.id());
+    parent.wait().unwrap();
+    wait_until(SOON, || !Path::new(&format!("/proc/{pid}")).exists());
+    wait_until(SOON, || {
+        let mut names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+        !names.any(|name| name.to_string_lossy().starts_with(&leftovers))
+    });
+}
+
+#[test]
+fn nothing_is_left_of_a_dropped_server() {
+    let zookeeper = ZooKeeper::start();
+    let (pid, address) = (zookeeper.pid(), zookeeper.address());
+    drop(zookeeper);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    TcpListener::bind(address).unwrap();
+}
+
+#[test]
+fn proxy_passes_frames_on() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let mut raw = Raw::connect(&proxy.address(), LONG);
+    let data = vec![7; 300_000];
+    raw.create("/proxied", &data, flags::EPHEMERAL).unwrap();
+    assert_eq!(raw.data("/proxied").unwrap(), data);
+    assert_eq!(proxy.connections(), 1);
+}
+
+#[test]
+fn cut_resets_both_ends() {
+    let (proxy, mut client, mut server) = wire();
+    proxy.cut();
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    TcpStream::connect(proxy.address()).unwrap();
+}
+
+#[test]
+fn close_all_ends_both_ends_in_order() {
+    let (proxy, mut client, mut server) = wire();
+    proxy.close_all();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn end_of_one_side_reaches_the_other() {
+    let (_proxy, client, mut server) = wire();
+    drop(client);
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn black_hole_swallows_frames_and_the_end() {
+    let (proxy, client, mut server) = wire();
+    proxy.black_hole(true);
+    send(&client, b"lost");
+    drop(client);
+    server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let mut newcomer = TcpStream::connect(proxy.address()).unwrap();
+    newcomer.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert_eq!(newcomer.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    proxy.black_hole(false);
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn black_hole_leaves_the_connection_usable() {
+    let (proxy, client, server) = wire();
+    proxy.black_hole(true);
+    send(&client, b"lost");
+    thread::sleep(Duration::from_millis(50));
+    proxy.black_hole(false);
+    send(&client, b"kept");
+    assert_eq!(frame(&server), b"kept");
+    send(&server, b"back");
+    assert_eq!(frame(&client), b"back");
+}
+
+#[test]
+fn refused_connections_and_kept_ones() {
+    let (proxy, client, server) = wire();
+    proxy.refuse(true);
+    assert_eq!(TcpStream::connect(proxy.address()).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    send(&client, b"still here");
+    assert_eq!(frame(&server), b"still here");
+    proxy.refuse(false);
+    TcpStream::connect(proxy.address()).unwrap();
+}
+
+#[test]
+fn delay_is_one_way_and_does_not_add_up() {
+    let (proxy, client, server) = wire();
+    let delay = Duration::from_millis(200);
+    proxy.delay(Direction::ToServer, delay);
+    let start = Instant::now();
+    for _ in 0..5 {
+        send(&client, b"late");
+    }
+    for _ in 0..5 {
+        assert_eq!(frame(&server), b"late");
+    }
+    assert!(start.elapsed() >= delay && start.elapsed() < 3 * delay, "{:?}", start.elapsed());
+    let start = Instant::now();
+    send(&server, b"at once");
+    assert_eq!(frame(&client), b"at once");
+    assert!(start.elapsed() < delay);
+}
+
+#[test]
+fn hook_changes_and_drops_frames() {
+    let (proxy, client, server) = wire();
+    proxy.hook(|direction, frame| match (direction, frame.as_slice()) {
+        (Direction::ToServer, b"drop") => Verdict::Drop,
+        (Direction::ToServer, _) => {
+            frame.extend_from_slice(b" and more");
+            Verdict::Forward
+        }
+        (Direction::ToClient, _) => Verdict::Forward,
+    });
+    send(&client, b"drop");
+    send(&client, b"this");
+    assert_eq!(frame(&server), b"this and more");
+    proxy.unhook();
+    send(&client, b"plain");
+    assert_eq!(frame(&server), b"plain");
+}
+
+#[test]
+fn hook_cuts_before_and_after_a_frame() {
+    for (verdict, arrives) in [(Verdict::CutBefore, false), (Verdict::CutAfter, true)] {
+        let (proxy, mut client, mut server) = wire();
+        proxy.hook(move |_, _| verdict);
+        send(&client, b"last");
+        assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        if arrives {
+            assert_eq!(frame(&server), b"last");
+        }
+        assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+/// The case the hooks are for: a request is executed, and its client never learns.
+#[test]
+fn hook_loses_the_reply_of_a_create() {
+    for lose_the_reply in [true, false] {
+        let zookeeper = ZooKeeper::shared();
+        let proxy = Proxy::start(&zookeeper.address());
+        let mut raw = Raw::connect(&proxy.address(), LONG);
+        proxy.hook(move |direction, _| match direction {
+            Direction::ToClient => Verdict::CutBefore,
+            Direction::ToServer if lose_the_reply => Verdict::Forward,
+            Direction::ToServer => Verdict::CutAfter,
+        });
+        let path = format!("/reply-lost-{lose_the_reply}");
+        let (session, password) = (raw.session_id(), raw.password().to_vec());
+        let of_thread = path.clone();
+        thread::spawn(move || raw.create(&of_thread, b"", flags::EPHEMERAL)).join().unwrap_err();
+        let mut witness = Raw::connect(&zookeeper.address(), LONG);
+        wait_until(SOON, || witness.exists(&path));
+        Raw::close_session(&zookeeper.address(), session, &password);
+        assert!(!witness.exists(&path));
+    }
+}
+
+#[test]
+fn unreachable_target_resets_the_client() {
+    let zookeeper_is_down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Proxy::start(&zookeeper_is_down.to_string());
+    let mut client = TcpStream::connect(proxy.address()).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn opaque_proxy_passes_anything_on() {
+    let proxy = Proxy::start_opaque(&ZooKeeper::shared().address());
+    let mut client = TcpStream::connect(proxy.address()).unwrap();
+    std::io::Write::write_all(&mut client, b"ruok").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "imok");
+}
+
+#[test]
+#[should_panic(expected = "did not come true")]
+fn wait_until_gives_up() {
+    wait_until(Duration::from_millis(20), || false);
+}
+
+/// A proxy with one connection through it: the client's end and the server's end.
+fn wire() -> (Proxy, TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::start(&listener.local_addr().unwrap().to_string());
+    let client = TcpStream::connect(proxy.address()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+    }
+    // A frame each way: the connection is up in all its parts.
+    send(&client, b"hello");
+    assert_eq!(frame(&server), b"hello");
+    (proxy, client, server)
+}
+
+fn send(mut stream: &TcpStream, body: &[u8]) {
+    let mut bytes = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+    bytes.extend_from_slice(body);
+    std::io::Write::write_all(&mut stream, &bytes).unwrap();
+}
+
+fn frame(mut stream: &TcpStream) -> Vec<u8> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut body = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut body).unwrap();
+    body
+}
+
+/// Cargo builds the examples of a package together with its tests, next to them.
+fn example(name: &str) -> std::path::PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().with_file_name("examples").join(name)
+}
