@@ -170,19 +170,19 @@ fn a_caller_that_gave_up_before_the_reply_leaves_nothing() {
     proxy.delay(Direction::ToClient, Duration::ZERO);
     // All that was delayed has come through with this.
     assert_eq!(lock.participants().unwrap(), []);
-    // The same with the connection gone before the answer.
-    let cut = Arc::new(AtomicBool::new(true));
-    let once = Arc::clone(&cut);
+    // The same with the connection gone before the answer: nothing comes back from the create's reply on.
+    let (deaf, hears) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (falls_deaf, heard) = (Arc::clone(&deaf), Arc::clone(&hears));
     proxy.hook(move |way, frame: &mut Vec<u8>| {
         let create = frame.windows(5).any(|w| w == b"lock-");
-        if way == Direction::ToClient && create && once.swap(false, Ordering::SeqCst) {
-            Verdict::Drop
-        } else {
-            Verdict::Forward
-        }
+        falls_deaf.fetch_or(way == Direction::ToClient && create, Ordering::SeqCst);
+        let lost = way == Direction::ToClient && falls_deaf.load(Ordering::SeqCst) && !heard.load(Ordering::SeqCst);
+        if lost { Verdict::Drop } else { Verdict::Forward }
     });
     assert_eq!(status(lock.acquire(Some(300 * MS))), Status::Connection);
-    assert!(!cut.load(Ordering::SeqCst));
+    assert!(deaf.load(Ordering::SeqCst), "the fault happened");
+    wait_for_queue(&mut raw, &path, 1);
+    hears.store(true, Ordering::SeqCst);
     proxy.cut();
     wait_for_queue(&mut raw, &path, 0);
     lock.acquire(Some(SOON)).unwrap();

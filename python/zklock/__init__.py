@@ -20,8 +20,8 @@ holder. All durations are seconds, as int or float. All classes may be used from
 interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind.
 
 A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
-``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can do
-is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can.
+``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can
+do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can.
 
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
 """

@@ -27,7 +27,7 @@ class NotOwner(Error):
 
 
 class LockLost(Error):
-    """The lock was lost while it was held: its session ended, or its node was deleted. Another may have held it since."""
+    """The lock was lost while it was held: its session ended or its node was deleted. Others may have held it since."""
 
     status = -6
 

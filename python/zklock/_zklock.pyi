@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Optional, Union, final
+from typing import final
 
 from typing_extensions import Self
 
 from zklock._states import ClientState, LockState
+
+__all__ = ["Client", "Mutex", "Participant", "__version__", "_statuses"]
 
 __version__: str
 
@@ -18,10 +20,10 @@ class Client:
         *,
         session_timeout: float = 10.0,
         connect_timeout: float = 10.0,
-        lease_margin: Optional[float] = None,
-        auth: Iterable[tuple[str, Union[bytes, str]]] = (),
+        lease_margin: float | None = None,
+        auth: Iterable[tuple[str, bytes | str]] = (),
     ) -> Self: ...
-    def mutex(self, path: str, timeout: Optional[float] = None, data: Optional[bytes] = None) -> Mutex: ...
+    def mutex(self, path: str, timeout: float | None = None, data: bytes | None = None) -> Mutex: ...
     @property
     def state(self) -> ClientState: ...
     @property
@@ -30,20 +32,20 @@ class Client:
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
-        exc_type: Optional[type[BaseException]],
-        exc_value: Optional[BaseException],
-        traceback: Optional[TracebackType],
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
         /,
     ) -> None: ...
 
 @final
 class Mutex:
-    def acquire(self, timeout: Optional[float] = None) -> bool: ...
+    def acquire(self, timeout: float | None = None) -> bool: ...
     def release(self) -> None: ...
     def release_nowait(self) -> None: ...
     def cancel(self) -> None: ...
     def participants(self) -> list[Participant]: ...
-    def set_data(self, data: Optional[bytes]) -> None: ...
+    def set_data(self, data: bytes | None) -> None: ...
     @property
     def is_held(self) -> bool: ...
     @property
@@ -59,9 +61,9 @@ class Mutex:
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
-        exc_type: Optional[type[BaseException]],
-        exc_value: Optional[BaseException],
-        traceback: Optional[TracebackType],
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
         /,
     ) -> None: ...
 

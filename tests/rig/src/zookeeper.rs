@@ -201,10 +201,11 @@ exec 3<&0
 "$@" >>"$directory/server.log" 2>&1 3<&- &
 server=$!
 echo $server
-{ cat <&3 >/dev/null; kill -9 $server; rm -rf "$directory"; } &
+{ cat <&3 >/dev/null; trap '' TERM; kill -9 $server; true; } &
 watcher=$!
 wait $server
-kill -9 $watcher
+kill -TERM $watcher
+wait $watcher && rm -rf "$directory"
 "#;
 
 /// A running JVM under its supervisor.

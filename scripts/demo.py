@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Shows a C and a Python program taking turns on one lock of a real ZooKeeper, and checks that they did.
+
+`make demo` builds what it needs and runs it. It starts a ZooKeeper server of its own, or uses the one that the environment
+variable ZKLOCK_SERVERS names.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, NoReturn
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+ROUNDS = 5
+PATIENCE_S = 60
+
+
+class Hold(NamedTuple):
+    """One time that a program held the lock, in nanoseconds of CLOCK_MONOTONIC."""
+
+    start: int
+    end: int
+    name: str
+    token: int
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="demo-", dir=ROOT / "target") as directory, servers(Path(directory)) as address:
+        path = f"/zklock-demo/{os.getpid()}"
+        programs = {
+            "Python": [sys.executable, str(ROOT / "python/examples/mutex.py")],
+            "C": [compile_example(Path(directory))],
+        }
+        holds = run(programs, address, path)
+        print_timeline(holds)
+        judge(holds, len(programs) * ROUNDS)
+        expect_empty(address, path)
+    print(
+        f"demo: {len(holds)} holds, 0 overlaps, tokens grew from {holds[0].token} to {holds[-1].token}, "
+        "and the lock's directory is empty"
+    )
+    if "ZKLOCK_SERVERS" not in os.environ:
+        print("demo: on your own ensemble: ZKLOCK_SERVERS=host:2181 make demo")
+
+
+@contextmanager
+def servers(directory: Path) -> Iterator[str]:
+    """A connect string: the caller's, or that of a server which lives as long as the context."""
+    if "ZKLOCK_SERVERS" in os.environ:
+        yield os.environ["ZKLOCK_SERVERS"]
+        return
+    with reserved_port() as port:
+        server = start_server(directory, port)
+        try:
+            wait_until_it_serves(server, port, directory)
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.kill()
+            server.wait()
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A free port that nobody else gets, while a server that sets SO_REUSEADDR may listen on it."""
+    with socket.socket() as reservation:
+        reservation.bind(("127.0.0.1", 0))
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield reservation.getsockname()[1]
+
+
+def start_server(directory: Path, port: int) -> "subprocess.Popen[bytes]":
+    config = directory / "zoo.cfg"
+    config.write_text(
+        f"tickTime=500\ndataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
+        "4lw.commands.whitelist=*\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+    )
+    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    main_class = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    with open(directory / "server.log", "wb") as log:
+        try:
+            return subprocess.Popen(
+                [*java, "-Dzookeeper.forceSync=no", "-cp", class_path(), main_class, str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us, and we stop the server
+                preexec_fn=die_with_parent,
+            )
+        except FileNotFoundError:
+            fail("java is missing: make setup")
+
+
+def class_path() -> str:
+    directory = os.environ.get("ZKLOCK_TEST_ZOOKEEPER_JARS", "/usr/share/java")
+    if directory != "/usr/share/java":
+        return f"{directory}/*"
+    if not Path(directory, "zookeeper.jar").exists():
+        fail("the ZooKeeper server is missing: apt-get install zookeeper (as root), or make setup")
+    return f"{directory}/zookeeper.jar:{directory}/slf4j-simple.jar"
+
+
+def die_with_parent() -> None:
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+
+
+def wait_until_it_serves(server: "subprocess.Popen[bytes]", port: int, directory: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while b"Mode:" not in ask(port, b"srvr"):
+        if server.poll() is not None or time.monotonic() > deadline:
+            log = (directory / "server.log").read_text(errors="replace")
+            fail(f"the ZooKeeper server did not start; its log ends with:\n{log[-2000:]}")
+        time.sleep(0.01)
+
+
+def ask(port: int, word: bytes) -> bytes:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(word)
+            return connection.makefile("rb").read()
+    except OSError:
+        return b""
+
+
+def compile_example(directory: Path) -> str:
+    library = TARGET / "release"
+    program = str(directory / "mutex")
+    source = str(ROOT / "bindings/c/examples/mutex.c")
+    link = [f"-L{library}", "-lzklock", f"-Wl,-rpath,{library}"]
+    if subprocess.call(["cc", "-Wall", "-Wextra", f"-I{ROOT / 'include'}", source, *link, "-o", program]) != 0:
+        fail("the C example does not compile; cc's messages are above")
+    return program
+
+
+def run(programs: Dict[str, List[str]], address: str, path: str) -> List[Hold]:
+    """Runs the programs side by side and returns their holds in the order of time."""
+    running = {
+        name: subprocess.Popen([*command, address, path, name, str(ROUNDS)], stdout=subprocess.PIPE, text=True)
+        for name, command in programs.items()
+    }
+    holds: List[Hold] = []
+    try:
+        for name, process in running.items():
+            output, _ = process.communicate(timeout=PATIENCE_S)
+            if process.returncode != 0:
+                fail(f"the {name} program ended with status {process.returncode}")
+            holds += parse(name, output)
+    except subprocess.TimeoutExpired:
+        fail(f"the programs did not finish within {PATIENCE_S} seconds")
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    return sorted(holds)
+
+
+def parse(name: str, output: str) -> List[Hold]:
+    """Holds from lines `NAME acquired TOKEN <token> <ns>` and `NAME released TOKEN <token> <ns>`, which take turns."""
+    holds = []
+    lines = iter(output.splitlines())
+    try:
+        for acquired, released in zip(lines, lines):
+            token, start = event(acquired, name, "acquired")
+            same_token, end = event(released, name, "released")
+            if token != same_token:
+                raise ValueError(released)
+            holds.append(Hold(start, end, name, token))
+    except ValueError as error:
+        fail(f"the {name} program printed something unexpected: {error}")
+    return holds
+
+
+def event(line: str, name: str, what: str) -> "tuple[int, int]":
+    words = line.split()
+    if len(words) != 5 or words[:3] != [name, what, "TOKEN"]:
+        raise ValueError(line)
+    return int(words[3]), int(words[4])
+
+
+def print_timeline(holds: List[Hold]) -> None:
+    if not holds:
+        return
+    origin = holds[0].start
+    print(f"{'from':>9} {'to':>9}  (ms)")
+    for hold in holds:
+        print(f"{ms(hold.start - origin)} {ms(hold.end - origin)}  {hold.name:<8} held with token {hold.token}")
+
+
+def ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:9.1f}"
+
+
+def judge(holds: List[Hold], expected: int) -> None:
+    if len(holds) != expected:
+        fail(f"{len(holds)} holds instead of {expected}")
+    for earlier, later in zip(holds, holds[1:]):
+        if later.start < earlier.end:
+            fail(f"{earlier.name} and {later.name} held at the same time (tokens {earlier.token} and {later.token})")
+        if later.token <= earlier.token:
+            fail(f"the token did not grow: {earlier.token}, then {later.token}")
+
+
+def expect_empty(address: str, path: str) -> None:
+    """Asks the server through another client library. The directory may be gone: it is a container."""
+    client = KazooClient(address)
+    client.start(timeout=PATIENCE_S)
+    try:
+        left = client.get_children(path)
+    except NoNodeError:
+        left = []
+    finally:
+        client.stop()
+        client.close()
+    if left:
+        fail(f"nodes are left in the lock's directory {path}: {', '.join(left)}")
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.exit(f"demo: {sentence}")
+
+
+if __name__ == "__main__":
+    # A polite kill must stop the server, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("demo: stopped"))
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("demo: stopped")

@@ -1,0 +1,165 @@
+/* What the C tests share. Each test is a program: argv[1] is the address of a ZooKeeper server, and it exits with 0 if all
+ * checks held. The first that does not ends it. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <zklock.h>
+
+#define CHECK(condition)                                                                                                       \
+    do {                                                                                                                       \
+        if (!(condition)) fail(__FILE__, __LINE__, #condition);                                                                \
+    } while (0)
+
+/* The call returns this status, and leaves a message exactly if it failed. */
+#define EXPECT(expected, call)                                                                                                 \
+    do {                                                                                                                       \
+        zkl_status status_ = (call);                                                                                           \
+        if (status_ != (expected)) fail_status(__FILE__, __LINE__, #call, (expected), status_);                                \
+        CHECK((*zkl_last_error_message() != '\0') == (status_ != ZKL_OK));                                                     \
+    } while (0)
+
+#define OK(call) EXPECT(ZKL_OK, call)
+
+/* The last failure's message has this in it. */
+#define SAYS(text) CHECK(strstr(zkl_last_error_message(), (text)) != NULL)
+
+#define RUN(test)                                                                                                              \
+    do {                                                                                                                       \
+        fprintf(stderr, "%s\n", #test);                                                                                        \
+        test();                                                                                                                \
+    } while (0)
+
+static const char *servers;
+
+static inline void fail(const char *file, int line, const char *what)
+{
+    fprintf(stderr, "%s:%d: %s does not hold; last error: \"%s\"\n", file, line, what, zkl_last_error_message());
+    _exit(1);
+}
+
+static inline void fail_status(const char *file, int line, const char *call, zkl_status expected, zkl_status got)
+{
+    fprintf(stderr, "%s:%d: %s is %d (%s), not %d (%s); last error: \"%s\"\n", file, line, call, (int)got,
+            zkl_strerror(got), (int)expected, zkl_strerror(expected), zkl_last_error_message());
+    _exit(1);
+}
+
+static inline int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static inline void sleep_ms(int ms)
+{
+    struct timespec pause = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&pause, NULL);
+}
+
+/* How late things may be, which depends on what the program runs under. */
+static inline int64_t slack_ms(void)
+{
+    const char *slack = getenv("SLACK_MS");
+    return slack == NULL ? 1000 : atoll(slack);
+}
+
+static inline zkl_client *new_client(void)
+{
+    zkl_client *client = NULL;
+    OK(zkl_client_new(servers, NULL, &client));
+    CHECK(client != NULL);
+    return client;
+}
+
+static inline zkl_lock *new_mutex(zkl_client *client, const char *path)
+{
+    zkl_lock *lock = NULL;
+    OK(zkl_mutex_new(client, path, &lock));
+    CHECK(lock != NULL);
+    return lock;
+}
+
+/* A path that no other test uses, nor this one in another process. */
+static inline const char *fresh_path(void)
+{
+    static char path[64];
+    static int count;
+    snprintf(path, sizeof path, "/c/%ld-%d", (long)getpid(), count++);
+    return path;
+}
+
+static inline void count_participant(void *user, const zkl_participant *participant)
+{
+    (void)participant;
+    ++*(int *)user;
+}
+
+static inline int participants(zkl_lock *lock)
+{
+    int count = 0;
+    OK(zkl_participants(lock, count_participant, &count));
+    return count;
+}
+
+static inline void await_participants(zkl_lock *lock, int count)
+{
+    int64_t deadline = now_ms() + 10000;
+    while (participants(lock) != count) {
+        CHECK(now_ms() < deadline);
+        sleep_ms(5);
+    }
+}
+
+/* A call on another thread, and its status. */
+struct call {
+    pthread_t thread;
+    zkl_status (*function)(zkl_lock *);
+    zkl_lock *lock;
+    zkl_status status;
+    char message[256];
+    int64_t took_ms;
+};
+
+static inline void *run_call(void *argument)
+{
+    struct call *call = argument;
+    int64_t start = now_ms();
+    call->status = call->function(call->lock);
+    call->took_ms = now_ms() - start;
+    snprintf(call->message, sizeof call->message, "%s", zkl_last_error_message());
+    return NULL;
+}
+
+static inline void start_call(struct call *call, zkl_status (*function)(zkl_lock *), zkl_lock *lock)
+{
+    memset(call, 0, sizeof *call);
+    call->function = function;
+    call->lock = lock;
+    CHECK(pthread_create(&call->thread, NULL, run_call, call) == 0);
+}
+
+static inline zkl_status end_call(struct call *call)
+{
+    CHECK(pthread_join(call->thread, NULL) == 0);
+    return call->status;
+}
+
+/* The status that the call has on a thread of its own. */
+static inline zkl_status elsewhere(zkl_status (*function)(zkl_lock *), zkl_lock *lock)
+{
+    struct call call;
+    start_call(&call, function, lock);
+    return end_call(&call);
+}
+
+#endif

@@ -1,0 +1,163 @@
+"""Every test runs against a real server, on a path of its own, and may ask an independent witness, kazoo."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from server import ZooKeeper
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What the condition gives as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.005)
+    return result
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ZooKeeper]:
+    """One that the test may kill or freeze."""
+    with ZooKeeper(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ZooKeeper) -> Iterator[zklock.Client]:
+    with zklock.Client(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def other_client(server: ZooKeeper) -> Iterator[zklock.Client]:
+    with zklock.Client(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def path() -> str:
+    return f"/zklock-python/{uuid.uuid4()}"
+
+
+class Witness:
+    """Looks at the znodes through another library."""
+
+    def __init__(self, kazoo: KazooClient) -> None:
+        self.kazoo = kazoo
+
+    def nodes(self, path: str) -> list[str]:
+        """The lock's nodes in the order of its queue."""
+        try:
+            names = self.kazoo.get_children(path)
+        except NoNodeError:
+            return []
+        return [f"{path}/{name}" for name in sorted(names, key=lambda name: name[-10:])]
+
+    def wait_for(self, path: str, count: int) -> list[str]:
+        wait_until(lambda: len(self.nodes(path)) == count)
+        return self.nodes(path)
+
+
+@pytest.fixture(scope="session")
+def session_witness(server: ZooKeeper) -> Iterator[Witness]:
+    kazoo = KazooClient(server.address)
+    kazoo.start()
+    yield Witness(kazoo)
+    kazoo.stop()
+    kazoo.close()
+
+
+@pytest.fixture
+def witness(session_witness: Witness) -> Witness:
+    return session_witness
+
+
+class Waiter:
+    """A call on a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except BaseException as error:
+            self._error = error
+
+    def result(self, seconds: float = 10.0) -> Any:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "it still runs"
+        if self._error is not None:
+            raise self._error
+        return self._outcome
+
+
+class Program:
+    """A Python process that talks in lines."""
+
+    def __init__(self, code: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def says(self, seconds: float = 10.0) -> str:
+        """Its next line; empty at the end."""
+        assert self.process.stdout is not None
+        line = b""
+        deadline = time.monotonic() + seconds
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"no line within {seconds} s, only {line!r}"
+            byte = self.process.stdout.read(1)
+            if not byte:
+                break
+            line += byte
+        return line.decode().rstrip("\n")
+
+    def tell(self, line: str = "") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+
+    def ends(self, seconds: float = 10.0) -> int:
+        return self.process.wait(seconds)
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    started: list[Program] = []
+
+    def start(code: str, *arguments: str) -> Program:
+        started.append(Program(code, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.communicate()

@@ -1,0 +1,162 @@
+"""Connecting, closing, and what becomes of locks when the server does not answer."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+import weakref
+
+import pytest
+
+import zklock
+from conftest import Waiter, Witness, wait_until
+from server import ZooKeeper
+from zklock import ClientState
+
+
+def test_a_client_and_its_session(server: ZooKeeper) -> None:
+    with zklock.Client(server.address, session_timeout=4, connect_timeout=5.5, lease_margin=1) as client:
+        assert client.state is ClientState.CONNECTED
+        assert client.session_id != 0
+        assert repr(client) == f"<zklock.Client '{server.address}' CONNECTED session={client.session_id:#x}>"
+    assert client.state is ClientState.CLOSED
+    assert "CLOSED" in repr(client)
+    client.close()
+    client.close()
+
+
+def test_a_chroot(server: ZooKeeper, path: str, witness: Witness) -> None:
+    with zklock.Client(server.address + path) as client, client.mutex("/a/b") as lock:
+        assert len(witness.nodes(f"{path}/a/b")) == 1
+        assert lock.participants()[0].node_path.startswith("/a/b/")
+
+
+def test_the_lease_margin_is_kept(server: ZooKeeper, path: str) -> None:
+    with zklock.Client(server.address, session_timeout=10, lease_margin=0.5) as client, client.mutex(path) as lock:
+        assert 9 < lock.remaining <= 9.5
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    started = time.monotonic()
+    with pytest.raises(zklock.ConnectionLost, match=address) as raised:
+        zklock.Client(address, connect_timeout=0.5)
+    assert 0.4 < time.monotonic() - started < 0.7
+    assert isinstance(raised.value, ConnectionError)
+
+
+def test_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        started = time.monotonic()
+        with pytest.raises(zklock.ConnectionLost):
+            zklock.Client(f"127.0.0.1:{silent.getsockname()[1]}", connect_timeout=0.5)
+        assert 0.5 <= time.monotonic() - started < 0.7
+
+
+def test_credentials(server: ZooKeeper, path: str, witness: Witness) -> None:
+    from kazoo.security import make_digest_acl
+
+    witness.kazoo.create(path, acl=[make_digest_acl("alice", "secret", all=True)], makepath=True)
+    for auth in [[("digest", "alice:secret")], iter([("digest", b"alice:secret")])]:
+        with zklock.Client(server.address, auth=auth) as client, client.mutex(path) as lock:
+            assert lock.is_held
+    with zklock.Client(server.address, auth=()) as client, pytest.raises(zklock.PermissionDenied) as denied:
+        client.mutex(path).acquire(timeout=5)
+    assert denied.value.status == -11
+    with pytest.raises(zklock.AuthFailed):
+        zklock.Client(server.address, auth=[("no-such-scheme", "x")])
+
+
+def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: str, witness: Witness) -> None:
+    with client.mutex(path), zklock.Client(server.address) as closing:
+        lock = closing.mutex(path)
+        waiters = [Waiter(lock.acquire), Waiter(lambda: lock.acquire(60)), Waiter(lock.__enter__)]
+        witness.wait_for(path, 4)
+        closing.close()
+        for waiter in waiters:
+            with pytest.raises(zklock.ClientClosed):
+                waiter.result(1)
+        assert len(witness.nodes(path)) == 1
+    for call in [
+        lock.acquire,
+        lock.release,
+        lock.participants,
+        lock.cancel,
+        lambda: lock.is_held,
+        lambda: lock.fencing_token,
+    ]:
+        with pytest.raises(zklock.ClientClosed):
+            call()
+    with pytest.raises(zklock.ClientClosed):
+        closing.mutex(path)
+
+
+def test_an_exception_of_the_block_goes_on(server: ZooKeeper) -> None:
+    with pytest.raises(KeyError), zklock.Client(server.address) as client:
+        raise KeyError("mine")
+    assert client.state is ClientState.CLOSED
+
+
+def test_the_session_ends_with_the_last_handle(server: ZooKeeper, path: str, witness: Witness) -> None:
+    client = zklock.Client(server.address)
+    gone = weakref.ref(client)
+    lock = client.mutex(path)
+    del client
+    gc.collect()
+    assert gone() is None
+    lock.acquire()
+    del lock
+    gc.collect()
+    assert witness.nodes(path) == []
+
+
+def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
+    with zklock.Client(own_server.address, session_timeout=2) as client:
+        held, wanted = client.mutex(path), client.mutex(path + "-other")
+        held.acquire()
+        other = zklock.Client(own_server.address, session_timeout=2)
+        other_lock = other.mutex(path)
+        waiter = Waiter(lambda: other_lock.acquire(timeout=1.5))
+        wait_until(lambda: len(held.participants()) == 2)
+        started = time.monotonic()
+        own_server.kill()
+        wait_until(lambda: client.state is ClientState.SUSPENDED)
+        with pytest.raises(zklock.ConnectionLost):
+            wanted.acquire(timeout=0)
+        with pytest.raises(zklock.ConnectionLost, match=own_server.address):
+            wanted.acquire(timeout=0.3)
+        with pytest.raises(zklock.ConnectionLost):
+            waiter.result()
+        assert time.monotonic() - started < 1.8
+        wait_until(lambda: not held.is_held, 2)
+        assert held.state is zklock.LockState.UNCERTAIN
+        assert held.remaining == 0.0
+        closing = time.monotonic()
+        other.close()
+        assert time.monotonic() - closing < 2.1
+
+
+@pytest.mark.parametrize("what", ["client", "lock"])
+def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeeper, what: str) -> None:
+    things = [zklock.Client(own_server.address, session_timeout=10)]
+    if what == "lock":
+        things = [things[0].mutex("/a")]
+    own_server.freeze()
+    done = threading.Event()
+    beats: list[float] = []
+
+    def beat() -> None:
+        while not done.wait(0.01):
+            beats.append(time.monotonic())
+
+    beating = Waiter(beat)
+    started = time.monotonic()
+    del things[0]
+    took = time.monotonic() - started
+    done.set()
+    beating.result()
+    assert 1.0 < took < 2.5
+    assert max(after - before for before, after in zip(beats, beats[1:])) < 0.5

@@ -1,0 +1,182 @@
+"""The exceptions against the core's table of statuses, and wrong arguments."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import zklock
+from server import ZooKeeper
+from zklock import _zklock
+
+
+@pytest.mark.parametrize(("number", "macro", "name", "text"), _zklock._statuses())
+def test_every_status_has_its_class(number: int, macro: str, name: str, text: str) -> None:
+    assert number < 0
+    assert macro.startswith("ZKL_E_")
+    assert text
+    if name == "ValueError":
+        return
+    raised = getattr(zklock, name)
+    assert issubclass(raised, zklock.Error)
+    assert name in zklock.__all__
+    assert raised.__module__ == "zklock"
+    assert raised.__doc__
+    if raised is not zklock.Error:
+        assert raised.status == number
+
+
+def test_every_class_has_its_status() -> None:
+    named = {name for _, _, name, _ in _zklock._statuses()} - {"ValueError"}
+    classes = {
+        name
+        for name in zklock.__all__
+        if isinstance(getattr(zklock, name), type) and issubclass(getattr(zklock, name), zklock.Error)
+    }
+    assert named == classes
+
+
+def test_exceptions_travel_between_processes() -> None:
+    for name in ["Error", "LockTimeout", "ConnectionLost", "NotOwner"]:
+        error = getattr(zklock, name)("a message")
+        error.status = -42
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error)
+        assert (str(back), back.status) == ("a message", -42)
+
+
+def test_bases() -> None:
+    assert issubclass(zklock.LockTimeout, TimeoutError)
+    assert issubclass(zklock.ConnectionLost, ConnectionError)
+
+
+NOT_NUMBERS = [True, False, "1", b"1", [], object(), 1j]
+NOT_DURATIONS = [-1, -0.001, -(10**400), math.nan, -math.inf]
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_not_a_number(client: zklock.Client, server: ZooKeeper, path: str, value: Any) -> None:
+    lock = client.mutex(path)
+    with pytest.raises(TypeError, match="'timeout'"):
+        lock.acquire(timeout=value)
+    with pytest.raises(TypeError, match="'timeout'"):
+        client.mutex(path, timeout=value)
+    for name in ["session_timeout", "connect_timeout", "lease_margin"]:
+        with pytest.raises(TypeError, match=name):
+            zklock.Client(server.address, **{name: value})
+
+
+@pytest.mark.parametrize("value", NOT_DURATIONS)
+def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, value: float) -> None:
+    lock = client.mutex(path)
+    with pytest.raises(ValueError, match="duration"):
+        lock.acquire(timeout=value)
+    with pytest.raises(ValueError, match="duration"):
+        client.mutex(path, timeout=value)
+    for name in ["session_timeout", "connect_timeout", "lease_margin"]:
+        with pytest.raises(ValueError, match="duration"):
+            zklock.Client(server.address, **{name: value})
+
+
+def test_other_numbers_are_durations(client: zklock.Client, path: str) -> None:
+    lock = client.mutex(path, timeout=Fraction(1, 2))
+    assert lock.acquire(timeout=Fraction(1, 2))
+    lock.release()
+    assert lock.acquire(timeout=-0.0)
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session_timeout", 0),
+        ("session_timeout", math.inf),
+        ("session_timeout", 1e12),
+        ("connect_timeout", 0),
+        ("lease_margin", 10**400),
+    ],
+)
+def test_out_of_range(server: ZooKeeper, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name.replace("_", " ")):
+        zklock.Client(server.address, **{name: value})
+
+
+@pytest.mark.parametrize("session_timeout", [1e-9, 0.0001, 0.0015])
+def test_short_timeouts_are_rounded_up(server: ZooKeeper, session_timeout: float) -> None:
+    with zklock.Client(server.address, session_timeout=session_timeout) as client:
+        assert client.session_id
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "a", "/", "/a/", "//a", "/a/../b", "/a\0b", "/\x07", "/\ud800", "/\U0001f512", "/x" * 40000]
+)
+def test_bad_paths(client: zklock.Client, bad: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        client.mutex(bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", ":1", "host:0", "host:65536", "host:x", "a,,b", "[::1", "host:1/", "host\0:1", "h\ud800:1", "::1", "h:1/a/"],
+)
+def test_bad_connect_strings(bad: str) -> None:
+    if bad == "host:1/":
+        return  # a chroot of "/" is none
+    with pytest.raises(ValueError):  # noqa: PT011
+        zklock.Client(bad, connect_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, path: client.mutex(),
+        lambda client, path: client.mutex(path.encode()),
+        lambda client, path: client.mutex(None),
+        lambda client, path: client.mutex(path, data="text"),
+        lambda client, path: client.mutex(path, 1, b"", 2),
+        lambda client, path: client.mutex(path).set_data("text"),
+        lambda client, path: client.mutex(path).set_data(),
+        lambda client, path: client.mutex(path).acquire(1, 2),
+        lambda client, path: client.mutex(path).acquire(blocking=False),
+        lambda client, path: zklock.Client(),
+        lambda client, path: zklock.Client(2181),
+        lambda client, path: zklock.Client(b"localhost"),
+        lambda client, path: zklock.Client("localhost", 10.0),
+        lambda client, path: zklock.Client("localhost", auth=1),
+        lambda client, path: zklock.Client("localhost", auth="digest:me:secret"),
+        lambda client, path: zklock.Client("localhost", auth=("digest", "me:secret")),
+        lambda client, path: zklock.Client("localhost", auth=[("digest", 7)]),
+        lambda client, path: zklock.Client("localhost", auth=[("digest", "me:secret", 3)]),
+        lambda client, path: zklock.Mutex(),
+        lambda client, path: zklock.Participant(),
+        lambda client, path: copy.copy(client),
+        lambda client, path: pickle.dumps(client.mutex(path)),
+        lambda client, path: type("Sub", (zklock.Mutex,), {}),
+    ],
+)
+def test_wrong_types(client: zklock.Client, path: str, call: Callable[[zklock.Client, str], Any]) -> None:
+    with pytest.raises(TypeError) as raised:
+        call(client, path)
+    assert "secret" not in str(raised.value)
+
+
+def test_attributes_are_fixed(client: zklock.Client, path: str) -> None:
+    lock = client.mutex(path)
+    for thing, name in [(client, "state"), (lock, "is_held"), (lock, "path"), (lock, "new")]:
+        with pytest.raises(AttributeError):
+            setattr(thing, name, 1)
+
+
+def test_an_exception_of_the_iterable_goes_on() -> None:
+    def pairs() -> Any:
+        yield ("digest", "a:b")
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        zklock.Client("localhost", auth=pairs())

@@ -1,0 +1,98 @@
+"""What is promised in prose, types and examples."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import zklock
+from server import ZooKeeper
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "python/examples/mutex.py"
+
+
+def test_the_version_is_the_workspaces() -> None:
+    match = re.search(r'^\[workspace\.package\]\nversion = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    assert match is not None
+    assert zklock.__version__ == match[1]
+
+
+def test_all_that_is_public_is_listed_and_documented() -> None:
+    public = {
+        name for name, value in vars(zklock).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public == set(zklock.__all__) - {"__version__"}
+    assert zklock.__doc__
+    for name in public:
+        thing = getattr(zklock, name)
+        assert inspect.getdoc(thing), name
+        assert thing.__module__ == "zklock" or name.endswith("State"), name
+        for member, value in vars(thing).items():
+            if not member.startswith("_") and (callable(value) or inspect.isdatadescriptor(value)):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_signatures() -> None:
+    expected = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=())"
+    assert str(inspect.signature(zklock.Client)) == expected
+    assert str(inspect.signature(zklock.Client.mutex)) == "(self, /, path, timeout=None, data=None)"
+    assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, timeout=None)"
+
+
+@pytest.mark.parametrize("readme", [ROOT / "README.md", ROOT / "python/README.md"], ids=["project", "package"])
+def test_the_readmes_tour(server: ZooKeeper, readme: Path, path: str) -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", readme.read_text() if readme.exists() else "", re.MULTILINE | re.DOTALL
+    )
+    if not blocks:
+        pytest.skip("no Python in it")
+    tour = re.sub(r"(localhost|127\.0\.0\.1):2181", server.address + path, "\n".join(blocks))
+    done = subprocess.run([sys.executable, "-W", "error", "-c", tour], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_example(server: ZooKeeper, path: str) -> None:
+    commands = [[sys.executable, "-W", "error", str(EXAMPLE), server.address, path, name, "3"] for name in ("a", "b")]
+    programs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    try:
+        lines = [line for program in programs for line in program.communicate(timeout=30)[0].splitlines()]
+        assert [program.returncode for program in programs] == [0, 0]
+    finally:
+        for program in programs:
+            program.kill()
+            program.communicate()
+    matches = [re.fullmatch(r"([ab]) (acquired|released) TOKEN (\d+) (\d+)", line) for line in lines]
+    assert len(lines) == 12
+    assert all(matches), lines
+    events = sorted((int(match[4]), int(match[3]), match[2], match[1]) for match in matches if match)
+    for acquired, released in zip(events[::2], events[1::2]):
+        assert (acquired[2], released[2]) == ("acquired", "released")
+        assert acquired[1] == released[1]
+        assert acquired[3] == released[3]
+    tokens = [event[1] for event in events]
+    assert tokens == sorted(tokens)
+
+
+def test_the_example_says_what_is_wrong(path: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage:")
+
+
+def test_the_types_are_those_of_the_module() -> None:
+    pytest.importorskip("mypy")
+    for command in [
+        ["-m", "mypy.stubtest", "zklock"],
+        ["-m", "mypy", "--strict", str(Path(__file__).with_name("typing_ok.py"))],
+    ]:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT / "python", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

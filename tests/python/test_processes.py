@@ -1,0 +1,292 @@
+"""Processes that are killed, stopped and forked, and many that take turns."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zklock
+from conftest import Program, Waiter, Witness, wait_until
+from server import ZooKeeper
+
+HOLDS = """
+import sys, zklock
+client = zklock.Client(sys.argv[1], session_timeout=2)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+print(lock.fencing_token, flush=True)
+input()
+"""
+
+
+def test_a_killed_holder_is_followed(
+    server: ZooKeeper, client: zklock.Client, path: str, program: Callable[..., Program]
+) -> None:
+    holder = program(HOLDS, server.address, path)
+    token = int(holder.says())
+    lock = client.mutex(path)
+    assert lock.acquire(timeout=0) is False
+    started = time.monotonic()
+    holder.process.kill()
+    with lock:
+        assert time.monotonic() - started < 2 + 1
+        assert lock.fencing_token > token
+
+
+def test_a_program_that_ends_leaves_nothing(
+    server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program]
+) -> None:
+    holder = program(HOLDS, server.address, path)
+    holder.says()
+    holder.tell()
+    assert holder.ends() == 0
+    assert witness.nodes(path) == []
+
+
+# Looks at the lock all the time, and says what it saw first after it had been away.
+STOPPED = """
+import sys, time, zklock
+client = zklock.Client(sys.argv[1], session_timeout=2)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+print(lock.fencing_token, flush=True)
+before = time.monotonic()
+while True:
+    now = time.monotonic()
+    held = lock.is_held
+    if now - before > 1 or not held:
+        break
+    before = now
+print(held, lock.remaining, lock.state.name in ("UNCERTAIN", "LOST"), flush=True)
+try:
+    lock.release()
+except zklock.LockLost:
+    print("LockLost", flush=True)
+with lock:
+    print("again", lock.is_held, flush=True)
+"""
+
+
+def test_a_stopped_holder_knows(
+    server: ZooKeeper, client: zklock.Client, path: str, program: Callable[..., Program]
+) -> None:
+    holder = program(STOPPED, server.address, path)
+    token = int(holder.says())
+    holder.process.send_signal(signal.SIGSTOP)
+    try:
+        with client.mutex(path, timeout=5) as lock:
+            assert lock.fencing_token > token
+            holder.process.send_signal(signal.SIGCONT)
+            assert holder.says() == "False 0.0 True"
+            assert holder.says() == "LockLost"
+    finally:
+        holder.process.send_signal(signal.SIGCONT)
+    assert holder.says() == "again True"
+    assert holder.ends() == 0
+
+
+FORKS = """
+import gc, os, sys, threading, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+servers, path = sys.argv[1:]
+client = zklock.Client(servers)
+lock = client.mutex(path)
+lock.acquire()
+waiting = threading.Thread(target=lambda: (lock.acquire(), lock.release()))
+waiting.start()
+while len(lock.participants()) < 2:
+    pass
+
+def is_forked(call):
+    try:
+        call()
+    except zklock.Forked as error:
+        return error.status == -12
+    return False
+
+for round in range(10):
+    child = os.fork()
+    if child == 0:
+        del waiting
+        calls = [
+            lock.acquire, lambda: lock.acquire(0), lock.release, lock.release_nowait, lock.cancel, lock.participants,
+            lock.__enter__, lambda: lock.set_data(b""), lambda: lock.is_held, lambda: lock.is_held_in_process,
+            lambda: lock.state, lambda: lock.remaining, lambda: lock.fencing_token,
+            client.close, lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
+        ]
+        assert all(is_forked(call) for call in calls)
+        assert "FORKED" in repr(lock) and "FORKED" in repr(client)
+        del lock, client, calls
+        gc.collect()
+        with zklock.Client(servers) as own:
+            assert not own.mutex(path).acquire(timeout=0)
+            with own.mutex(path + "-of-the-child"):
+                pass
+        sys.exit(7)
+    status = os.waitpid(child, 0)[1]
+    assert os.WEXITSTATUS(status) == 7, status
+    assert lock.is_held
+assert client.state is zklock.ClientState.CONNECTED
+lock.release()
+waiting.join()
+with lock:
+    print("fine", flush=True)
+client.close()
+"""
+
+
+def test_fork(server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program]) -> None:
+    parent = program(FORKS, server.address, path)
+    assert parent.says(30) == "fine"
+    assert parent.ends() == 0
+    assert witness.nodes(path) == []
+
+
+MULTIPROCESSING = """
+import multiprocessing, sys, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+
+def child(results):
+    try:
+        with lock:
+            results.put("held")
+    except zklock.Error as error:
+        results.put(error)
+
+with zklock.Client(sys.argv[1]) as client:
+    lock = client.mutex(sys.argv[2])
+    with lock:
+        fork = multiprocessing.get_context("fork")
+        results = fork.Queue()
+        process = fork.Process(target=child, args=(results,))
+        process.start()
+        error = results.get()
+        process.join()
+        print(type(error).__name__, error.status, process.exitcode, lock.is_held, flush=True)
+"""
+
+
+def test_multiprocessing_fork(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    parent = program(MULTIPROCESSING, server.address, path)
+    assert parent.says() == "Forked -12 0 True"
+    assert parent.ends() == 0
+
+
+# A child that leaves the parent's with blocks.
+UNWINDS = """
+import os, sys, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+with zklock.Client(sys.argv[1]) as client, client.mutex(sys.argv[2]) as lock:
+    child = os.fork()
+    if child == 0:
+        sys.exit(9)
+    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 9
+    print(lock.is_held, flush=True)
+"""
+
+
+def test_a_child_leaves_the_blocks_of_its_parent(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    parent = program(UNWINDS, server.address, path)
+    assert parent.says() == "True"
+    assert parent.ends() == 0
+
+
+TAKES_TURNS = """
+import os, sys, zklock
+servers, path, marker, rounds = sys.argv[1:]
+with zklock.Client(servers) as client:
+    lock = client.mutex(path)
+    print("ready", flush=True)
+    input()
+    for _ in range(int(rounds)):
+        with lock:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            print(lock.fencing_token, flush=True)
+            os.unlink(marker)
+"""
+
+
+def test_processes_take_turns(
+    server: ZooKeeper, path: str, tmp_path: Path, witness: Witness, program: Callable[..., Program]
+) -> None:
+    rounds = 50
+    workers = [program(TAKES_TURNS, server.address, path, str(tmp_path / "marker"), str(rounds)) for _ in range(4)]
+    for worker in workers:
+        assert worker.says() == "ready"
+    for worker in workers:
+        worker.tell()
+    turns = [Waiter(lambda worker=worker: [int(worker.says(30)) for _ in range(rounds)]) for worker in workers]
+    tokens = [turn.result(45) for turn in turns]
+    assert [worker.ends() for worker in workers] == [0] * 4
+    assert all(own == sorted(own) for own in tokens)
+    assert len({token for own in tokens for token in own}) == 4 * rounds
+    assert witness.nodes(path) == []
+
+
+LEAKS = """
+import os, sys, threading, zklock
+def count():
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+before = count()
+for _ in range(5):
+    clients = [zklock.Client(sys.argv[1]) for _ in range(5)]
+    for client in clients:
+        with client.mutex(sys.argv[2]):
+            client.mutex(sys.argv[2] + "-other").acquire(timeout=1)
+    during = count()
+    for client in clients:
+        client.close()
+    assert count() == before, (before, during, count())
+    assert during[1] == before[1] + 1, (before, during)
+print("fine", flush=True)
+"""
+
+
+def test_nothing_leaks(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    leaking = program(LEAKS, server.address, path)
+    assert leaking.says() == "fine"
+    assert leaking.ends() == 0
+
+
+# The main thread ends while a daemon thread waits: the interpreter is gone when the wait ends.
+DAEMON = """
+import sys, threading, zklock
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+threading.Thread(target=lock.acquire, daemon=True).start()
+while len(lock.participants()) < 2:
+    pass
+print("leaves", flush=True)
+"""
+
+
+def test_a_daemon_thread_does_not_disturb_the_end(
+    server: ZooKeeper, client: zklock.Client, path: str, program: Callable[..., Program]
+) -> None:
+    with client.mutex(path):
+        leaving = program(DAEMON, server.address, path)
+        assert leaving.says() == "leaves"
+        assert leaving.ends() == 0
+
+
+def test_a_wait_survives_its_session(
+    server: ZooKeeper, client: zklock.Client, path: str, witness: Witness, program: Callable[..., Program]
+) -> None:
+    code = HOLDS.replace("lock.acquire()", "print('waits', flush=True); lock.acquire()")
+    with client.mutex(path) as lock:
+        waiting = program(code, server.address, path)
+        assert waiting.says() == "waits"
+        witness.wait_for(path, 2)
+        first = lock.participants()[1]
+        waiting.process.send_signal(signal.SIGSTOP)
+        try:
+            witness.wait_for(path, 1)
+        finally:
+            waiting.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: len(lock.participants()) == 2)
+        assert lock.participants()[1].session_id != first.session_id
+    assert int(waiting.says()) > first.czxid
+    waiting.tell()
+    assert waiting.ends() == 0

@@ -1,0 +1,145 @@
+"""Ctrl-C and other signals interrupt a wait, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+import zklock
+from conftest import Program, Waiter, Witness
+from server import ZooKeeper
+
+WAITS = """
+import sys, zklock
+with zklock.Client(sys.argv[1]) as client:
+    lock = client.mutex(sys.argv[2])
+    print("waits", flush=True)
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        print("interrupted", lock.state.name, flush=True)
+    input()
+    print(lock.acquire(timeout=5), flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["lock.acquire()", "lock.acquire(timeout=60)", "lock.__enter__()"])
+def test_ctrl_c(
+    client: zklock.Client, path: str, witness: Witness, server: ZooKeeper, program: Callable[..., Program], wait: str
+) -> None:
+    with client.mutex(path):
+        waiting = program(WAITS.format(wait=wait), server.address, path)
+        assert waiting.says() == "waits"
+        witness.wait_for(path, 2)
+        started = time.monotonic()
+        waiting.process.send_signal(signal.SIGINT)
+        assert waiting.says() == "interrupted FREE"
+        assert time.monotonic() - started < 0.5
+        witness.wait_for(path, 1)
+    waiting.tell()
+    assert waiting.says() == "True"
+    assert waiting.ends() == 0
+    assert witness.nodes(path) == []
+
+
+def test_ctrl_c_that_nobody_catches(
+    client: zklock.Client, path: str, witness: Witness, server: ZooKeeper, program: Callable[..., Program]
+) -> None:
+    code = "import sys, zklock\nwith zklock.Client(sys.argv[1]) as client, client.mutex(sys.argv[2]): pass"
+    with client.mutex(path):
+        waiting = program(f"import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n{code}", server.address, path)
+        witness.wait_for(path, 2)
+        waiting.process.send_signal(signal.SIGINT)
+        assert waiting.ends() == -signal.SIGINT
+        assert len(witness.nodes(path)) == 1
+
+
+def test_ctrl_c_while_it_connects(program: Callable[..., Program]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code = """
+import sys, zklock
+try:
+    zklock.Client(sys.argv[1], connect_timeout=60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+        connecting = program(code, f"127.0.0.1:{silent.getsockname()[1]}")
+        accepted, _ = silent.accept()
+        with accepted:
+            started = time.monotonic()
+            connecting.process.send_signal(signal.SIGINT)
+            assert connecting.says() == "interrupted"
+            assert connecting.ends() == 0
+            assert time.monotonic() - started < 1
+
+
+class Alarm(Exception):
+    pass
+
+
+def test_handlers_run_while_the_main_thread_waits(
+    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness
+) -> None:
+    calls: list[str] = []
+
+    def only_note(*_: object) -> None:
+        calls.append("noted")
+
+    def also_raise(*_: object) -> None:
+        calls.append("raised")
+        raise Alarm
+
+    def send(lock: zklock.Mutex) -> None:
+        lock.acquire()
+        witness.wait_for(path, 2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not calls:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        while len(calls) < 2:
+            time.sleep(0.005)
+        witness.wait_for(path, 1)
+        lock.release()
+
+    before = signal.signal(signal.SIGUSR1, only_note), signal.signal(signal.SIGUSR2, also_raise)
+    try:
+        sending = Waiter(lambda: send(other_client.mutex(path)))
+        witness.wait_for(path, 1)
+        lock = client.mutex(path)
+        with pytest.raises(Alarm):
+            lock.acquire()
+        sending.result()
+        assert calls == ["noted", "raised"]
+        assert lock.acquire(timeout=0)
+        lock.release()
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGUSR2, before[1])
+
+
+def test_a_lock_that_was_just_won_is_given_back(client: zklock.Client, path: str, witness: Witness) -> None:
+    """The signal is there already when the uncontended acquire has won."""
+    lock = client.mutex(path)
+
+    def also_raise(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, also_raise)
+    try:
+        for _ in range(20):
+            kicker = Waiter(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            with pytest.raises(Alarm):
+                while True:
+                    with lock:
+                        pass
+            kicker.result()
+            # An interrupted release is complete, and so is an interrupted acquire: at most the block was cut short.
+            assert not lock.is_held
+        witness.wait_for(path, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
