@@ -564,7 +564,9 @@ impl Engine {
         let (trust, told) = (Trust::Sure, LockState::Free);
         granted.holds.push(Hold { owner, count: 1, machine, token, trust, told });
         self.answer(op, Ok(Answer::Done));
-        self.check_at.get_or_insert(now + self.session.beat());
+        if self.check_at.is_none() {
+            self.check_at = Some(now + self.session.beat());
+        }
         self.tell(now, lock);
         self.enter_with(now, lock, owner);
     }
@@ -715,7 +717,7 @@ impl Engine {
                 session::Event::Ended { replaced } => self.on_ended(now, replaced),
                 session::Event::Reply { tag, result } => self.feed(now, tag.machine, Input::Reply(tag.step, result)),
                 session::Event::Fired { subscriber, kind, path } => {
-                    self.feed(now, subscriber, Input::Fired(kind, &path))
+                    self.feed(now, subscriber, Input::Fired(kind, &path));
                 }
                 session::Event::AuthFailed => self.on_auth_failed(now),
                 session::Event::Closed => self.on_closed(),
@@ -885,11 +887,7 @@ impl Engine {
                 self.tell(now, lock);
                 self.settle_reentry(now, lock);
             }
-            (Role::Leaving(waiter), Output::Gone) => {
-                if let Some(op) = waiter {
-                    self.answer(op, Ok(Answer::Done));
-                }
-            }
+            (Role::Leaving(Some(op)), Output::Gone) => self.answer(op, Ok(Answer::Done)),
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
                 let error =
                     Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");

@@ -1,6 +1,13 @@
 //! The mutex when something fails: servers that stop, freeze and restart, connections that break at the worst moment, sessions
 //! that end, nodes that are deleted, processes that die or stand still. All on real servers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that fails is a test that fails"
+)]
+
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -458,10 +465,12 @@ fn sequence_numbers_near_their_end_are_refused() {
     let proxy = Proxy::start(&server.address());
     proxy.hook(|way, frame: &mut Vec<u8>| {
         // The reply to the create, which is the only one with a length before the path.
-        if way == Direction::ToClient && frame.len() > 60 && frame.get(20..26) == Some(b"/test-") {
-            if let Some(at) = frame.windows(5).position(|w| w == b"lock-") {
-                frame[at + 5..at + 15].copy_from_slice(b"2147483647");
-            }
+        if way == Direction::ToClient
+            && frame.len() > 60
+            && frame.get(20..26) == Some(b"/test-")
+            && let Some(at) = frame.windows(5).position(|w| w == b"lock-")
+        {
+            frame[at + 5..at + 15].copy_from_slice(b"2147483647");
         }
         Verdict::Forward
     });

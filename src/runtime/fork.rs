@@ -65,10 +65,10 @@ impl<T: Send + Sync> PerProcess<T> {
         let mut seen = self.value.load(Ordering::Acquire);
         loop {
             // SAFETY: the pointer is null or comes from the Box::into_raw below and is never freed.
-            if let Some((made_in, value)) = unsafe { seen.as_ref() } {
-                if *made_in == epoch {
-                    return value;
-                }
+            if let Some((made_in, value)) = unsafe { seen.as_ref() }
+                && *made_in == epoch
+            {
+                return value;
             }
             let fresh = Box::into_raw(Box::new((epoch, (self.make)())));
             match self.value.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Acquire) {

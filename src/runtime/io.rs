@@ -78,10 +78,10 @@ impl Io {
         }
         self.wake();
         // Kept locked: a client that is made now must not find the old thread, nor run beside it.
-        if let Some(Running { thread, .. }) = ending {
-            if thread.join().is_err() {
-                tracing::error!("the I/O thread had panicked");
-            }
+        if let Some(Running { thread, .. }) = ending
+            && thread.join().is_err()
+        {
+            tracing::error!("the I/O thread had panicked");
         }
     }
 

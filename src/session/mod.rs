@@ -419,7 +419,7 @@ impl<T> Session<T> {
             Link::Down { retry_at } => Some(retry_at),
             Link::Connecting { give_up } | Link::Handshake { give_up, .. } => Some(give_up),
             Link::Authenticating { .. } => Some(self.last_received + self.patience()),
-            Link::Up => Some(self.dead_at().map_or(self.beat_at(), |dead| dead.min(self.beat_at()))),
+            Link::Up => [Some(self.beat_at()), self.dead_at()].into_iter().flatten().min(),
             Link::Closed => None,
         };
         match self.closing {
@@ -437,7 +437,7 @@ impl<T> Session<T> {
             Link::Down { retry_at } if now >= retry_at => self.connect(now),
             Link::Connecting { give_up } if now >= give_up => self.hang_up(now, "no connection in time"),
             Link::Handshake { give_up, .. } if now >= give_up => {
-                self.hang_up(now, "no answer to the handshake in time")
+                self.hang_up(now, "no answer to the handshake in time");
             }
             Link::Authenticating { .. } if now >= self.last_received + self.patience() => {
                 self.hang_up(now, "no answer to the credentials in time");
@@ -520,7 +520,7 @@ impl<T> Session<T> {
 
     /// Asks for all watches again. What changed since the last zxid seen fires at once.
     fn restore_watches(&mut self, now: Time) {
-        let mut paths = self.watches.to_restore().into_iter().peekable();
+        let mut paths = self.watches.take_stock().into_iter().peekable();
         while paths.peek().is_some() {
             let mut data = Vec::new();
             let mut bytes = 0;
@@ -746,14 +746,6 @@ impl<T> Session<T> {
 
 /// Whether an answer to this request can only have come by way of the leader.
 fn is_proof(request: &Request) -> bool {
-    match request.op() {
-        OpCode::Create
-        | OpCode::Create2
-        | OpCode::CreateContainer
-        | OpCode::Delete
-        | OpCode::SetData
-        | OpCode::Sync
-        | OpCode::Multi => true,
-        _ => false,
-    }
+    use OpCode::{Create, Create2, CreateContainer, Delete, Multi, SetData, Sync};
+    matches!(request.op(), Create | Create2 | CreateContainer | Delete | Multi | SetData | Sync)
 }

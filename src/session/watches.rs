@@ -91,7 +91,7 @@ impl Watches {
     }
 
     /// The paths whose watches a new connection of the same session has to set again.
-    pub(super) fn to_restore(&mut self) -> Vec<String> {
+    pub(super) fn take_stock(&mut self) -> Vec<String> {
         // What nobody wants any more is simply not restored.
         self.entries.retain(|_, entry| !entry.subscribers.is_empty());
         self.entries.iter().filter(|(_, entry)| entry.set).map(|(path, _)| path.clone()).collect()
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(watches.answered(path, true), Then::Leave);
         }
         assert_eq!(watches.fired("/a"), [7]);
-        assert_eq!(watches.to_restore(), ["/b"]);
+        assert_eq!(watches.take_stock(), ["/b"]);
     }
 
     #[test]

@@ -1,5 +1,11 @@
 //! What the integration tests share: clients of a real server, and paths that belong to one test.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that fails is a test that fails"
+)]
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
