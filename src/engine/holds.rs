@@ -1,0 +1,162 @@
+//! Holds: who is in, how surely by the lease clock, and what the program is told of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Engine, Event, HoldView, LockId, LockState, Machine, Owner, Role};
+use crate::error::{Error, Status};
+use crate::recipe::{Contender, Input, Removal};
+use crate::time::Time;
+
+pub(super) struct Hold {
+    pub(super) owner: Owner,
+    pub(super) count: u32,
+    pub(super) machine: u64,
+    pub(super) token: i64,
+    pub(super) trust: Trust,
+    pub(super) told: LockState,
+}
+
+/// What is known of a hold beside its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Its node is there.
+    Sure,
+    /// The connection was lost since the node was last seen.
+    Unconfirmed,
+    /// The lease was over since the node was last seen.
+    Doubtful,
+    /// It is lost.
+    Lost(Removal),
+}
+
+impl Engine {
+    /// The hold of `owner`.
+    pub fn hold_of(&self, now: Time, lock: LockId, owner: Owner) -> Option<HoldView> {
+        let hold = self.hold(lock, owner)?;
+        Some(self.view(now, hold))
+    }
+
+    /// The hold of whoever in this process holds it; one that is lost only if there is no other.
+    pub fn hold_of_any(&self, now: Time, lock: LockId) -> Option<HoldView> {
+        let holds = &self.locks.get(&lock)?.holds;
+        let live = holds.iter().find(|hold| !matches!(hold.trust, Trust::Lost(_)));
+        live.or_else(|| holds.first()).map(|hold| self.view(now, hold))
+    }
+
+    pub(super) fn view(&self, now: Time, hold: &Hold) -> HoldView {
+        let state = self.hold_state(now, hold);
+        let safe = matches!(state, LockState::Held | LockState::Suspended);
+        let lease = self.session.lease().filter(|_| safe);
+        let remaining = lease.map_or(Duration::ZERO, |lease| lease.remaining(now));
+        HoldView { state, token: hold.token, remaining }
+    }
+
+    pub(super) fn hold_state(&self, now: Time, hold: &Hold) -> LockState {
+        match hold.trust {
+            Trust::Lost(_) => LockState::Lost,
+            _ if !self.session.lease_runs(now) => LockState::Uncertain,
+            Trust::Doubtful => LockState::Uncertain,
+            Trust::Sure if self.session.is_connected() => LockState::Held,
+            Trust::Sure | Trust::Unconfirmed => LockState::Suspended,
+        }
+    }
+
+    /// Looks at the lease clock before anything lengthens it: a hold whose lease was over is in doubt until it is seen again.
+    pub(super) fn observe(&mut self, now: Time) {
+        if self.holding > 0 && !self.lapsed && !self.session.lease_runs(now) {
+            self.lapsed = true;
+            self.distrust(now, Trust::Doubtful);
+        }
+    }
+
+    /// The counterpart: the session is surely alive again.
+    pub(super) fn recover(&mut self, now: Time) {
+        if !self.lapsed || !self.session.lease_runs(now) {
+            return;
+        }
+        self.lapsed = false;
+        self.tell_all(now);
+        for lock in self.held_locks() {
+            self.settle_reentry(now, lock);
+        }
+    }
+
+    /// Holds are not what they seemed: look after all of them.
+    pub(super) fn distrust(&mut self, now: Time, trust: Trust) {
+        for lock in self.locks.values_mut() {
+            for hold in &mut lock.holds {
+                match (hold.trust, trust) {
+                    (Trust::Sure, _) | (Trust::Unconfirmed, Trust::Doubtful) => hold.trust = trust,
+                    _ => {}
+                }
+            }
+        }
+        self.confirm_holds(now, |_| true);
+        self.tell_all(now);
+    }
+
+    pub(super) fn confirm_holds(&mut self, now: Time, which: impl Fn(&Contender) -> bool) {
+        if !self.session.is_connected() {
+            return;
+        }
+        let holding: Vec<u64> = self
+            .machines
+            .iter()
+            .filter(|(_, machine)| matches!(machine, Machine::Contender(c, Role::Holding(..)) if which(c)))
+            .map(|(&id, _)| id)
+            .collect();
+        for machine in holding {
+            self.feed(now, machine, Input::Confirm);
+        }
+    }
+
+    pub(super) fn lose(&mut self, now: Time, lock: LockId, owner: Owner, removal: Removal) {
+        if let Some(hold) = self.hold_mut(lock, owner) {
+            hold.trust = Trust::Lost(removal);
+        }
+        self.tell(now, lock);
+        self.settle_reentry(now, lock);
+    }
+
+    // Events.
+
+    pub(super) fn tell_all(&mut self, now: Time) {
+        for lock in self.held_locks() {
+            self.tell(now, lock);
+        }
+    }
+
+    pub(super) fn held_locks(&self) -> Vec<LockId> {
+        self.locks.iter().filter(|(_, lock)| !lock.holds.is_empty()).map(|(&id, _)| id).collect()
+    }
+
+    pub(super) fn tell(&mut self, now: Time, lock: LockId) {
+        let Some(told) = self.locks.get(&lock) else { return };
+        let states: Vec<LockState> = told.holds.iter().map(|hold| self.hold_state(now, hold)).collect();
+        let Some(told) = self.locks.get_mut(&lock) else { return };
+        for (hold, state) in told.holds.iter_mut().zip(states) {
+            let previous = std::mem::replace(&mut hold.told, state);
+            if previous != state {
+                let (path, token) = (Arc::clone(&told.path), hold.token);
+                self.events.push_back(Event::Lock { lock, path, token, state, previous });
+            }
+        }
+    }
+
+    pub(super) fn hold(&self, lock: LockId, owner: Owner) -> Option<&Hold> {
+        self.locks.get(&lock)?.holds.iter().find(|hold| hold.owner == owner)
+    }
+
+    pub(super) fn hold_mut(&mut self, lock: LockId, owner: Owner) -> Option<&mut Hold> {
+        self.locks.get_mut(&lock)?.holds.iter_mut().find(|hold| hold.owner == owner)
+    }
+}
+
+pub(super) fn lost(path: &str, removal: Removal) -> Error {
+    let how = match removal {
+        Removal::SessionEnded => "its session ended",
+        Removal::Deleted => "its node was deleted by somebody else",
+    };
+    Error::new(Status::Lost, format!("{path}: the lock was lost while it was held: {how}"))
+}

@@ -1,0 +1,518 @@
+//! One client as a value: its session, its locks, and all calls that are under way. The only place where a lock is granted,
+//! a deadline is judged, or a hold is declared lost.
+//!
+//! The shell feeds it calls, bytes and the time, then takes what it has to say: bytes to send, connections to open, calls
+//! that are answered, events for the program, and when it wants to be called again.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod holds;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result, Status};
+use crate::recipe::{Census, Contender, Desk, Input, Output, Participant, Tag};
+use crate::session::{self, ClientState, Command, ConnectString, Entropy, Session, SessionConfig};
+use crate::time::Time;
+
+pub(crate) use calls::LOOK_LIMIT;
+use holds::{Hold, Trust};
+
+/// A lock of one engine.
+pub type LockId = u64;
+/// A call under way.
+pub type OpId = u64;
+
+/// Who holds or wants a lock: re-entrancy and release go by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// A thread of this process, by a number that is never given out twice.
+    Thread(u64),
+    /// Whatever the program calls an owner: a task, a request.
+    Custom(u64),
+}
+
+/// How long an acquire may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// One look, no wait.
+    OneLook,
+    /// Until this moment.
+    Until(Time),
+    /// For ever.
+    Forever,
+}
+
+/// How a hold stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum LockState {
+    /// Not held.
+    Free = 0,
+    /// Held, and safe.
+    Held = 1,
+    /// Safe while the lease runs, but the connection is gone or the hold is not confirmed since it came back.
+    Suspended = 2,
+    /// The lease is over: it may be lost.
+    Uncertain = 3,
+    /// Lost for good.
+    Lost = 4,
+}
+
+/// What an answered call brings.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// Who stands in the queue.
+    Participants(Vec<Participant>),
+}
+
+/// Something the program may want to hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The client's session stands differently.
+    Client {
+        /// Now.
+        state: ClientState,
+        /// Before.
+        previous: ClientState,
+    },
+    /// A hold stands differently.
+    Lock {
+        /// The lock.
+        lock: LockId,
+        /// Its path, as the program gave it.
+        path: Arc<str>,
+        /// The fencing token of the hold.
+        token: i64,
+        /// Now.
+        state: LockState,
+        /// Before.
+        previous: LockState,
+    },
+}
+
+/// What is known of a hold at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldView {
+    /// How it stands.
+    pub state: LockState,
+    /// Its fencing token.
+    pub token: i64,
+    /// How long it is safe without hearing from a server; zero if it is not.
+    pub remaining: Duration,
+}
+
+/// A client; see the module's description.
+pub struct Engine {
+    session: Session<Tag>,
+    servers: String,
+    chroot: String,
+    locks: BTreeMap<LockId, Lock>,
+    by_directory: HashMap<Arc<str>, Vec<LockId>>,
+    ops: BTreeMap<OpId, Op>,
+    machines: BTreeMap<u64, Machine>,
+    deadlines: BTreeSet<(Time, OpId)>,
+    retries: BTreeSet<(Time, u64)>,
+    /// How many contenders are holds.
+    holding: usize,
+    /// When holds whose node is not watched yet are looked after.
+    check_at: Option<Time>,
+    /// The lease was seen to be over, and the holds were told.
+    lapsed: bool,
+    state: ClientState,
+    last_id: u64,
+    answers: VecDeque<(OpId, Result<Answer>)>,
+    events: VecDeque<Event>,
+}
+
+struct Lock {
+    path: Arc<str>,
+    directory: Arc<str>,
+    base: &'static str,
+    data: Option<Vec<u8>>,
+    holds: Vec<Hold>,
+}
+
+struct Op {
+    kind: Kind,
+    started: Time,
+    deadline: Option<Time>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Waits for the first connection.
+    Connect,
+    Acquire {
+        lock: LockId,
+        owner: Owner,
+        machine: u64,
+        one_look: bool,
+    },
+    /// Waits until a hold whose lease is over is safe again, or lost.
+    Reenter {
+        lock: LockId,
+        owner: Owner,
+    },
+    Release,
+    Census {
+        machine: u64,
+    },
+    Close,
+}
+
+enum Machine {
+    Contender(Contender, Role),
+    Census(Census, OpId),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    Acquiring(OpId),
+    Holding(LockId, Owner),
+    /// On its way out; somebody may wait for it.
+    Leaving(Option<OpId>),
+}
+
+impl Engine {
+    /// A client that looks for its servers from the first [`advance`](Self::advance) on.
+    pub fn new(target: ConnectString, config: SessionConfig, now: Time, entropy: Entropy) -> Self {
+        let servers = target.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        Self {
+            session: Session::new(target.servers, config, now, entropy),
+            servers,
+            chroot: target.chroot,
+            locks: BTreeMap::new(),
+            by_directory: HashMap::new(),
+            ops: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            retries: BTreeSet::new(),
+            holding: 0,
+            check_at: None,
+            lapsed: false,
+            state: ClientState::Connecting,
+            last_id: 0,
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    // What the shell feeds.
+
+    /// The shell has the connection it was asked for.
+    pub fn connected(&mut self, now: Time, local_address: &str) {
+        self.session.connected(now, local_address);
+        self.settle(now);
+    }
+
+    /// The connection, or the attempt, has failed.
+    pub fn disconnected(&mut self, now: Time, cause: &str) {
+        self.observe(now);
+        self.session.disconnected(now, cause);
+        self.settle(now);
+    }
+
+    /// Bytes have come in.
+    pub fn received(&mut self, now: Time, bytes: &[u8]) {
+        self.observe(now);
+        self.session.received(now, bytes);
+        self.settle(now);
+    }
+
+    /// Does all that is due. Bytes that have already come in should be fed first.
+    pub fn advance(&mut self, now: Time) {
+        self.observe(now);
+        self.session.advance(now);
+        self.settle(now);
+        while let Some(&(at, op)) = self.deadlines.first() {
+            if at > now {
+                break;
+            }
+            self.expire(now, op);
+        }
+        while let Some(&(at, machine)) = self.retries.first() {
+            if at > now {
+                break;
+            }
+            self.retries.remove(&(at, machine));
+            self.feed(now, machine, Input::Retry);
+        }
+        if self.check_at.is_some_and(|at| now >= at) {
+            self.check_at = None;
+            self.confirm_holds(now, |contender| !contender.is_watched());
+        }
+        self.settle(now);
+    }
+
+    /// When [`advance`](Self::advance) wants to be called.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let lease_end = self.session.lease().filter(|_| self.holding > 0 && !self.lapsed).map(session::Lease::end);
+        let deadline = self.deadlines.first().map(|&(at, _)| at);
+        let retry = self.retries.first().map(|&(at, _)| at);
+        [self.session.next_timeout(), deadline, retry, self.check_at, lease_end].into_iter().flatten().min()
+    }
+
+    /// Bytes to be sent; the shell takes off the front what it has sent.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        self.session.output()
+    }
+
+    /// The next thing for the shell to do.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.session.poll_command()
+    }
+
+    /// The next call that is answered.
+    pub fn poll_answer(&mut self) -> Option<(OpId, Result<Answer>)> {
+        self.answers.pop_front()
+    }
+
+    /// The next event, in the order in which they happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    // Questions.
+
+    /// How the client's session stands.
+    pub fn state(&self) -> ClientState {
+        self.session.state()
+    }
+
+    /// The session's id; 0 where there is none.
+    pub fn session_id(&self) -> i64 {
+        self.session.id()
+    }
+
+    /// The session timeout in force.
+    pub fn session_timeout(&self) -> Duration {
+        self.session.timeout()
+    }
+
+    /// How many watches its server is believed to keep for it.
+    pub fn watch_count(&self) -> usize {
+        self.session.watch_count()
+    }
+
+    // The session.
+
+    /// Takes all that the session says to its consequences.
+    fn settle(&mut self, now: Time) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                session::Event::Connected { resumed } => self.on_connected(now, resumed),
+                session::Event::Disconnected => self.on_disconnected(now),
+                session::Event::Ended { replaced } => self.on_ended(now, replaced),
+                session::Event::Reply { tag, result } => self.feed(now, tag.machine, Input::Reply(tag.step, result)),
+                session::Event::Fired { subscriber, kind, path } => {
+                    self.feed(now, subscriber, Input::Fired(kind, &path));
+                }
+                session::Event::AuthFailed => self.on_auth_failed(now),
+                session::Event::Closed => self.on_closed(),
+            }
+        }
+        self.recover(now);
+        // Whatever has a node depends on the lease.
+        self.session.set_guarded(!self.machines.is_empty());
+        let state = self.session.state();
+        if state != self.state {
+            let previous = std::mem::replace(&mut self.state, state);
+            self.events.push_back(Event::Client { state, previous });
+        }
+    }
+
+    fn on_connected(&mut self, now: Time, resumed: bool) {
+        self.answer_all(|kind| matches!(kind, Kind::Connect), &Ok(()));
+        self.feed_all(now, |_| Input::Connected);
+        if resumed {
+            self.distrust(now, Trust::Unconfirmed);
+        }
+    }
+
+    fn on_disconnected(&mut self, now: Time) {
+        self.feed_all(now, |_| Input::Disconnected);
+        self.tell_all(now);
+        // One look means one look.
+        for op in self.select(|kind| matches!(kind, Kind::Acquire { one_look: true, .. })) {
+            let started = self.ops.get(&op).map_or(now, |op| op.started);
+            let error = self.connection_error(now, started);
+            self.give_up(now, op, error);
+        }
+    }
+
+    fn on_ended(&mut self, now: Time, replaced: bool) {
+        self.lapsed = false;
+        let error = Error::new(
+            Status::Lost,
+            "the session ended before the release was confirmed; another may have held the lock",
+        );
+        self.answer_all(|kind| matches!(kind, Kind::Release), &Err(error));
+        self.feed_all(now, |_| Input::SessionEnded { replaced });
+    }
+
+    fn on_auth_failed(&mut self, now: Time) {
+        let error =
+            Error::new(Status::Auth, format!("{} refused the credentials; {}", self.servers, self.session.story()));
+        for op in self.select(|kind| !matches!(kind, Kind::Close | Kind::Release)) {
+            self.give_up(now, op, error.clone());
+        }
+    }
+
+    fn on_closed(&mut self) {
+        self.machines.clear();
+        self.holding = 0;
+        self.answer_all(|kind| matches!(kind, Kind::Close), &Ok(()));
+    }
+
+    // The state machines.
+
+    fn feed_all<'a>(&mut self, now: Time, input: impl Fn(u64) -> Input<'a>) {
+        let machines: Vec<u64> = self.machines.keys().copied().collect();
+        for machine in machines {
+            self.feed(now, machine, input(machine));
+        }
+    }
+
+    fn feed(&mut self, now: Time, machine: u64, input: Input<'_>) {
+        let mut desk = Desk { now, machine, session: &mut self.session };
+        match self.machines.get_mut(&machine) {
+            None => {}
+            Some(Machine::Census(census, op)) => {
+                let op = *op;
+                if let Some(result) = census.handle(&mut desk, input) {
+                    self.machines.remove(&machine);
+                    self.answer(op, result.map(Answer::Participants));
+                }
+            }
+            Some(Machine::Contender(contender, role)) => {
+                let role = *role;
+                let output = contender.handle(&mut desk, input);
+                let gone = contender.is_gone();
+                if let Some(output) = output {
+                    self.obey(now, machine, role, output);
+                }
+                if gone {
+                    self.machines.remove(&machine);
+                }
+            }
+        }
+    }
+
+    /// Draws the consequences of what a contender says.
+    fn obey(&mut self, now: Time, machine: u64, role: Role, output: Output) {
+        match (role, output) {
+            (Role::Acquiring(op), Output::In) => self.grant(now, machine, op),
+            (Role::Acquiring(op), Output::Busy) => {
+                self.retire(machine);
+                let path = self.path_of(op);
+                self.answer(op, Err(Error::new(Status::Timeout, format!("{path}: somebody holds it or is ahead"))));
+            }
+            (Role::Acquiring(op), Output::Failed(error)) => {
+                self.retire(machine);
+                self.answer(op, Err(error));
+            }
+            (Role::Acquiring(op), Output::Removed(_)) => {
+                self.retire(machine);
+                self.join(now, op);
+            }
+            (Role::Holding(lock, owner), Output::Removed(removal)) => {
+                self.retire(machine);
+                self.lose(now, lock, owner, removal);
+            }
+            (Role::Holding(lock, owner), Output::Confirmed) => {
+                if let Some(hold) = self.hold_mut(lock, owner) {
+                    hold.trust = Trust::Sure;
+                }
+                self.tell(now, lock);
+                self.settle_reentry(now, lock);
+            }
+            (Role::Leaving(Some(op)), Output::Gone) => self.answer(op, Ok(Answer::Done)),
+            (Role::Leaving(Some(op)), Output::Removed(_)) => {
+                let error =
+                    Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");
+                self.answer(op, Err(error));
+            }
+            (role, Output::RetryIn(wait, error)) => {
+                if let Role::Leaving(Some(op)) = role {
+                    self.retire(machine);
+                    self.answer(op, Err(error));
+                }
+                self.retries.insert((now + wait, machine));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody waits for this contender any more.
+    fn retire(&mut self, machine: u64) {
+        self.set_role(machine, Role::Leaving(None));
+    }
+
+    // Bookkeeping.
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn open(&mut self, now: Time, kind: Kind, deadline: Option<Time>) -> OpId {
+        let id = self.next_id();
+        self.ops.insert(id, Op { kind, started: now, deadline });
+        if let Some(at) = deadline {
+            self.deadlines.insert((at, id));
+        }
+        id
+    }
+
+    /// Every call is answered once: here.
+    fn answer(&mut self, op: OpId, result: Result<Answer>) {
+        let Some(Op { deadline, .. }) = self.ops.remove(&op) else { return };
+        if let Some(at) = deadline {
+            self.deadlines.remove(&(at, op));
+        }
+        self.answers.push_back((op, result));
+    }
+
+    fn answer_all(&mut self, which: impl Fn(&Kind) -> bool, result: &Result<()>) {
+        for op in self.select(which) {
+            self.answer(op, result.clone().map(|()| Answer::Done));
+        }
+    }
+
+    fn select(&self, which: impl Fn(&Kind) -> bool) -> Vec<OpId> {
+        self.ops.iter().filter(|(_, op)| which(&op.kind)).map(|(&id, _)| id).collect()
+    }
+
+    fn path_of(&self, op: OpId) -> Arc<str> {
+        match self.ops.get(&op) {
+            Some(Op { kind: Kind::Acquire { lock, .. }, .. }) => {
+                self.locks.get(lock).map(|lock| Arc::clone(&lock.path))
+            }
+            _ => None,
+        }
+        .unwrap_or_default()
+    }
+
+    fn set_role(&mut self, machine: u64, role: Role) {
+        if let Some(Machine::Contender(_, current)) = self.machines.get_mut(&machine) {
+            self.holding -= usize::from(matches!(current, Role::Holding(..)));
+            self.holding += usize::from(matches!(role, Role::Holding(..)));
+            *current = role;
+        }
+    }
+}
+
+impl Kind {
+    const fn waits_for(self, lock: LockId) -> bool {
+        match self {
+            Self::Acquire { lock: wanted, .. } | Self::Reenter { lock: wanted, .. } => wanted == lock,
+            Self::Connect | Self::Release | Self::Census { .. } | Self::Close => false,
+        }
+    }
+}
