@@ -365,7 +365,7 @@ impl<T> Session<T> {
         self.local_address = local_address.to_owned();
         self.frames.clear();
         self.output.clear();
-        self.link = Link::Handshake { sent: now, give_up: now + self.timeout / 3 };
+        self.link = Link::Handshake { sent: now, give_up: now + self.share(Duration::from_secs(1)) };
         let (session_id, password) = self
             .identity
             .as_ref()
@@ -455,8 +455,7 @@ impl<T> Session<T> {
     fn connect(&mut self, now: Time) {
         let Some(server) = self.servers.next() else { return };
         self.server = Some(server.clone());
-        let share = u32::try_from(self.servers.len().min(3)).unwrap_or(1);
-        self.link = Link::Connecting { give_up: now + (self.timeout / 3 / share).max(Duration::from_millis(100)) };
+        self.link = Link::Connecting { give_up: now + self.share(Duration::from_millis(100)) };
         self.commands.push_back(Command::Connect(server));
     }
 
@@ -720,6 +719,14 @@ impl<T> Session<T> {
     }
 
     // Times.
+
+    /// How long one server's connection or handshake may take: all should have their turn before a lease is over. But
+    /// `least` is left to a slow one, as far as the timeout allows.
+    fn share(&self, least: Duration) -> Duration {
+        let third = self.timeout / 3;
+        let servers = u32::try_from(self.servers.len().min(3)).unwrap_or(3);
+        (third / servers).max(least.min(third))
+    }
 
     fn owed_since(&self) -> Option<Time> {
         let asked = match (self.in_flight.front(), self.ping_sent) {
