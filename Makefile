@@ -10,6 +10,7 @@ CARGO_TEST := cargo test --quiet --locked
 export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
 export VIRTUAL_ENV := $(VENV)
+export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,7 +26,8 @@ build: setup ## build libzklock.so and libzklock.a (target/release), and the Pyt
 	@echo "build: the C library"
 	@cargo build --quiet --locked --release -p zklock-c
 	@echo "build: the Python package"
-	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked
+	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
+		{ cat ../target/maturin.log; exit 1; }
 
 demo: build run-demo ## see a C and a Python program take turns on one lock of a real ZooKeeper
 

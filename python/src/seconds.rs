@@ -28,29 +28,48 @@ impl Seconds {
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for Seconds {
-    type Error = PyErr;
+pub(crate) fn session_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+    parse("session_timeout", value)
+}
 
-    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if value.is_instance_of::<PyBool>() {
-            return Err(PyTypeError::new_err("a bool is not a duration; expected a number of seconds"));
+pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+    parse("connect_timeout", value)
+}
+
+pub(crate) fn lease_margin(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
+    if value.is_none() { Ok(None) } else { parse("lease_margin", value).map(Some) }
+}
+
+pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
+    if value.is_none() { Ok(None) } else { parse("timeout", value).map(Some) }
+}
+
+fn parse(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+    let seconds = number(argument, value)?;
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(PyValueError::new_err(format!("{argument}: {seconds} seconds; expected zero or more")));
+    }
+    let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    // Zero has a meaning of its own: only zero is to become zero.
+    Ok(Seconds(if seconds > 0.0 { duration.max(Duration::from_nanos(1)) } else { duration }))
+}
+
+fn number(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let py = value.py();
+    let wrong = || {
+        let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("{argument}: expected a number of seconds, not {kind}"))
+    };
+    if value.is_instance_of::<PyBool>() {
+        return Err(wrong());
+    }
+    match value.extract() {
+        Ok(seconds) => Ok(seconds),
+        // An int beyond all floats.
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+            Ok(if value.lt(0)? { f64::NEG_INFINITY } else { f64::INFINITY })
         }
-        let seconds = match value.extract::<f64>() {
-            Ok(seconds) => seconds,
-            Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
-                if value.lt(0)? {
-                    f64::NEG_INFINITY
-                } else {
-                    f64::INFINITY
-                }
-            }
-            Err(error) => return Err(error),
-        };
-        if seconds.is_nan() || seconds < 0.0 {
-            return Err(PyValueError::new_err(format!("a duration of {seconds} seconds; expected zero or more")));
-        }
-        let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        // Zero has a meaning of its own: only zero is to become zero.
-        Ok(Self(if seconds > 0.0 { duration.max(Duration::from_nanos(1)) } else { duration }))
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(wrong()),
+        Err(error) => Err(error),
     }
 }

@@ -18,6 +18,9 @@ use crate::session::Failure;
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
+/// See [`Contender::container_tries`].
+const CONTAINER_TRIES: u32 = 3;
+
 /// What can happen to a contender.
 #[derive(Debug)]
 pub enum Input<'a> {
@@ -83,8 +86,8 @@ pub struct Contender {
     stage: Stage,
     node: Option<Node>,
     own_watch: Watch,
-    /// Whether parents are made as containers; older servers have none.
-    containers: bool,
+    /// How often parents may still be tried to be made as containers. A server that has none says so or, worse, hangs up.
+    container_tries: u32,
     /// Why a parent could not be made, in case the node can't be made either.
     parent_refused: Option<Code>,
     /// A delete was sent whose answer was lost.
@@ -154,7 +157,7 @@ impl Contender {
             stage: Stage::Outside,
             node: None,
             own_watch: Watch::Unset,
-            containers: true,
+            container_tries: CONTAINER_TRIES,
             parent_refused: None,
             maybe_deleted: false,
             retry: FIRST_RETRY,
@@ -278,7 +281,8 @@ impl Contender {
     /// All ancestors, the node, and the list in one write. Those that exist say so, and only the node's answer counts.
     fn join_with_parents(&mut self, desk: &mut Desk<'_>) {
         self.parent_refused = None;
-        let mode = if self.containers { CreateMode::Container } else { CreateMode::Persistent };
+        let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
+        self.container_tries = self.container_tries.saturating_sub(1);
         for path in from_the_top(&self.directory) {
             desk.send(Step::CreateParent, &create(path.to_owned(), Vec::new(), mode));
         }
@@ -303,7 +307,7 @@ impl Contender {
 
     fn parent_created(&mut self, result: Result<Response, Failure>) -> Option<Output> {
         match result {
-            Err(Failure::Code(Code::UNIMPLEMENTED)) => self.containers = false,
+            Err(Failure::Code(Code::UNIMPLEMENTED)) => self.container_tries = 0,
             Err(Failure::Code(code)) if code != Code::NODE_EXISTS => {
                 self.parent_refused.get_or_insert(code);
             }

@@ -59,6 +59,22 @@ pub(crate) fn wait_for_waiters(lock: &Lock, count: usize) {
     wait_until(SOON, || lock.participants().is_ok_and(|found| found.len() == count));
 }
 
+/// Checks that a call ends at its limit: never early, and in time, but for the odd moment in which the machine did not run it.
+#[track_caller]
+pub(crate) fn ends_at<T>(limit: Duration, mut call: impl FnMut() -> T) -> T {
+    const LATE: Duration = Duration::from_millis(100);
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let (result, took) = timed(&mut call);
+        assert!(took >= limit, "{limit:?}: early, after {took:?}");
+        if took <= limit + LATE {
+            return result;
+        }
+        times.push(took);
+    }
+    panic!("{limit:?}: late every time, after {times:?}");
+}
+
 /// How long it takes.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();

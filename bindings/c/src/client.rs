@@ -73,7 +73,7 @@ pub unsafe extern "C" fn zkl_client_new(
 /// Blocks until the server has confirmed, but no longer than two seconds; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
-    guard(|| handle::remove(client)?.map_or(Ok(()), |client| client.close()));
+    guard(|| handle::free(client, |client| client.close()));
 }
 
 /// How the client's session stands.

@@ -42,7 +42,7 @@ pub extern "C" fn zkl_config_new() -> *mut zkl_config {
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_free(config: *mut zkl_config) {
-    guard(|| handle::remove(config).map(drop));
+    guard(|| handle::free(config, |_| Ok(())));
 }
 
 /// How long the servers keep a session they do not hear of, in milliseconds: 1 or more, 10000 by default. The servers may

@@ -61,19 +61,21 @@ pub(crate) fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
     H::table().get(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
-/// Takes a handle out of service, and gives the object to be closed. Nothing is to be done about NULL, nor about a handle of
-/// the parent process.
-pub(crate) fn remove<H: Handle>(handle: *mut H) -> Result<Option<Arc<H::Object>>> {
+/// Closes an object, then takes its handle out of service: whoever finds the handle dead finds the object closed. Nothing is
+/// to be done about NULL, nor about a handle of the parent process.
+pub(crate) fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
     if handle.is_null() {
-        return Ok(None);
+        return Ok(());
     }
-    match check::<H>(handle.addr()) {
-        Ok(Ticket { index, generation, .. }) => {
-            H::table().remove(index, generation).map(Some).map_err(|why| refuse::<H>(handle.addr(), why))
-        }
-        Err(error) if error.status() == Status::Forked => Ok(None),
-        Err(error) => Err(error),
-    }
+    let Ticket { index, generation, .. } = match check::<H>(handle.addr()) {
+        Ok(ticket) => ticket,
+        Err(error) if error.status() == Status::Forked => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let missing = |why| refuse::<H>(handle.addr(), why);
+    let closed = close(&*H::table().get(index, generation).map_err(missing)?);
+    H::table().remove(index, generation).map_err(missing)?;
+    closed
 }
 
 /// One kind's objects. Slots are used again in turn, the one that has been free for longest first.
@@ -123,7 +125,11 @@ impl<T> Table<T> {
     fn get(&self, index: usize, generation: u32) -> Found<T> {
         let slots = self.read();
         let slot = slots.all.get(index).ok_or(Missing::Unknown)?;
-        slot.object.as_ref().filter(|_| slot.generation == generation).map(Arc::clone).ok_or(slot.missing(generation))
+        slot.object
+            .as_ref()
+            .filter(|_| slot.generation == generation)
+            .map(Arc::clone)
+            .ok_or_else(|| slot.missing(generation))
     }
 
     fn remove(&self, index: usize, generation: u32) -> Found<T> {
@@ -270,15 +276,18 @@ mod tests {
     fn a_freed_handle_stays_dead_when_its_slot_lives_again() {
         let first = insert::<Thing>(1).unwrap();
         assert_eq!(*get(first).unwrap(), 1);
-        let kept = remove(first).unwrap().unwrap();
+        let kept = get(first).unwrap();
+        free(first, |_| Ok(())).unwrap();
         let second = insert::<Thing>(2).unwrap();
         assert_eq!((*kept, *get(second).unwrap()), (1, 2));
-        for error in [get(first).unwrap_err(), remove(first).unwrap_err()] {
+        for error in [get(first).unwrap_err(), free(first, |_| Ok(())).unwrap_err()] {
             assert_eq!(error.status(), Status::Handle);
             assert_eq!(error.message(), format!("handle {:#x}: was freed; expected a lock", first.addr()));
         }
-        assert!(remove(second).unwrap().is_some());
-        assert!(remove(ptr::null_mut::<Thing>()).unwrap().is_none());
+        let error = free(second, |_| Err(Status::Connection.into())).unwrap_err();
+        assert_eq!(error.status(), Status::Connection);
+        assert_eq!(get(second).unwrap_err().status(), Status::Handle);
+        free(ptr::null_mut::<Thing>(), |_| Err(Status::Internal.into())).unwrap();
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn zkl_mutex_new(
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
-    guard(|| handle::remove(lock)?.map_or(Ok(()), |lock| lock.close()));
+    guard(|| handle::free(lock, |lock| lock.close()));
 }
 
 /// Acquires the lock for the calling thread, or enters it once more; each entry takes a release. Waits without limit, also

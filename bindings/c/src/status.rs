@@ -67,6 +67,7 @@ fn text(index: usize) -> &'static CStr {
 /// The table's texts as C wants them, one after the other.
 static TEXTS: [u8; TEXTS_SIZE] = texts();
 
+#[allow(clippy::indexing_slicing, reason = "runs in the compiler, which refuses a wrong index")]
 const TEXTS_SIZE: usize = {
     let (mut size, mut status) = (0, 0);
     while status < Status::ALL.len() {

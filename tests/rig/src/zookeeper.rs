@@ -93,7 +93,7 @@ impl ZooKeeper {
 
     /// The answer to one of ZooKeeper's four letter words, such as `wchs`, `cons` or `mntr`.
     pub fn four_letter_word(&self, word: &str) -> String {
-        ask(self.port(), word)
+        ask(self.port(), word, Duration::from_secs(10))
             .unwrap_or_else(|error| panic!("{word}: {error}; the server's log ends with:\n{}", self.log()))
     }
 
@@ -121,7 +121,9 @@ impl ZooKeeper {
 
     fn wait_ready(&self, server: &mut Server) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !ask(self.port(), "srvr").is_ok_and(|answer| answer.contains("Mode:")) {
+        // A server that listens but does not serve yet may never answer the connection: ask again, on a new one.
+        let patience = Duration::from_millis(250);
+        while !ask(self.port(), "srvr", patience).is_ok_and(|answer| answer.contains("Mode:")) {
             assert!(!server.has_ended(), "ZooKeeper ended while starting; its log ends with:\n{}", self.log());
             assert!(Instant::now() < deadline, "ZooKeeper does not serve; its log ends with:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
@@ -302,8 +304,7 @@ fn java_is_installed() -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join("java").exists()))
 }
 
-fn ask(port: u16, word: &str) -> io::Result<String> {
-    let limit = Duration::from_secs(5);
+fn ask(port: u16, word: &str, limit: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(word.as_bytes())?;

@@ -40,9 +40,8 @@ fn a_contender_of_the_crate_zookeeper_takes_turns() {
     lock.acquire(None).unwrap();
     let other = OtherClient::connect(&server.address(), Duration::from_secs(30), |_: WatchedEvent| {}).unwrap();
     let asked = "/witness/turns/_c_5c3a8f0e-11d2-4b1c-9a44-7d8e21f0b6aa-lock-";
-    let node = other
-        .create(asked, b"by hand".to_vec(), Acl::open_unsafe().clone(), CreateMode::EphemeralSequential)
-        .unwrap();
+    let node =
+        other.create(asked, b"by hand".to_vec(), Acl::open_unsafe().clone(), CreateMode::EphemeralSequential).unwrap();
     let found = lock.participants().unwrap();
     assert!(found[0].holds && !found[1].holds);
     assert_eq!(found[1].data, b"by hand");

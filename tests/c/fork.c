@@ -1,0 +1,191 @@
+/* A forked child can do nothing to its parent's session, and can have one of its own. */
+#include "check.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+
+static zkl_config *config;
+static zkl_client *client;
+static zkl_lock *lock;
+static zkl_lock *idle;
+static char path[64];
+
+static void the_parents_handles_are_refused(void)
+{
+    int64_t out = -7;
+    zkl_lock *lock_out = NULL;
+    zkl_client *client_out = NULL;
+    EXPECT(ZKL_E_FORKED, zkl_acquire(lock));
+    EXPECT(ZKL_E_FORKED, zkl_acquire_timeout(idle, 0));
+    EXPECT(ZKL_E_FORKED, zkl_release(lock));
+    EXPECT(ZKL_E_FORKED, zkl_release_nowait(lock));
+    EXPECT(ZKL_E_FORKED, zkl_cancel(lock));
+    EXPECT(ZKL_E_FORKED, zkl_is_held(lock));
+    EXPECT(ZKL_E_FORKED, zkl_is_held_in_process(lock));
+    EXPECT(ZKL_E_FORKED, zkl_lock_state(lock));
+    EXPECT(ZKL_E_FORKED, zkl_fencing_token(lock, &out));
+    EXPECT(ZKL_E_FORKED, zkl_remaining_ms(lock, &out));
+    EXPECT(ZKL_E_FORKED, zkl_lock_set_data(lock, NULL, 0));
+    EXPECT(ZKL_E_FORKED, zkl_participants(lock, count_participant, &out));
+    EXPECT(ZKL_E_FORKED, zkl_mutex_new(client, "/a", &lock_out));
+    EXPECT(ZKL_E_FORKED, zkl_client_state(client));
+    EXPECT(ZKL_E_FORKED, zkl_client_new(servers, config, &client_out));
+    EXPECT(ZKL_E_FORKED, zkl_config_set_session_timeout_ms(config, 1000));
+    CHECK(zkl_client_session_id(client) == 0);
+    SAYS("parent");
+    CHECK(out == -7 && lock_out == NULL && client_out == NULL);
+}
+
+static void freeing_them_does_nothing(void)
+{
+    for (int i = 0; i < 2; i++) {
+        zkl_lock_free(lock);
+        CHECK(*zkl_last_error_message() == '\0');
+        zkl_lock_free(idle);
+        zkl_client_free(client);
+        CHECK(*zkl_last_error_message() == '\0');
+        zkl_config_free(config);
+    }
+}
+
+static void a_client_of_its_own_works(void)
+{
+    zkl_client *own = new_client();
+    zkl_lock *same = new_mutex(own, path);
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(same, 0));
+    CHECK(participants(same) == 2); /* The parent holds, and waits in another thread. */
+    zkl_lock *free_lock = new_mutex(own, fresh_path());
+    OK(zkl_acquire(free_lock));
+    CHECK(zkl_is_held(free_lock) == 1);
+    OK(zkl_release(free_lock));
+    zkl_lock_free(free_lock);
+    zkl_lock_free(same);
+    zkl_client_free(own);
+}
+
+static void child_that_leaves(void)
+{
+    the_parents_handles_are_refused();
+    freeing_them_does_nothing();
+}
+
+static void child_with_a_client(void)
+{
+    a_client_of_its_own_works();
+    the_parents_handles_are_refused();
+    freeing_them_does_nothing();
+    the_parents_handles_are_refused();
+}
+
+static void do_nothing(void)
+{
+}
+
+static void in_a_child(void (*body)(void), void (*leave)(int));
+
+static void child_with_a_child(void)
+{
+    in_a_child(the_parents_handles_are_refused, exit);
+    zkl_client *own = new_client();
+    zkl_lock *same = new_mutex(own, path);
+    client = own;
+    lock = idle = same;
+    config = zkl_config_new();
+    in_a_child(the_parents_handles_are_refused, _exit);
+    in_a_child(freeing_them_does_nothing, exit);
+    CHECK(zkl_client_state(own) == ZKL_STATE_CONNECTED);
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(same, 0));
+    zkl_lock_free(same);
+    zkl_client_free(own);
+    zkl_config_free(config);
+}
+
+static void in_a_child(void (*body)(void), void (*leave)(int))
+{
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        body();
+        leave(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void the_parent_still_holds(int64_t token)
+{
+    int64_t still = 0;
+    CHECK(zkl_is_held(lock) == 1);
+    CHECK(zkl_lock_state(lock) == ZKL_LOCK_HELD);
+    CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED);
+    OK(zkl_fencing_token(lock, &still));
+    CHECK(still == token);
+    /* Says so the server. */
+    CHECK(participants(lock) == 2);
+}
+
+/* A thread that is often in the middle of something when its process is forked. */
+static void *be_busy(void *stop)
+{
+    zkl_lock *busy = new_mutex(client, "/c/busy");
+    while (!*(atomic_bool *)stop) {
+        OK(zkl_acquire(busy));
+        OK(zkl_release(busy));
+        zkl_config_free(zkl_config_new());
+    }
+    zkl_lock_free(busy);
+    return NULL;
+}
+
+static void children_of_a_busy_parent_are_not_stuck(void)
+{
+    atomic_bool stop = false;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, be_busy, &stop) == 0);
+    for (int i = 0; i < 10; i++) in_a_child(child_with_a_client, _exit);
+    stop = true;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    begin(argc, argv, 1);
+    strcpy(path, fresh_path());
+    config = zkl_config_new();
+    client = new_client();
+    lock = new_mutex(client, path);
+    idle = new_mutex(client, "/c/idle");
+    int64_t token, session_id = zkl_client_session_id(client);
+    struct call waiting;
+    OK(zkl_acquire(lock));
+    OK(zkl_fencing_token(lock, &token));
+    start_call(&waiting, zkl_acquire, lock);
+    await_participants(lock, 2);
+
+    static void (*const bodies[])(void) = {do_nothing, child_that_leaves, child_with_a_client, child_with_a_child};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        in_a_child(bodies[i], _exit);
+        the_parent_still_holds(token);
+        in_a_child(bodies[i], exit);
+        the_parent_still_holds(token);
+    }
+
+    children_of_a_busy_parent_are_not_stuck();
+    the_parent_still_holds(token);
+
+    OK(zkl_cancel(lock));
+    CHECK(end_call(&waiting) == ZKL_E_CANCELED);
+    OK(zkl_release(lock));
+    OK(zkl_acquire(idle));
+    OK(zkl_release(idle));
+    CHECK(zkl_client_session_id(client) == session_id);
+    zkl_lock_free(lock);
+    zkl_lock_free(idle);
+    zkl_client_free(client);
+    zkl_config_free(config);
+    return 0;
+}
