@@ -158,6 +158,83 @@ fn a_lost_reply_to_the_create_leaves_one_node() {
     }
 }
 
+/// An acquire and its release, on a path that is there or not, with the connection cut before or after each single frame in
+/// turn, in each direction: it always ends well, and nothing is left.
+#[test]
+fn a_cut_at_any_frame_costs_nothing_but_time() {
+    let server = ZooKeeper::options().container_sweep_ms(3_600_000).start();
+    let mut raw = raw(&server);
+    for way in [Direction::ToServer, Direction::ToClient] {
+        for verdict in [Verdict::CutBefore, Verdict::CutAfter] {
+            for missing in [true, false] {
+                // Frame 0 is the handshake; a cycle with missing parents has ten more.
+                for target in 1..=10 {
+                    let path = path("any-frame");
+                    if !missing {
+                        warm_up(&server, &path);
+                    }
+                    let proxy = Proxy::start(&server.address());
+                    let mut count = 0;
+                    proxy.hook(move |direction, _: &mut Vec<u8>| {
+                        if direction != way {
+                            return Verdict::Forward;
+                        }
+                        count += 1;
+                        if count == target + 1 { verdict } else { Verdict::Forward }
+                    });
+                    let what = format!("{verdict:?} frame {target} {way:?}, missing: {missing}");
+                    let client = client(&proxy.address());
+                    let lock = client.mutex(&path).unwrap();
+                    let acquired = lock.acquire(Some(SOON));
+                    assert!(acquired.is_ok(), "{what}: {acquired:?}");
+                    assert_eq!(queue(&mut raw, &path).len(), 1, "{what}");
+                    assert!(lock.is_held().unwrap(), "{what}");
+                    let released = lock.release();
+                    assert!(released.is_ok(), "{what}: {released:?}");
+                    assert_eq!(queue(&mut raw, &path), Vec::<String>::new(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The same for one who waits, and gets it; and for one who gives up.
+#[test]
+fn a_cut_at_any_frame_of_a_wait_costs_nothing_but_time() {
+    let server = ZooKeeper::options().container_sweep_ms(3_600_000).start();
+    let mut raw = raw(&server);
+    let holder = client(&server.address());
+    for way in [Direction::ToServer, Direction::ToClient] {
+        for verdict in [Verdict::CutBefore, Verdict::CutAfter] {
+            for target in 1..=8 {
+                let path = path("any-frame-of-a-wait");
+                let held = holder.mutex(&path).unwrap();
+                held.acquire(None).unwrap();
+                let proxy = Proxy::start(&server.address());
+                let mut count = 0;
+                proxy.hook(move |direction, _: &mut Vec<u8>| {
+                    count += usize::from(direction == way);
+                    if direction == way && count == target + 1 { verdict } else { Verdict::Forward }
+                });
+                let what = format!("{verdict:?} frame {target} {way:?}");
+                let waiting = client(&proxy.address());
+                let lock = waiting.mutex(&path).unwrap();
+                let gave_up = lock.acquire(Some(60 * MS));
+                assert!(gave_up.is_err(), "{what}");
+                wait_for_queue(&mut raw, &path, 1);
+                thread::scope(|scope| {
+                    let waiter = scope.spawn(|| lock.acquire(Some(SOON)).and_then(|()| lock.release()));
+                    wait_for_queue(&mut raw, &path, 2);
+                    held.release().unwrap();
+                    let served = waiter.join().unwrap();
+                    assert!(served.is_ok(), "{what}: {served:?}");
+                });
+                wait_for_queue(&mut raw, &path, 0);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_caller_that_gave_up_before_the_reply_leaves_nothing() {
     let server = ZooKeeper::shared();

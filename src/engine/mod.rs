@@ -244,7 +244,7 @@ impl Engine {
             self.feed(now, machine, Input::Retry);
         }
         if self.check_at.is_some_and(|at| now >= at) {
-            self.check_at = None;
+            self.check_at = (self.holding > 0).then(|| now + self.session.beat());
             self.confirm_holds(now, |contender| !contender.is_watched());
         }
         self.settle(now);

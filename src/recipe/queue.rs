@@ -364,8 +364,9 @@ impl Contender {
             Err(Failure::Code(Code::NO_NODE)) => None,
             // Asked again, as far as it still matters, once there is a connection.
             Err(Failure::ConnectionLost) => {
-                if matches!(self.stage, Stage::Joining { leaving: false }) && self.node.is_some() {
-                    self.stage = Stage::Listing;
+                if matches!(self.stage, Stage::Joining { leaving: false }) {
+                    // The create was answered before: with a node, or with the news that there is no directory.
+                    self.stage = if self.node.is_some() { Stage::Listing } else { Stage::Outside };
                 }
                 return None;
             }
@@ -491,8 +492,10 @@ impl Contender {
             Ok(other) => return self.nonsense(desk, &other, "getData"),
             Err(Failure::ConnectionLost) => return None,
             Err(Failure::Code(Code::NO_NODE)) => return self.removed(),
-            // It may be held without being readable. Whoever waits, though, could be misled.
-            Err(Failure::Code(_)) if self.stage == Stage::In => return Some(Output::Confirmed),
+            // It is there, without being readable. Whoever waits, though, could be misled.
+            Err(Failure::Code(Code::NO_AUTH)) if self.stage == Stage::In => return Some(Output::Confirmed),
+            // Asked again with the next check.
+            Err(Failure::Code(_)) if self.stage == Stage::In => return None,
             Err(Failure::Code(code)) => {
                 self.start_leaving(desk);
                 return self.failure(code, "reading the own node in");

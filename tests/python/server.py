@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -68,7 +69,15 @@ class ZooKeeper:
     def freeze(self) -> None:
         """From now on it answers nobody, but its connections stay."""
         os.kill(self._pid, signal.SIGSTOP)
+        # Each thread stops when it notices; until then it may answer.
+        while any(self._runs(thread) for thread in Path(f"/proc/{self._pid}/task").iterdir()):
+            time.sleep(0.001)
 
     def kill(self) -> None:
         """Its connections end at once, and nobody listens any more."""
         self._supervisor.communicate()  # ends its input
+
+    @staticmethod
+    def _runs(thread: Path) -> bool:
+        state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+        return state != "T"
