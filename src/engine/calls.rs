@@ -21,6 +21,9 @@ impl Engine {
     /// Answered once there is a session; a failure once the deadline has passed or the credentials were refused.
     pub fn connect(&mut self, now: Time, deadline: Time) -> OpId {
         let op = self.open(now, Kind::Connect, Some(deadline));
+        if self.session.state() == ClientState::Closed {
+            self.answer(op, Err(Status::Closed.into()));
+        }
         if self.session.is_connected() {
             self.answer(op, Ok(Answer::Done));
         }
@@ -82,13 +85,13 @@ impl Engine {
         };
         match self.may_acquire(now, lock, owner) {
             Err(error) => {
-                let op = self.open(now, Kind::Reenter { lock, owner }, None);
+                let op = self.open(now, Kind::Reenter { lock, owner, one_look }, None);
                 self.answer(op, Err(error));
                 op
             }
             Ok(true) => {
-                let op = self.open(now, Kind::Reenter { lock, owner }, deadline);
-                self.settle_reentry(now, lock);
+                let op = self.open(now, Kind::Reenter { lock, owner, one_look }, deadline);
+                self.settle_reentry(now, lock, owner);
                 op
             }
             Ok(false) => {
@@ -112,6 +115,7 @@ impl Engine {
             Ok(None) => self.answer(op, Ok(Answer::Done)),
             Ok(Some(machine)) => {
                 self.dismiss(now, machine, wait.then_some(op));
+                self.settle_reentry(now, lock, owner);
                 if !wait {
                     self.answer(op, Ok(Answer::Done));
                 }
@@ -139,7 +143,8 @@ impl Engine {
     pub fn participants(&mut self, now: Time, lock: LockId) -> OpId {
         let machine = self.next_id();
         let op = self.open(now, Kind::Census { machine }, Some(now + self.session.timeout()));
-        let Some(asked) = self.locks.get(&lock) else {
+        let open = self.session.state() != ClientState::Closed;
+        let Some(asked) = self.locks.get(&lock).filter(|_| open) else {
             self.answer(op, Err(Status::Closed.into()));
             return op;
         };
@@ -235,36 +240,25 @@ impl Engine {
 
     /// Other calls of an owner that has just got the lock enter it, and need no place in the queue any more.
     pub(super) fn enter_with(&mut self, now: Time, lock: LockId, owner: Owner) {
-        let others: Vec<OpId> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| matches!(op.kind, Kind::Acquire { lock: l, owner: o, .. } if l == lock && o == owner))
-            .map(|(&id, _)| id)
-            .collect();
-        for op in others {
+        for op in self.calls_of(lock, owner) {
             let Some(Op { kind: Kind::Acquire { machine, .. }, .. }) = self.ops.get(&op) else { continue };
             let machine = *machine;
             if let Some(hold) = self.hold_mut(lock, owner) {
-                hold.count += 1;
+                hold.count = hold.count.saturating_add(1);
             }
             self.answer(op, Ok(Answer::Done));
             self.dismiss(now, machine, None);
         }
     }
 
-    /// Answers calls that want to enter a hold once more, where it is known how the hold stands.
-    pub(super) fn settle_reentry(&mut self, now: Time, lock: LockId) {
-        let waiting: Vec<(OpId, Owner)> = self
-            .ops
-            .iter()
-            .filter_map(|(&id, op)| match op.kind {
-                Kind::Reenter { lock: wanted, owner } if wanted == lock => Some((id, owner)),
-                _ => None,
-            })
-            .collect();
-        for (op, owner) in waiting {
+    /// Looks after the calls of an owner that want to enter his hold once more, as far as it is known how the hold stands.
+    pub(super) fn settle_reentry(&mut self, now: Time, lock: LockId, owner: Owner) {
+        for op in self.calls_of(lock, owner) {
+            let Some(Op { kind: Kind::Reenter { one_look, .. }, .. }) = self.ops.get(&op) else { continue };
+            let one_look = *one_look;
             let Some(hold) = self.hold(lock, owner) else {
-                self.answer(op, Err(Status::NotOwner.into()));
+                // It was released meanwhile: back to the end of the queue.
+                self.requeue(now, op, Kind::Acquire { lock, owner, machine: 0, one_look });
                 continue;
             };
             match (self.hold_state(now, hold), hold.trust) {
@@ -282,6 +276,13 @@ impl Engine {
                 _ => {}
             }
         }
+    }
+
+    fn requeue(&mut self, now: Time, op: OpId, kind: Kind) {
+        if let Some(waiting) = self.ops.get_mut(&op) {
+            waiting.kind = kind;
+        }
+        self.join(now, op);
     }
 
     // Leaving.
@@ -320,7 +321,8 @@ impl Engine {
     }
 
     pub(super) fn end_waits(&mut self, now: Time, lock: LockId, error: &Error) {
-        let waiting: Vec<OpId> = self.ops.iter().filter(|(_, op)| op.kind.waits_for(lock)).map(|(&id, _)| id).collect();
+        let everybody = (lock, Owner::Thread(0))..=(lock, Owner::Custom(u64::MAX));
+        let waiting: Vec<OpId> = self.entering.range(everybody).flat_map(|(_, calls)| calls.clone()).collect();
         for op in waiting {
             self.give_up(now, op, error.clone());
         }

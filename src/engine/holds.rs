@@ -77,8 +77,9 @@ impl Engine {
         }
         self.lapsed = false;
         self.tell_all(now);
-        for lock in self.held_locks() {
-            self.settle_reentry(now, lock);
+        let holders = self.locks.iter().flat_map(|(&id, lock)| lock.holds.iter().map(move |hold| (id, hold.owner)));
+        for (lock, owner) in holders.collect::<Vec<_>>() {
+            self.settle_reentry(now, lock, owner);
         }
     }
 
@@ -116,7 +117,7 @@ impl Engine {
             hold.trust = Trust::Lost(removal);
         }
         self.tell(now, lock);
-        self.settle_reentry(now, lock);
+        self.settle_reentry(now, lock, owner);
     }
 
     // Events.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
 use crate::recipe::{Census, Contender, Desk, Input, Output, Participant, Tag};
-use crate::session::{self, ClientState, Command, ConnectString, Entropy, Session, SessionConfig};
+use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
 
 pub(crate) use calls::LOOK_LIMIT;
@@ -115,6 +115,8 @@ pub struct Engine {
     locks: BTreeMap<LockId, Lock>,
     by_directory: HashMap<Arc<str>, Vec<LockId>>,
     ops: BTreeMap<OpId, Op>,
+    /// The calls that wait to get into a lock, by who makes them.
+    entering: BTreeMap<(LockId, Owner), Vec<OpId>>,
     machines: BTreeMap<u64, Machine>,
     deadlines: BTreeSet<(Time, OpId)>,
     retries: BTreeSet<(Time, u64)>,
@@ -158,6 +160,7 @@ enum Kind {
     Reenter {
         lock: LockId,
         owner: Owner,
+        one_look: bool,
     },
     Release,
     Census {
@@ -190,6 +193,7 @@ impl Engine {
             locks: BTreeMap::new(),
             by_directory: HashMap::new(),
             ops: BTreeMap::new(),
+            entering: BTreeMap::new(),
             machines: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             retries: BTreeSet::new(),
@@ -318,8 +322,11 @@ impl Engine {
             }
         }
         self.recover(now);
-        // Whatever has a node depends on the lease.
-        self.session.set_guarded(!self.machines.is_empty());
+        self.session.set_guard(match self.machines.is_empty() {
+            true => Guard::None,
+            false if self.holding > 0 => Guard::Holding,
+            false => Guard::Waiting,
+        });
         let state = self.session.state();
         if state != self.state {
             let previous = std::mem::replace(&mut self.state, state);
@@ -394,6 +401,9 @@ impl Engine {
                 let role = *role;
                 let output = contender.handle(&mut desk, input);
                 let gone = contender.is_gone();
+                if let Some(wait) = contender.take_retry() {
+                    self.retries.insert((now + wait, machine));
+                }
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);
                 }
@@ -430,7 +440,7 @@ impl Engine {
                     hold.trust = Trust::Sure;
                 }
                 self.tell(now, lock);
-                self.settle_reentry(now, lock);
+                self.settle_reentry(now, lock, owner);
             }
             (Role::Leaving(Some(op)), Output::Gone) => self.answer(op, Ok(Answer::Done)),
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
@@ -438,12 +448,9 @@ impl Engine {
                     Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");
                 self.answer(op, Err(error));
             }
-            (role, Output::RetryIn(wait, error)) => {
-                if let Role::Leaving(Some(op)) = role {
-                    self.retire(machine);
-                    self.answer(op, Err(error));
-                }
-                self.retries.insert((now + wait, machine));
+            (Role::Leaving(Some(op)), Output::Refused(error)) => {
+                self.retire(machine);
+                self.answer(op, Err(error));
             }
             _ => {}
         }
@@ -464,6 +471,9 @@ impl Engine {
     fn open(&mut self, now: Time, kind: Kind, deadline: Option<Time>) -> OpId {
         let id = self.next_id();
         self.ops.insert(id, Op { kind, started: now, deadline });
+        if let Some(place) = kind.entrance() {
+            self.entering.entry(place).or_default().push(id);
+        }
         if let Some(at) = deadline {
             self.deadlines.insert((at, id));
         }
@@ -472,7 +482,15 @@ impl Engine {
 
     /// Every call is answered once: here.
     fn answer(&mut self, op: OpId, result: Result<Answer>) {
-        let Some(Op { deadline, .. }) = self.ops.remove(&op) else { return };
+        let Some(Op { kind, deadline, .. }) = self.ops.remove(&op) else { return };
+        if let Some(place) = kind.entrance()
+            && let Some(calls) = self.entering.get_mut(&place)
+        {
+            calls.retain(|&call| call != op);
+            if calls.is_empty() {
+                self.entering.remove(&place);
+            }
+        }
         if let Some(at) = deadline {
             self.deadlines.remove(&(at, op));
         }
@@ -483,6 +501,11 @@ impl Engine {
         for op in self.select(which) {
             self.answer(op, result.clone().map(|()| Answer::Done));
         }
+    }
+
+    /// The calls that `owner` makes to get into the lock.
+    fn calls_of(&self, lock: LockId, owner: Owner) -> Vec<OpId> {
+        self.entering.get(&(lock, owner)).cloned().unwrap_or_default()
     }
 
     fn select(&self, which: impl Fn(&Kind) -> bool) -> Vec<OpId> {
@@ -509,10 +532,11 @@ impl Engine {
 }
 
 impl Kind {
-    const fn waits_for(self, lock: LockId) -> bool {
+    /// Which lock the call waits to get into, and for whom.
+    const fn entrance(self) -> Option<(LockId, Owner)> {
         match self {
-            Self::Acquire { lock: wanted, .. } | Self::Reenter { lock: wanted, .. } => wanted == lock,
-            Self::Connect | Self::Release | Self::Census { .. } | Self::Close => false,
+            Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } => Some((lock, owner)),
+            Self::Connect | Self::Release | Self::Census { .. } | Self::Close => None,
         }
     }
 }

@@ -34,8 +34,6 @@ pub enum Step {
     Create,
     /// The directory is listed.
     List,
-    /// The leader is asked to confirm the session and to bring this server up to date.
-    Sync,
     /// The own node is read and watched.
     WatchOwn,
     /// The node ahead is read and watched.

@@ -41,7 +41,7 @@ pub enum Input<'a> {
     Leave,
     /// Look whether the own node is still there, and watch it.
     Confirm,
-    /// The time asked for by [`Output::RetryIn`] has come.
+    /// The time asked for by [`Contender::take_retry`] has come.
     Retry,
 }
 
@@ -58,8 +58,8 @@ pub enum Output {
     Removed(Removal),
     /// It can't join. It is gone, or on its way out.
     Failed(Error),
-    /// The server refuses to delete its node. It goes on trying, when called again after this time.
-    RetryIn(Duration, Error),
+    /// The server refuses to delete its node, and will be asked again.
+    Refused(Error),
     /// Nothing of it is left on any server.
     Gone,
 }
@@ -92,7 +92,7 @@ pub struct Contender {
     parent_refused: Option<Code>,
     /// A delete was sent whose answer was lost.
     maybe_deleted: bool,
-    retry: Duration,
+    retry: Retry,
 }
 
 #[derive(Debug, Clone)]
@@ -115,10 +115,12 @@ enum Watch {
 enum Stage {
     /// Nothing was sent yet.
     Outside,
-    /// Create and list are under way, perhaps behind the parents.
+    /// The create is under way, perhaps behind the parents, with a list right behind it.
     Joining {
         leaving: bool,
     },
+    /// The create was answered: there is no directory. The list is still to say so as well.
+    NoParent,
     /// The create's answer was lost: is there a node with our UUID?
     Unsure {
         leaving: bool,
@@ -132,6 +134,22 @@ enum Stage {
     /// The node is being deleted.
     Leaving,
     Gone,
+}
+
+/// What the server refused to do for us on the way out is tried again, less and less often, and once at a time.
+#[derive(Debug)]
+struct Retry {
+    wait: Duration,
+    due: Due,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Never,
+    /// The engine is still to be told.
+    In(Duration),
+    /// The engine will call.
+    Called,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -160,7 +178,7 @@ impl Contender {
             container_tries: CONTAINER_TRIES,
             parent_refused: None,
             maybe_deleted: false,
-            retry: FIRST_RETRY,
+            retry: Retry { wait: FIRST_RETRY, due: Due::Never },
         }
     }
 
@@ -203,13 +221,15 @@ impl Contender {
             Input::Fired(kind, path) => self.fired(desk, kind, path),
             Input::Leave => self.leave(desk),
             Input::Confirm => self.confirm(desk),
-            Input::Retry => {
-                if self.stage == Stage::Leaving {
-                    self.delete(desk);
-                }
-                None
-            }
+            Input::Retry => self.retry(desk),
         }
+    }
+
+    /// How long it wants to be left alone before [`Input::Retry`]; says so once.
+    pub fn take_retry(&mut self) -> Option<Duration> {
+        let Due::In(wait) = self.retry.due else { return None };
+        self.retry.due = Due::Called;
+        Some(wait)
     }
 
     // The connection and the session.
@@ -219,15 +239,11 @@ impl Contender {
             Stage::Outside => {
                 self.join(desk);
             }
-            Stage::Unsure { .. } => {
-                // A follower may lag behind the one that took the create: bring it up to date first.
-                desk.send(Step::Sync, &Request::Sync { path: self.directory.to_string() });
-                self.list(desk);
-            }
+            Stage::Unsure { .. } => self.look_for_node(desk),
             Stage::Listing => self.find_place(desk),
             Stage::Waiting(_) => self.watch_missing(desk),
             Stage::Leaving => self.delete(desk),
-            Stage::Joining { .. } | Stage::In | Stage::Gone => {}
+            Stage::Joining { .. } | Stage::NoParent | Stage::In | Stage::Gone => {}
         }
         None
     }
@@ -241,7 +257,7 @@ impl Contender {
 
     fn session_ended(&mut self, desk: &mut Desk<'_>, replaced: bool) -> Option<Output> {
         let was_leaving = self.is_leaving();
-        let may_be_left = replaced && !matches!(self.stage, Stage::Outside | Stage::Gone);
+        let may_be_left = replaced && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
         if !may_be_left {
             self.stage = Stage::Gone;
         } else if self.node.is_some() {
@@ -301,7 +317,7 @@ impl Contender {
             Step::WatchOwn => self.own_seen(desk, result),
             Step::WatchAhead => self.ahead_seen(desk, result),
             Step::Delete => self.deleted(result),
-            Step::Sync | Step::Read(_) => None,
+            Step::Read(_) => None,
         }
     }
 
@@ -327,10 +343,13 @@ impl Contender {
                     self.delete(desk);
                     return None;
                 }
+                self.stage = Stage::Listing;
                 self.check_sequence(desk)
             }
-            // The list that follows says the same, and goes on from there.
-            Err(Failure::Code(Code::NO_NODE)) if !leaving => None,
+            Err(Failure::Code(Code::NO_NODE)) if !leaving => {
+                self.stage = Stage::NoParent;
+                None
+            }
             Err(Failure::ConnectionLost) => {
                 self.stage = Stage::Unsure { leaving };
                 None
@@ -364,9 +383,8 @@ impl Contender {
             Err(Failure::Code(Code::NO_NODE)) => None,
             // Asked again, as far as it still matters, once there is a connection.
             Err(Failure::ConnectionLost) => {
-                if matches!(self.stage, Stage::Joining { leaving: false }) {
-                    // The create was answered before: with a node, or with the news that there is no directory.
-                    self.stage = if self.node.is_some() { Stage::Listing } else { Stage::Outside };
+                if self.stage == Stage::NoParent {
+                    self.stage = Stage::Outside;
                 }
                 return None;
             }
@@ -376,8 +394,8 @@ impl Contender {
             Ok(other) => return self.nonsense(desk, &other, "getChildren2"),
         };
         match self.stage {
-            Stage::Joining { leaving: false } | Stage::Listing if self.node.is_some() => self.rank(desk, children),
-            Stage::Joining { leaving: false } => self.without_parent(desk),
+            Stage::Listing => self.rank(desk, children),
+            Stage::NoParent => self.without_parent(desk),
             Stage::Unsure { leaving } => self.search(desk, &children.unwrap_or_default(), leaving),
             _ => None,
         }
@@ -385,13 +403,16 @@ impl Contender {
 
     fn list_refused(&mut self, desk: &mut Desk<'_>, code: Code) -> Option<Output> {
         match self.stage {
-            Stage::Joining { leaving: false } | Stage::Listing => {
+            Stage::NoParent => self.fail(code, "listing"),
+            Stage::Listing => {
                 self.start_leaving(desk);
                 self.failure(code, "listing")
             }
-            // What can't be looked for can't be deleted either; it goes with the session.
-            Stage::Unsure { leaving: true } => self.gone(),
-            Stage::Unsure { leaving: false } => self.fail(code, "listing"),
+            Stage::Unsure { leaving } => {
+                self.stage = Stage::Unsure { leaving: true };
+                self.try_again_later();
+                if leaving { None } else { self.failure(code, "listing") }
+            }
             _ => None,
         }
     }
@@ -407,7 +428,14 @@ impl Contender {
         }
     }
 
-    /// Looks for a node whose creation was not answered.
+    /// Asks for a node whose creation was not answered. A server may lag behind the one that took the create: a transaction
+    /// brings it up to date first.
+    fn look_for_node(&self, desk: &mut Desk<'_>) {
+        desk.session.prove(desk.now);
+        self.list(desk);
+    }
+
+    /// Looks for it in the answer.
     fn search(&mut self, desk: &mut Desk<'_>, children: &[String], leaving: bool) -> Option<Output> {
         let Some(name) = children.iter().find(|name| name.starts_with(&self.asked)) else {
             if leaving {
@@ -444,7 +472,7 @@ impl Contender {
         let children = children.unwrap_or_default();
         let node = self.node.as_ref()?;
         if !children.contains(&node.name) {
-            return self.removed();
+            return self.removed(desk);
         }
         if let Some((name, family)) = children.iter().find_map(|name| match name::classify(name, self.base) {
             Kind::Foreign(family) => Some((name, family)),
@@ -491,7 +519,7 @@ impl Contender {
             Ok(Response::Data { stat, .. }) => stat,
             Ok(other) => return self.nonsense(desk, &other, "getData"),
             Err(Failure::ConnectionLost) => return None,
-            Err(Failure::Code(Code::NO_NODE)) => return self.removed(),
+            Err(Failure::Code(Code::NO_NODE)) => return self.removed(desk),
             // It is there, without being readable. Whoever waits, though, could be misled.
             Err(Failure::Code(Code::NO_AUTH)) if self.stage == Stage::In => return Some(Output::Confirmed),
             // Asked again with the next check.
@@ -534,7 +562,7 @@ impl Contender {
         if self.node_path() == Some(path) {
             self.own_watch = Watch::Unset;
             if kind == EventKind::Deleted {
-                return self.removed();
+                return self.removed(desk);
             }
             return self.confirm(desk);
         }
@@ -573,7 +601,7 @@ impl Contender {
             // The answer was long on its way, or the process stood still: have the session confirmed, and look again.
             self.stop_waiting(desk);
             self.stage = Stage::Listing;
-            desk.send(Step::Sync, &Request::Sync { path: self.directory.to_string() });
+            desk.session.prove(desk.now);
             self.list(desk);
             return None;
         }
@@ -607,8 +635,8 @@ impl Contender {
 
     fn leave(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match &mut self.stage {
-            Stage::Outside => self.gone(),
-            Stage::Joining { leaving } | Stage::Unsure { leaving } if self.node.is_none() => {
+            Stage::Outside | Stage::NoParent => self.gone(),
+            Stage::Joining { leaving } | Stage::Unsure { leaving } => {
                 *leaving = true;
                 None
             }
@@ -629,6 +657,10 @@ impl Contender {
 
     fn delete(&self, desk: &mut Desk<'_>) {
         let Some(node) = &self.node else { return };
+        if !desk.session.is_connected() {
+            // It is deleted as soon as there is a connection.
+            return;
+        }
         desk.session.unwatch_doomed(&node.path, desk.machine);
         desk.send(Step::Delete, &Request::Delete { path: node.path.clone(), version: -1 });
     }
@@ -649,22 +681,39 @@ impl Contender {
                 None
             }
             Err(Failure::Code(code)) => {
-                let wait = self.retry;
-                self.retry = (wait * 2).min(LAST_RETRY);
+                self.try_again_later();
                 let path = self.node_path().unwrap_or_default();
                 let error = Error::from_code(code, &format!("deleting {path} (zklock goes on trying)"));
-                Some(Output::RetryIn(wait, error))
+                Some(Output::Refused(error))
             }
         }
+    }
+
+    fn try_again_later(&mut self) {
+        if self.retry.due == Due::Never {
+            self.retry.due = Due::In(self.retry.wait);
+            self.retry.wait = (self.retry.wait * 2).min(LAST_RETRY);
+        }
+    }
+
+    fn retry(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        self.retry.due = Due::Never;
+        match self.stage {
+            Stage::Leaving => self.delete(desk),
+            Stage::Unsure { .. } if desk.session.is_connected() => self.look_for_node(desk),
+            _ => {}
+        }
+        None
     }
 
     // Ends.
 
     /// The own node is not there any more, while we are not leaving.
-    fn removed(&mut self) -> Option<Output> {
+    fn removed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         if self.is_leaving() {
             return None;
         }
+        self.stop_waiting(desk);
         self.stage = Stage::Gone;
         Some(Output::Removed(Removal::Deleted))
     }

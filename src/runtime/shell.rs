@@ -24,7 +24,6 @@ use crate::time::Time;
 
 pub(crate) struct Shell {
     epoch: Epoch,
-    io: Arc<Io>,
     token: Token,
     this: Weak<Self>,
     state: Mutex<State>,
@@ -37,9 +36,13 @@ struct State {
     attempts: usize,
     /// What is being resolved now, each on a thread of its own. A resolver that hangs is not asked again.
     resolving: Vec<Server>,
+    /// Answers that came when it was another server's turn.
+    resolved: Vec<(Server, Vec<SocketAddr>)>,
     waiters: HashMap<OpId, Arc<Waiter>>,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
+    /// The I/O thread, as long as the client has a place there.
+    io: Option<Arc<Io>>,
     outlet: Option<Outlet>,
 }
 
@@ -55,29 +58,32 @@ impl Shell {
     pub(crate) fn start(engine: Engine, handler: Option<Handler>) -> Result<Arc<Self>> {
         let outlet = handler.map(Outlet::open).transpose()?;
         Io::join(|io, token| {
-            Arc::new_cyclic(|this| Self {
-                epoch: Epoch::current(),
-                io,
-                token,
-                this: Weak::clone(this),
-                state: Mutex::new(State {
-                    engine,
-                    link: Link::Idle,
-                    attempts: 0,
-                    resolving: Vec::new(),
-                    waiters: HashMap::new(),
-                    planned: None,
-                    outlet,
-                }),
-            })
+            let state = State {
+                engine,
+                link: Link::Idle,
+                attempts: 0,
+                resolving: Vec::new(),
+                resolved: Vec::new(),
+                waiters: HashMap::new(),
+                planned: None,
+                io: Some(io),
+                outlet,
+            };
+            let state = Mutex::new(state);
+            Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state })
         })
     }
 
     /// Takes the client off the I/O thread. To be called once, when the engine is closed.
     pub(crate) fn stop(&self) {
-        self.io.leave(self.token);
+        let (io, outlet) = {
+            let mut state = lock(&self.state);
+            (state.io.take(), state.outlet.take())
+        };
+        if let Some(io) = io {
+            io.leave(self.token);
+        }
         // Not under the lock: it waits for the handler, which may ask us something.
-        let outlet = lock(&self.state).outlet.take();
         drop(outlet);
     }
 
@@ -113,9 +119,9 @@ impl Shell {
         let now = clock::now();
         let op = submit(&mut state.engine, now);
         state.waiters.insert(op, Arc::clone(&waiter));
-        let nearer = self.pump(&mut state, now, &mut woken);
+        self.pump(&mut state, now, &mut woken);
         drop(state);
-        self.wake(woken, nearer);
+        self.finish(woken);
         Ok(Pending { shell: Arc::clone(self), op, waiter, deadline })
     }
 
@@ -133,10 +139,12 @@ impl Shell {
             receive(&mut state, buffer);
         }
         self.pump(&mut state, clock::now(), &mut woken);
+        // The I/O thread itself is here, and need not be told.
+        woken.thread = None;
         state.planned = state.engine.next_timeout();
         let next = state.planned;
         drop(state);
-        self.wake(woken, false);
+        self.finish(woken);
         next
     }
 
@@ -147,10 +155,12 @@ impl Shell {
         let now = clock::now();
         state.engine.advance(now);
         self.pump(&mut state, now, &mut woken);
+        // The I/O thread itself is here, and need not be told.
+        woken.thread = None;
         state.planned = state.engine.next_timeout();
         let next = state.planned;
         drop(state);
-        self.wake(woken, false);
+        self.finish(woken);
         next
     }
 
@@ -161,13 +171,13 @@ impl Shell {
         let mut state = lock(&self.state);
         let now = clock::now();
         work(&mut state.engine, now);
-        let nearer = self.pump(&mut state, now, &mut woken);
+        self.pump(&mut state, now, &mut woken);
         drop(state);
-        self.wake(woken, nearer);
+        self.finish(woken);
     }
 
-    /// Carries out what the engine says. True if the I/O thread has to call earlier than it means to.
-    fn pump(&self, state: &mut State, now: Time, woken: &mut Woken) -> bool {
+    /// Carries out what the engine says, but for what has to wait until the lock is free.
+    fn pump(&self, state: &mut State, now: Time, woken: &mut Woken) {
         loop {
             while let Some(command) = state.engine.poll_command() {
                 match command {
@@ -185,29 +195,31 @@ impl Shell {
         }
         while let Some((op, answer)) = state.engine.poll_answer() {
             if let Some(waiter) = state.waiters.remove(&op) {
-                woken.0.push((waiter, answer));
+                woken.waiters.push((waiter, answer));
             }
         }
         while let Some(event) = state.engine.poll_event() {
-            report(&event);
             if let Some(outlet) = &state.outlet {
-                outlet.send(event);
+                outlet.send(event.clone());
             }
+            woken.events.push(event);
         }
         let next = state.engine.next_timeout();
-        let nearer = next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned));
-        if nearer {
+        if next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned)) {
             state.planned = next;
+            woken.thread = state.io.clone();
         }
-        nearer
     }
 
-    fn wake(&self, woken: Woken, nearer: bool) {
-        for (waiter, answer) in woken.0 {
+    fn finish(&self, woken: Woken) {
+        for (waiter, answer) in woken.waiters {
             waiter.set(answer);
         }
-        if nearer {
-            self.io.changed(self.token);
+        if let Some(io) = woken.thread {
+            io.changed(self.token);
+        }
+        for event in &woken.events {
+            report(event);
         }
     }
 
@@ -217,6 +229,10 @@ impl Shell {
         state.attempts += 1;
         if let Some(address) = resolve::literal(&server) {
             return self.try_next(state, now, vec![address], "no address");
+        }
+        if let Some(at) = state.resolved.iter().position(|(name, _)| *name == server) {
+            let (_, addresses) = state.resolved.swap_remove(at);
+            return self.try_next(state, now, addresses, "no address");
         }
         state.link = Link::Resolving(server.clone());
         if state.resolving.contains(&server) {
@@ -238,7 +254,13 @@ impl Shell {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
         state.resolving.retain(|resolving| resolving != server);
-        if !matches!(&state.link, Link::Resolving(wanted) if wanted == server) {
+        let wanted = matches!(&state.link, Link::Resolving(wanted) if wanted == server);
+        if !wanted {
+            // Slow, but not lost: it is this server's turn again soon.
+            let addresses = addresses.unwrap_or_default();
+            if !addresses.is_empty() && state.io.is_some() {
+                state.resolved.push((server.clone(), addresses));
+            }
             return;
         }
         let now = clock::now();
@@ -252,9 +274,9 @@ impl Shell {
             Ok(_) => self.give_up_attempt(&mut state, now, "its name has no address"),
             Err(cause) => self.give_up_attempt(&mut state, now, &format!("its name can't be resolved: {cause}")),
         }
-        let nearer = self.pump(&mut state, now, &mut woken);
+        self.pump(&mut state, now, &mut woken);
         drop(state);
-        self.wake(woken, nearer);
+        self.finish(woken);
     }
 
     /// Begins a connection to the first address that does not fail at once.
@@ -262,7 +284,7 @@ impl Shell {
         let mut cause = cause.to_owned();
         while !addresses.is_empty() {
             let address = addresses.remove(0);
-            match self.begin(address) {
+            match begin(state, address, self.token) {
                 Ok(stream) => {
                     state.link = Link::Connecting { stream, others: addresses };
                     return;
@@ -271,14 +293,6 @@ impl Shell {
             }
         }
         self.give_up_attempt(state, now, &cause);
-    }
-
-    fn begin(&self, address: SocketAddr) -> io::Result<TcpStream> {
-        let mut stream = TcpStream::connect(address)?;
-        // Two requests in two writes must not wait for each other's acknowledgement.
-        stream.set_nodelay(true)?;
-        self.io.registry().register(&mut stream, self.token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(stream)
     }
 
     fn finish_connecting(&self, state: &mut State, now: Time) {
@@ -305,6 +319,15 @@ impl Shell {
         state.link = Link::Idle;
         state.engine.disconnected(now, cause);
     }
+}
+
+fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<TcpStream> {
+    let io = state.io.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    let mut stream = TcpStream::connect(address)?;
+    // Two requests in two writes must not wait for each other's acknowledgement.
+    stream.set_nodelay(true)?;
+    io.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+    Ok(stream)
 }
 
 fn receive(state: &mut State, buffer: &mut [u8]) {
@@ -354,9 +377,15 @@ fn report(event: &Event) {
     }
 }
 
-/// Those to be woken once the lock is free.
+/// What is left to do once the lock is free.
 #[derive(Default)]
-struct Woken(Vec<(Arc<Waiter>, Result<Answer>)>);
+struct Woken {
+    waiters: Vec<(Arc<Waiter>, Result<Answer>)>,
+    /// To be told that the next timeout has come nearer.
+    thread: Option<Arc<Io>>,
+    /// To be logged.
+    events: Vec<Event>,
+}
 
 /// Where the answer to one call arrives.
 #[derive(Default)]

@@ -1,8 +1,10 @@
 //! The lease clock (rule 2 of the safety contract): how long the session is surely alive, by our own clock alone.
 //!
-//! A server expires a session no earlier than its timeout after the leader last heard of it. So whatever the leader has
-//! answered proves the session alive until the moment we SENT that request, plus the timeout. The margin covers what we
-//! can't see: a follower passes news of a session on only with the leader's next ping, and clocks do not run alike.
+//! A quorum expires a session no earlier than its timeout after it last heard of it. So whatever was answered after a
+//! quorum had COMMITTED it proves the session alive until the moment we SENT that request, plus the timeout. A ping or a read
+//! is answered by a single server, and so, in effect, is a `sync`: a leader that was cut off from its followers goes on
+//! answering it (ZOOKEEPER-1675) while the others have elected another one, which expires the session. The margin covers what
+//! we can't see: a follower passes news of a session on only with the leader's next ping, and clocks do not run alike.
 
 use std::time::Duration;
 
@@ -23,7 +25,12 @@ impl Lease {
         Self { proven, length: length.max(timeout / 3) }
     }
 
-    /// A request sent at `sent` was answered by way of the leader. An older one lengthens nothing.
+    /// The session goes on with another timeout: what was proven stays proven, for as long as the new one allows.
+    pub fn resume(&mut self, timeout: Duration, margin: Option<Duration>) {
+        *self = Self::new(self.proven, timeout, margin);
+    }
+
+    /// A request sent at `sent` was answered, having been committed. An older one lengthens nothing.
     pub fn prove(&mut self, sent: Time) {
         self.proven = self.proven.max(sent);
     }
@@ -63,6 +70,13 @@ mod tests {
         assert!(!lease.runs(at(109)));
         assert_eq!(lease.remaining(at(107)), Duration::from_secs(2));
         assert_eq!(lease.remaining(at(200)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_shorter_timeout_shortens_it() {
+        let mut lease = Lease::new(at(100), Duration::from_secs(12), None);
+        lease.resume(Duration::from_secs(3), None);
+        assert_eq!(lease.end(), at(102));
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub use watches::Subscriber;
 use watches::{Then, Watches};
 
 use crate::proto::{
-    Code, ConnectRequest, ConnectResponse, EventKind, Frames, OpCode, ProtoError, ReplyHeader, Request, Response,
-    WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
+    Code, ConnectRequest, ConnectResponse, EventKind, Frames, MultiResult, OpCode, ProtoError, ReplyHeader, Request,
+    Response, WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
 };
 use crate::time::Time;
 
@@ -37,6 +37,17 @@ const RESTORE_BATCH: usize = 128 * 1024;
 
 /// A connection that stood this long was a sound one.
 const SOUND: Duration = Duration::from_secs(1);
+
+/// What depends on a session's lease, and so how it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing: a ping now and then keeps the session, and costs the servers next to nothing.
+    None,
+    /// Somebody waits: the lease is to run when his turn comes.
+    Waiting,
+    /// Something is held: the lease is to outlast the loss of a server.
+    Holding,
+}
 
 /// What a session is made from.
 #[derive(Debug, Clone)]
@@ -131,7 +142,7 @@ pub struct Session<T> {
     link: Link,
     identity: Option<Identity>,
     ever_connected: bool,
-    guarded: bool,
+    guard: Guard,
     closing: Option<Time>,
     /// The session timeout in force: the one negotiated, or before that the one wished for.
     timeout: Duration,
@@ -139,7 +150,8 @@ pub struct Session<T> {
     last_xid: i32,
     up_since: Time,
     last_sent: Time,
-    last_proof_sent: Time,
+    /// When a heartbeat was last sent, or a request that turned out to prove the lease.
+    last_beat: Time,
     last_received: Time,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
@@ -175,7 +187,7 @@ struct InFlight<T> {
     xid: i32,
     op: OpCode,
     sent: Time,
-    /// An answer comes by way of the leader.
+    /// An answer comes only after a quorum has committed it.
     proof: bool,
     purpose: Purpose<T>,
 }
@@ -202,13 +214,13 @@ impl<T> Session<T> {
             link: Link::Down { retry_at: now },
             identity: None,
             ever_connected: false,
-            guarded: false,
+            guard: Guard::None,
             closing: None,
             last_zxid: 0,
             last_xid: 0,
             up_since: now,
             last_sent: now,
-            last_proof_sent: now,
+            last_beat: now,
             last_received: now,
             ping_sent: None,
             in_flight: VecDeque::new(),
@@ -261,7 +273,7 @@ impl<T> Session<T> {
         self.timeout
     }
 
-    /// How often the leader is asked to confirm the session while something depends on it.
+    /// How often a quorum is asked to confirm the session while something is held.
     pub fn beat(&self) -> Duration {
         self.timeout / 6
     }
@@ -297,9 +309,19 @@ impl<T> Session<T> {
 
     // What the owner may do.
 
-    /// While something depends on the lease, heartbeats take the leader's path (`sync`), and come more often.
-    pub fn set_guarded(&mut self, guarded: bool) {
-        self.guarded = guarded;
+    /// Tells what depends on the lease.
+    pub fn set_guard(&mut self, guard: Guard) {
+        self.guard = guard;
+    }
+
+    /// Has a quorum confirm the session. What is asked after it is answered from a state that is not older.
+    ///
+    /// It is a transaction that only checks whether `/zookeeper` is there, which it always is: nothing changes, no watch fires, and
+    /// yet the leader checks the session and a quorum commits it.
+    pub fn prove(&mut self, now: Time) {
+        self.last_beat = now;
+        let request = Request::Multi(vec![Request::Check { path: "/zookeeper".to_owned(), version: -1 }]);
+        self.send(now, &request, Purpose::Housekeeping);
     }
 
     /// Sends a request. Without a connection its answer is [`Failure::ConnectionLost`].
@@ -335,7 +357,8 @@ impl<T> Session<T> {
             self.send(now, &Request::CloseSession, Purpose::Close);
         }
         self.closing = Some(deadline);
-        if self.identity.is_none() {
+        // Without a session there is nothing to end, and one that never came to anything has nothing that could stay.
+        if self.identity.is_none() || !self.ever_connected {
             self.finish();
         }
     }
@@ -419,7 +442,7 @@ impl<T> Session<T> {
             Link::Down { retry_at } => Some(retry_at),
             Link::Connecting { give_up } | Link::Handshake { give_up, .. } => Some(give_up),
             Link::Authenticating { .. } => Some(self.last_received + self.patience()),
-            Link::Up => [Some(self.beat_at()), self.dead_at()].into_iter().flatten().min(),
+            Link::Up => [self.beat_at(), self.dead_at()].into_iter().flatten().min(),
             Link::Closed => None,
         };
         match self.closing {
@@ -445,7 +468,7 @@ impl<T> Session<T> {
             Link::Up if self.dead_at().is_some_and(|at| now >= at) => {
                 self.hang_up(now, &format!("no answer for {} ms", self.silence(now).as_millis()));
             }
-            Link::Up if now >= self.beat_at() => self.send_heartbeat(now),
+            Link::Up if self.beat_at().is_some_and(|at| now >= at) => self.send_heartbeat(now),
             _ => {}
         }
     }
@@ -462,9 +485,10 @@ impl<T> Session<T> {
     fn handshake(&mut self, now: Time, sent: Time, frame: &[u8]) -> Result<(), ProtoError> {
         let response = ConnectResponse::decode(frame)?;
         if response.timeout_ms <= 0 || response.session_id == 0 {
+            let expired = self.identity.is_some();
             self.end(false);
             self.hang_up(now, "the session had expired");
-            if self.link != Link::Closed {
+            if expired && self.link != Link::Closed {
                 self.link = Link::Down { retry_at: now };
             }
             return Ok(());
@@ -475,18 +499,18 @@ impl<T> Session<T> {
             return Ok(());
         }
         let resumed = self.identity.as_ref().is_some_and(|identity| identity.id == response.session_id);
-        if !resumed && self.identity.is_some() {
+        if !resumed {
             self.end(true);
+            if self.link == Link::Closed {
+                return Ok(());
+            }
         }
         self.timeout = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
-        // A handshake is answered by way of the leader, for a new session and for one that moves.
-        let mut lease = Lease::new(sent, self.timeout, self.config.lease_margin);
-        if let Some(before) = self.lease().filter(|_| resumed) {
-            lease = *before;
-            lease.prove(sent);
-        }
+        let margin = self.config.lease_margin;
+        // To make a session is a transaction; to resume one proves nothing, since a single server may answer it.
+        let mut lease = self.lease().copied().unwrap_or_else(|| Lease::new(sent, self.timeout, margin));
+        lease.resume(self.timeout, margin);
         self.identity = Some(Identity { id: response.session_id, password: response.password, lease });
-        self.last_proof_sent = sent;
         self.authenticate(now, resumed);
         Ok(())
     }
@@ -514,6 +538,9 @@ impl<T> Session<T> {
             return;
         }
         self.restore_watches(now);
+        if resumed && self.guard != Guard::None {
+            self.prove(now);
+        }
         self.events.push_back(Event::Connected { resumed });
     }
 
@@ -544,22 +571,18 @@ impl<T> Session<T> {
             // Too long for any frame: no server would have taken it.
             return self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
         }
-        let proof = is_proof(request);
+        let proof = is_transaction(request);
         self.last_sent = now;
-        if proof {
-            self.last_proof_sent = now;
-        }
         self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
     }
 
     fn send_heartbeat(&mut self, now: Time) {
-        if self.guarded {
-            self.send(now, &Request::Sync { path: "/".to_owned() }, Purpose::Housekeeping);
-        } else {
-            self.last_sent = now;
-            if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
-                self.ping_sent.get_or_insert(now);
-            }
+        if self.guard != Guard::None {
+            return self.prove(now);
+        }
+        self.last_sent = now;
+        if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
+            self.ping_sent.get_or_insert(now);
         }
     }
 
@@ -609,8 +632,7 @@ impl<T> Session<T> {
                 return Ok(());
             }
         }
-        if matches!(header.err, Code::SESSION_EXPIRED | Code::SESSION_MOVED | Code::CONNECTION_LOSS) {
-            // Only a handshake tells what is true.
+        if is_doubtful(header.err) {
             self.hang_up(now, &format!("it answered {}", header.err));
             return Ok(());
         }
@@ -623,9 +645,9 @@ impl<T> Session<T> {
         if header.zxid > 0 {
             self.last_zxid = header.zxid;
         }
-        // Refusals that the leader alone can give prove the session as well; others may be the follower's own.
-        if let (true, Code::OK | Code::NO_NODE, Some(identity)) = (proof, header.err, &mut self.identity) {
+        if let (true, Some(identity)) = (proof && proves(&result), &mut self.identity) {
             identity.lease.prove(sent);
+            self.last_beat = self.last_beat.max(sent);
         }
         self.answer(now, purpose, result);
         Ok(())
@@ -720,12 +742,11 @@ impl<T> Session<T> {
 
     // Times.
 
-    /// How long one server's connection or handshake may take: all should have their turn before a lease is over. But
-    /// `least` is left to a slow one, as far as the timeout allows.
+    /// How long one server's connection or handshake may take: all should have their turn before a lease is over, but
+    /// `least` is left to a slow one.
     fn share(&self, least: Duration) -> Duration {
-        let third = self.timeout / 3;
         let servers = u32::try_from(self.servers.len().min(3)).unwrap_or(3);
-        (third / servers).max(least.min(third))
+        (self.timeout / 3 / servers).max(least)
     }
 
     fn owed_since(&self) -> Option<Time> {
@@ -746,13 +767,40 @@ impl<T> Session<T> {
         self.owed_since().map(|since| since + self.patience())
     }
 
-    fn beat_at(&self) -> Time {
-        if self.guarded { self.last_proof_sent + self.beat() } else { self.last_sent + self.timeout / 3 }
+    fn beat_at(&self) -> Option<Time> {
+        match self.guard {
+            _ if self.closing.is_some() => None,
+            Guard::None => Some(self.last_sent + self.timeout / 3),
+            Guard::Waiting => Some(self.last_beat + self.timeout / 3),
+            Guard::Holding => Some(self.last_beat + self.beat()),
+        }
     }
 }
 
-/// Whether an answer to this request can only have come by way of the leader.
-fn is_proof(request: &Request) -> bool {
-    use OpCode::{Create, Create2, CreateContainer, Delete, Multi, SetData, Sync};
-    matches!(request.op(), Create | Create2 | CreateContainer | Delete | Multi | SetData | Sync)
+/// Whether this request is a transaction, answered only after a quorum has committed it.
+fn is_transaction(request: &Request) -> bool {
+    use OpCode::{Create, Create2, CreateContainer, Delete, Multi, SetData};
+    matches!(request.op(), Create | Create2 | CreateContainer | Delete | Multi | SetData)
+}
+
+/// Whether the answer to a transaction shows that a quorum has committed it for a living session. "No node" is the leader's
+/// word; other refusals may be a single server's own. Within a multi all are the leader's.
+fn proves(result: &Result<Response, Failure>) -> bool {
+    match result {
+        Ok(Response::Multi(results)) => results
+            .iter()
+            .all(|result| matches!(result, MultiResult::Ok(_) | MultiResult::Err(Code::NO_AUTH | Code::NO_NODE))),
+        Ok(_) => true,
+        Err(failure) => *failure == Failure::Code(Code::NO_NODE),
+    }
+}
+
+/// Whether this answer leaves open what became of the request and of the session: a connection lost is the honest word for
+/// it, and the next handshake tells the rest.
+fn is_doubtful(code: Code) -> bool {
+    use Code as C;
+    matches!(
+        code,
+        C::SESSION_EXPIRED | C::SESSION_MOVED | C::CONNECTION_LOSS | C::OPERATION_TIMEOUT | C::REQUEST_TIMEOUT
+    )
 }

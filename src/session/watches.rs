@@ -54,7 +54,9 @@ impl Watches {
         let Some(entry) = self.entries.get_mut(path) else { return Then::Leave };
         entry.asked = entry.asked.saturating_sub(1);
         entry.set |= set;
-        if !entry.subscribers.is_empty() || entry.asked > 0 {
+        // Where there is no watch, whoever still wants one has to ask again.
+        let wanted = entry.set && !entry.subscribers.is_empty();
+        if wanted || entry.asked > 0 {
             return Then::Leave;
         }
         self.drop_entry(path)
@@ -139,6 +141,14 @@ mod tests {
 
         watches.ask("/a", 1);
         assert_eq!(watches.unsubscribe("/a", 1), Then::Leave);
+        assert_eq!(watches.answered("/a", false), Then::Leave);
+        assert!(watches.entries.is_empty());
+    }
+
+    #[test]
+    fn a_refused_watch_leaves_nothing() {
+        let mut watches = Watches::default();
+        watches.ask("/a", 1);
         assert_eq!(watches.answered("/a", false), Then::Leave);
         assert!(watches.entries.is_empty());
     }

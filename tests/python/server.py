@@ -79,5 +79,7 @@ class ZooKeeper:
 
     @staticmethod
     def _runs(thread: Path) -> bool:
-        state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
-        return state != "T"
+        try:
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+        except FileNotFoundError:
+            return False

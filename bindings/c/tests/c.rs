@@ -163,6 +163,8 @@ impl Under {
             Valgrind => {
                 let mut command = Command::new("valgrind");
                 command.args(["--quiet", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
+                let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c/valgrind.supp");
+                command.arg(format!("--suppressions={}", suppressions.display()));
                 command.arg(match leaks {
                     Leaks::AreErrors => "--leak-check=full",
                     Leaks::AreNatural => "--leak-check=no",
