@@ -141,6 +141,12 @@
 /** Lost for good: its session ended, or its node was removed. Releasing it reports that, and clears it. */
 #define ZKL_LOCK_LOST 4
 
+/** The client's session stands differently: state and previous are ZKL_STATE_*. */
+#define ZKL_EVENT_CLIENT 0
+
+/** A hold stands differently: state and previous are ZKL_LOCK_*. */
+#define ZKL_EVENT_LOCK 1
+
 /**
  * A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
  * next one by itself; what was held is lost.
@@ -179,6 +185,30 @@ typedef struct zkl_participant {
 
 /** Is called with each participant. It must return: no exception, no longjmp. */
 typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
+
+/** Something that happened. All memory is the library's, and valid during the callback. */
+typedef struct zkl_event {
+    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    uint32_t size;
+    /** A ZKL_EVENT_*. */
+    int32_t kind;
+    /** How it stands now. */
+    int32_t state;
+    /** How it stood before. */
+    int32_t previous;
+    /** The lock, or NULL: of a client's event, and where the lock was freed meanwhile. */
+    zkl_lock *lock;
+    /** The lock's path, or NULL. */
+    const char *path;
+    /** The fencing token of the hold, or 0. */
+    int64_t token;
+} zkl_event;
+
+/** Is called with each event. It must return: no exception, no longjmp. */
+typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
+
+/** Is called with user when the library will not use it any more. */
+typedef void (*zkl_user_drop)(void *user);
 
 #ifdef __cplusplus
 extern "C" {
@@ -441,6 +471,19 @@ zkl_status zkl_lock_set_data(zkl_lock *lock, const uint8_t *data, size_t len);
  * Blocks for the session timeout at most; any thread, and cb is called on that thread.
  */
 zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
+
+/**
+ * Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls
+ * come one after the other, in the order in which things happened, on a thread of the library that does nothing else and
+ * holds no lock, so cb may call any function of zklock; while it waits, no other event is delivered in this process.
+ * user_drop, which may be NULL, is called once: when the config and all clients made with it are freed, or the config was
+ * given another callback and those clients are freed, and cb has returned for the last time. With cb NULL there are no
+ * events, and user_drop is called at once.
+ *
+ * Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL, and user is not taken.
+ * Does not block; any thread.
+ */
+zkl_status zkl_config_set_event_callback(zkl_config *config, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -6,6 +6,7 @@ use zklock::{Client, ClientState, PerProcess};
 
 use crate::arg::{self, Output};
 use crate::config::{self, zkl_config};
+use crate::event::LockHandles;
 use crate::guard::{guard, status};
 use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
@@ -33,12 +34,19 @@ const _: () = {
 /// next one by itself; what was held is lost.
 pub struct zkl_client(());
 
+/// What stands behind a client.
+pub struct Session {
+    pub(crate) client: Client,
+    /// For its events.
+    pub(crate) handles: LockHandles,
+}
+
 impl Handle for zkl_client {
-    type Object = Client;
+    type Object = Session;
     const KIND: Kind = Kind::Client;
 
-    fn table() -> &'static Table<Client> {
-        static TABLE: PerProcess<Table<Client>> = PerProcess::new(Table::new);
+    fn table() -> &'static Table<Session> {
+        static TABLE: PerProcess<Table<Session>> = PerProcess::new(Table::new);
         TABLE.get()
     }
 }
@@ -59,8 +67,9 @@ pub unsafe extern "C" fn zkl_client_new(
     status(|| {
         // SAFETY: the caller lends both for the length of the call.
         let (servers, out) = unsafe { (arg::text("servers", servers)?, Output::new("client_out", client_out)?) };
-        let client = Client::connect(servers, &config::copy_of(config)?)?;
-        out.set(handle::insert(client)?);
+        let handles = LockHandles::default();
+        let client = Client::connect(servers, &config::copy_of(config, &handles)?)?;
+        out.set(handle::insert(Session { client, handles })?);
         Ok(())
     })
 }
@@ -73,7 +82,7 @@ pub unsafe extern "C" fn zkl_client_new(
 /// Blocks until the server has confirmed, but no longer than two seconds; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
-    guard(|| handle::free(client, |client| client.close()));
+    guard(|| handle::free(client, |session| session.client.close()));
 }
 
 /// How the client's session stands.
@@ -82,7 +91,7 @@ pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
-    guard(|| Ok(handle::get(client)?.state()? as i32))
+    guard(|| Ok(handle::get(client)?.client.state()? as i32))
 }
 
 /// The id of the client's session, as the servers' logs have it. It may be negative.
@@ -91,5 +100,5 @@ pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
-    guard(|| handle::get(client)?.session_id())
+    guard(|| handle::get(client)?.client.session_id())
 }

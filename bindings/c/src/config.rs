@@ -1,11 +1,12 @@
 //! What a client can be told before it connects.
 
 use std::ffi::c_char;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zklock::{Config, PerProcess, Result};
 
 use crate::arg;
+use crate::event::{Callback, LockHandles, handler};
 use crate::guard::{guard, status};
 use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
@@ -17,12 +18,24 @@ const MAX_AUTH: usize = 64 * 1024;
 /// freed at any time.
 pub struct zkl_config(());
 
+/// What stands behind a config.
+pub struct Settings {
+    config: Config,
+    callback: Option<Arc<Callback>>,
+}
+
+impl Settings {
+    fn new() -> Self {
+        Self { config: Config::new(), callback: None }
+    }
+}
+
 impl Handle for zkl_config {
-    type Object = Mutex<Config>;
+    type Object = Mutex<Settings>;
     const KIND: Kind = Kind::Config;
 
     fn table() -> &'static Table<Self::Object> {
-        static TABLE: PerProcess<Table<Mutex<Config>>> = PerProcess::new(Table::new);
+        static TABLE: PerProcess<Table<Mutex<Settings>>> = PerProcess::new(Table::new);
         TABLE.get()
     }
 }
@@ -33,7 +46,7 @@ impl Handle for zkl_config {
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_new() -> *mut zkl_config {
-    guard(|| handle::insert(Mutex::new(Config::new())))
+    guard(|| handle::insert(Mutex::new(Settings::new())))
 }
 
 /// Frees a config. NULL is allowed. Clients made with it are not concerned.
@@ -96,14 +109,33 @@ pub unsafe extern "C" fn zkl_config_add_auth(
     })
 }
 
-/// The settings for a new client.
-pub(crate) fn copy_of(config: *const zkl_config) -> Result<Config> {
+/// Gives the config a callback, and drops the one it had.
+pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Callback) -> Result<()> {
+    let settings = handle::get(config)?;
+    let before = lock(&settings).callback.replace(Arc::new(callback()));
+    // Not under the lock: it may call the program.
+    drop(before);
+    Ok(())
+}
+
+/// The settings for a new client, whose events go to the callback with the handles of its locks.
+pub(crate) fn copy_of(config: *const zkl_config, handles: &LockHandles) -> Result<Config> {
     if config.is_null() {
         return Ok(Config::new());
     }
-    Ok(handle::get(config)?.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    let settings = handle::get(config)?;
+    let settings = lock(&settings);
+    let mut config = settings.config.clone();
+    if let Some(callback) = &settings.callback {
+        config.set_event_handler(handler(Arc::clone(callback), handles.clone()));
+    }
+    Ok(config)
 }
 
 fn set(config: *const zkl_config, setter: impl FnOnce(&mut Config) -> Result<()>) -> Result<()> {
-    setter(&mut handle::get(config)?.lock().unwrap_or_else(PoisonError::into_inner))
+    setter(&mut lock(&*handle::get(config)?).config)
+}
+
+fn lock(settings: &Mutex<Settings>) -> MutexGuard<'_, Settings> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
 }

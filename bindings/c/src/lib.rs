@@ -14,6 +14,7 @@ mod handle;
 
 pub mod client;
 pub mod config;
+pub mod event;
 pub mod lock;
 pub mod participant;
 pub mod status;

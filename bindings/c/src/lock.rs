@@ -1,11 +1,13 @@
 //! Locks: acquire, release, and what can be asked of a hold.
 
 use std::ffi::c_char;
+use std::ops::Deref;
 
 use zklock::{Lock, LockState, MAX_DATA, PerProcess};
 
 use crate::arg::{self, Output};
 use crate::client::zkl_client;
+use crate::event::LockHandles;
 use crate::guard::{guard, status};
 use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
@@ -32,12 +34,34 @@ const _: () = {
 /// A lock on a path. Threads that share it exclude each other, like those of other processes, and queue fairly.
 pub struct zkl_lock(());
 
+/// What stands behind a lock: the lock, and where events find its handle.
+pub struct Named {
+    lock: Lock,
+    handles: LockHandles,
+}
+
+impl Named {
+    fn close(&self) -> zklock::Result<()> {
+        let closed = self.lock.close();
+        self.handles.remove(self.lock.id());
+        closed
+    }
+}
+
+impl Deref for Named {
+    type Target = Lock;
+
+    fn deref(&self) -> &Lock {
+        &self.lock
+    }
+}
+
 impl Handle for zkl_lock {
-    type Object = Lock;
+    type Object = Named;
     const KIND: Kind = Kind::Lock;
 
-    fn table() -> &'static Table<Lock> {
-        static TABLE: PerProcess<Table<Lock>> = PerProcess::new(Table::new);
+    fn table() -> &'static Table<Named> {
+        static TABLE: PerProcess<Table<Named>> = PerProcess::new(Table::new);
         TABLE.get()
     }
 }
@@ -56,7 +80,12 @@ pub unsafe extern "C" fn zkl_mutex_new(
     status(|| {
         // SAFETY: the caller lends both for the length of the call.
         let (path, out) = unsafe { (arg::text("path", path)?, Output::new("lock_out", lock_out)?) };
-        out.set(handle::insert(handle::get(client)?.mutex(path)?)?);
+        let session = handle::get(client)?;
+        let lock = session.client.mutex(path)?;
+        let (id, handles) = (lock.id(), session.handles.clone());
+        let handle = handle::insert(Named { lock, handles })?;
+        session.handles.add(id, handle);
+        out.set(handle);
         Ok(())
     })
 }

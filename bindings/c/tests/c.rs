@@ -43,6 +43,21 @@ fn misuse_with_sanitizers() {
 }
 
 #[test]
+fn events() {
+    Plain.run("events");
+}
+
+#[test]
+fn events_under_valgrind() {
+    Valgrind.run("events");
+}
+
+#[test]
+fn events_with_sanitizers() {
+    Sanitizers.run("events");
+}
+
+#[test]
 fn fork() {
     Plain.run("fork");
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use zklock::Status;
 
-const SOURCES: [&str; 5] = ["status", "config", "client", "lock", "participant"];
+const SOURCES: [&str; 6] = ["status", "config", "client", "lock", "participant", "event"];
 
 #[test]
 fn the_header_is_up_to_date() {

@@ -1,0 +1,150 @@
+//! Events: how a program hears that its session or a hold stands differently.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zklock::{Event, LockId};
+
+use crate::config::{self, zkl_config};
+use crate::guard::status;
+use crate::lock::zkl_lock;
+use crate::status::zkl_status;
+
+/// The client's session stands differently: state and previous are ZKL_STATE_*.
+pub const ZKL_EVENT_CLIENT: i32 = 0;
+/// A hold stands differently: state and previous are ZKL_LOCK_*.
+pub const ZKL_EVENT_LOCK: i32 = 1;
+
+/// Something that happened. All memory is the library's, and valid during the callback.
+#[repr(C)]
+pub struct zkl_event {
+    /// The library's own size of this struct. New fields are only ever appended: look at them where size covers them.
+    pub size: u32,
+    /// A ZKL_EVENT_*.
+    pub kind: i32,
+    /// How it stands now.
+    pub state: i32,
+    /// How it stood before.
+    pub previous: i32,
+    /// The lock, or NULL: of a client's event, and where the lock was freed meanwhile.
+    pub lock: *mut zkl_lock,
+    /// The lock's path, or NULL.
+    pub path: *const c_char,
+    /// The fencing token of the hold, or 0.
+    pub token: i64,
+}
+
+/// Is called with each event. It must return: no exception, no longjmp.
+pub type zkl_event_cb = Option<unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event)>;
+
+/// Is called with user when the library will not use it any more.
+pub type zkl_user_drop = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
+/// Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls
+/// come one after the other, in the order in which things happened, on a thread of the library that does nothing else and
+/// holds no lock, so cb may call any function of zklock; while it waits, no other event is delivered in this process.
+/// user_drop, which may be NULL, is called once: when the config and all clients made with it are freed, or the config was
+/// given another callback and those clients are freed, and cb has returned for the last time. With cb NULL there are no
+/// events, and user_drop is called at once.
+///
+/// Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL, and user is not taken.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_config_set_event_callback(
+    config: *mut zkl_config,
+    cb: zkl_event_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+) -> zkl_status {
+    status(|| config::set_callback(config, || Callback { cb, user, user_drop }))
+}
+
+/// A program's callback, with what it owns.
+pub(crate) struct Callback {
+    cb: zkl_event_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+}
+
+// SAFETY: the program lends `user` to the library's thread, and is told so; the library does not look at it.
+unsafe impl Send for Callback {}
+// SAFETY: as above; calls come one after the other.
+unsafe impl Sync for Callback {}
+
+impl Drop for Callback {
+    fn drop(&mut self) {
+        if let Some(user_drop) = self.user_drop {
+            // SAFETY: the caller gave a function of this type, for this pointer; nothing calls it a second time.
+            unsafe { user_drop(self.user) };
+        }
+    }
+}
+
+/// The handles of one client's locks, by the numbers that events have.
+#[derive(Clone, Default)]
+pub(crate) struct LockHandles(Arc<Mutex<HashMap<LockId, Ticket>>>);
+
+struct Ticket(*mut zkl_lock);
+
+// SAFETY: a handle is a number, and points nowhere.
+unsafe impl Send for Ticket {}
+
+impl LockHandles {
+    pub(crate) fn add(&self, id: LockId, handle: *mut zkl_lock) {
+        self.lock().insert(id, Ticket(handle));
+    }
+
+    pub(crate) fn remove(&self, id: LockId) {
+        self.lock().remove(&id);
+    }
+
+    fn find(&self, id: LockId) -> *mut zkl_lock {
+        self.lock().get(&id).map_or(ptr::null_mut(), |ticket| ticket.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockId, Ticket>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the Rust API is to call for a client with these handles.
+pub(crate) fn handler(callback: Arc<Callback>, handles: LockHandles) -> impl Fn(&Event) + Send + Sync + 'static {
+    move |event| callback.deliver(event, &handles)
+}
+
+impl Callback {
+    fn deliver(&self, event: &Event, handles: &LockHandles) {
+        let Some(cb) = self.cb else { return };
+        // ZooKeeper allows no NUL in a path.
+        let text = match event {
+            Event::Lock { path, .. } => CString::new(path.as_bytes()).unwrap_or_default(),
+            Event::Client { .. } => CString::default(),
+        };
+        let told = match *event {
+            Event::Client { state, previous } => zkl_event {
+                size: SIZE,
+                kind: ZKL_EVENT_CLIENT,
+                state: state as i32,
+                previous: previous as i32,
+                lock: ptr::null_mut(),
+                path: ptr::null(),
+                token: 0,
+            },
+            Event::Lock { lock, token, state, previous, .. } => zkl_event {
+                size: SIZE,
+                kind: ZKL_EVENT_LOCK,
+                state: state as i32,
+                previous: previous as i32,
+                lock: handles.find(lock),
+                path: text.as_ptr(),
+                token,
+            },
+        };
+        // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
+        unsafe { cb(self.user, &raw const told) };
+    }
+}
+
+const SIZE: u32 = size_of::<zkl_event>() as u32;
