@@ -3,9 +3,9 @@
 //!
 //! What it answers for: a server is always being looked for; a dead one is noticed well inside the session timeout;
 //! replies meet their requests; a request whose connection goes is answered with [`Failure::ConnectionLost`] at once;
-//! watches are set again after a reconnect; the lease is proven by way of the leader while something depends on it; and a
-//! session id that changes is a session that ended, whatever the server says about it (ClickHouse Keeper answers a
-//! reconnect with a new id and no expiry).
+//! watches are set again after a reconnect; the lease is proven by a quorum while something depends on it; and a session id
+//! that changes is a session that ended, whatever the server says about it (ClickHouse Keeper answers a reconnect with a new
+//! id and no expiry).
 
 #![forbid(unsafe_code)]
 
