@@ -12,11 +12,13 @@
     reason = "a rig that cannot do its work must fail the test at once and say where"
 )]
 
+mod ensemble;
 mod port;
 mod proxy;
 mod raw;
 mod zookeeper;
 
+pub use ensemble::Ensemble;
 pub use proxy::{Direction, Proxy, Verdict};
 pub use raw::{Raw, RawStat, flags};
 pub use zookeeper::{Options, ZooKeeper};

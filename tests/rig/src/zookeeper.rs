@@ -32,6 +32,8 @@ pub struct Options {
     container_sweep_ms: u32,
     config_lines: Vec<String>,
     jvm_arguments: Vec<String>,
+    /// The server's number in its ensemble.
+    id: Option<usize>,
 }
 
 impl ZooKeeper {
@@ -73,10 +75,15 @@ impl ZooKeeper {
 
     /// Kills the server if it runs, starts it on the same port and data, and waits until it serves.
     pub fn restart(&self) {
+        self.launch();
+        self.wait_ready();
+    }
+
+    /// Kills the server if it runs and starts it, without waiting: a member of an ensemble needs the others to serve.
+    pub(crate) fn launch(&self) {
         let mut server = self.server();
         server.take();
-        *server = Some(Server::start(&self.directory.0, &self.options.jvm_arguments));
-        self.wait_ready(server.as_mut().unwrap());
+        *server = Some(Server::start(&self.directory.0, &self.options));
     }
 
     /// Freezes the server with SIGSTOP and waits until all its threads stand still. Its connections stay open, silent.
@@ -119,12 +126,18 @@ impl ZooKeeper {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_ready(&self, server: &mut Server) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+    /// What the server says of its part: `standalone`, `leader` or `follower`; `None` where it does not serve.
+    pub(crate) fn mode(&self) -> Option<String> {
         // A server that listens but does not serve yet may never answer the connection: ask again, on a new one.
-        let patience = Duration::from_millis(250);
-        while !ask(self.port(), "srvr", patience).is_ok_and(|answer| answer.contains("Mode:")) {
-            assert!(!server.has_ended(), "ZooKeeper ended while starting; its log ends with:\n{}", self.log());
+        let answer = ask(self.port(), "srvr", Duration::from_millis(250)).ok()?;
+        answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(|mode| mode.trim().to_owned())
+    }
+
+    pub(crate) fn wait_ready(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.mode().is_none() {
+            let ended = self.server().as_mut().is_none_or(Server::has_ended);
+            assert!(!ended, "ZooKeeper ended while starting; its log ends with:\n{}", self.log());
             assert!(Instant::now() < deadline, "ZooKeeper does not serve; its log ends with:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -156,16 +169,31 @@ impl Options {
         self
     }
 
+    /// The server's number in its ensemble, whose members stand in further lines.
+    pub(crate) fn id(mut self, id: usize) -> Self {
+        self.id = Some(id);
+        self
+    }
+
     /// Starts a server and waits until it serves.
-    pub fn start(mut self) -> ZooKeeper {
+    pub fn start(self) -> ZooKeeper {
+        let zookeeper = self.prepare();
+        zookeeper.restart();
+        zookeeper
+    }
+
+    /// Gives a server its port and its directory, without starting it.
+    pub(crate) fn prepare(mut self) -> ZooKeeper {
         let port = Port::reserve();
         let directory = Directory::create();
         fs::write(directory.0.join("zoo.cfg"), self.config(&port, &directory))
             .expect("write the server's configuration");
         self.jvm_arguments.push(format!("-Dznode.container.checkIntervalMs={}", self.container_sweep_ms));
-        let zookeeper = ZooKeeper { server: Mutex::new(None), directory, port, options: self };
-        zookeeper.restart();
-        zookeeper
+        if let Some(id) = self.id {
+            let data = directory.0.join("data");
+            fs::create_dir(&data).and_then(|()| fs::write(data.join("myid"), id.to_string())).expect("write myid");
+        }
+        ZooKeeper { server: Mutex::new(None), directory, port, options: self }
     }
 
     fn config(&self, port: &Port, directory: &Directory) -> String {
@@ -189,7 +217,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tick_ms: 500, container_sweep_ms: 250, config_lines: Vec::new(), jvm_arguments: Vec::new() }
+        Self { tick_ms: 500, container_sweep_ms: 250, config_lines: Vec::new(), jvm_arguments: Vec::new(), id: None }
     }
 }
 
@@ -217,14 +245,15 @@ struct Server {
 }
 
 impl Server {
-    fn start(directory: &Path, jvm_arguments: &[String]) -> Self {
+    fn start(directory: &Path, options: &Options) -> Self {
+        let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
         let mut supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(directory)
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .arg("-Dzookeeper.forceSync=no")
-            .args(jvm_arguments)
-            .args(["-cp", &class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain"])
+            .args(&options.jvm_arguments)
+            .args(["-cp", &class_path(), &format!("org.apache.zookeeper.server.{main}")])
             .arg(directory.join("zoo.cfg"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
