@@ -63,10 +63,19 @@ impl Ensemble {
         leader.unwrap()
     }
 
-    /// Cuts the leader off without its noticing: whatever its followers send or stop sending, it hears nothing.
-    pub fn isolate(&self, leader: usize, isolated: bool) {
+    /// Cuts the leader off without its noticing, before its sync limit is over: whatever its followers send or stop sending, it
+    /// hears nothing.
+    pub fn isolate(&self, leader: usize) {
         for links in &self.links {
-            links[leader].black_hole(isolated);
+            links[leader].black_hole(true);
+        }
+    }
+
+    /// Ends an isolation: the links work again, and the leader hears that those it had are gone.
+    pub fn rejoin(&self, leader: usize) {
+        for links in &self.links {
+            links[leader].cut();
+            links[leader].black_hole(false);
         }
     }
 
