@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from demo import class_path, reserved_port, wait_until_it_serves
+from demo import ask, class_path, reserved_port, wait_until_it_serves
 
 CONFIGURATION = """
 clientPortAddress=127.0.0.1
@@ -20,7 +20,7 @@ minSessionTimeout=400
 maxSessionTimeout=60000
 maxClientCnxns=0
 admin.enableServer=false
-4lw.commands.whitelist=srvr
+4lw.commands.whitelist=srvr,wchs,cons
 """
 JAVA = [
     "java",
@@ -65,6 +65,17 @@ class ZooKeeper:
     ) -> None:
         self.kill()
         self._reservation.__exit__(None, None, None)
+
+    def watches(self) -> int:
+        """How many it keeps, over all sessions."""
+        return int(self._ask("wchs").rpartition(":")[2])
+
+    def sessions(self) -> int:
+        """How many of its connections have one."""
+        return self._ask("cons").count("sid=0x")
+
+    def _ask(self, word: str) -> str:
+        return ask(int(self.address.rpartition(":")[2]), word.encode()).decode()
 
     def freeze(self) -> None:
         """From now on it answers nobody, but its connections stay."""

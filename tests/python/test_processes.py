@@ -193,36 +193,52 @@ def test_a_child_leaves_the_blocks_of_its_parent(server: ZooKeeper, path: str, p
     assert parent.ends() == 0
 
 
+# Says its tokens, and by how many bytes the second half made it grow. What the lock protects is a file that only one can make.
 TAKES_TURNS = """
-import os, sys, zklock
+import os, resource, sys, zklock
 servers, path, marker, rounds = sys.argv[1:]
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+def turns(lock):
+    for turn in range(int(rounds) // 2):
+        with lock:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            tokens[turn] = lock.fencing_token
+            os.unlink(marker)
+    return " ".join(map(str, tokens))
+tokens = [0] * (int(rounds) // 2)
 with zklock.Client(servers) as client:
     lock = client.mutex(path)
     print("ready", flush=True)
     input()
-    for _ in range(int(rounds)):
-        with lock:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-            print(lock.fencing_token, flush=True)
-            os.unlink(marker)
+    print(turns(lock), flush=True)
+    before = resident()
+    print(turns(lock), flush=True)
+    print(resident() - before, flush=True)
 """
 
 
-def test_processes_take_turns(
-    server: ZooKeeper, path: str, tmp_path: Path, witness: Witness, program: Callable[..., Program]
+def test_processes_take_turns_and_leak_nothing(
+    own_server: ZooKeeper, path: str, tmp_path: Path, program: Callable[..., Program]
 ) -> None:
-    rounds = 50
-    workers = [program(TAKES_TURNS, server.address, path, str(tmp_path / "marker"), str(rounds)) for _ in range(4)]
+    rounds = 2500
+    arguments = [own_server.address, path, str(tmp_path / "marker"), str(rounds)]
+    workers = [program(TAKES_TURNS, *arguments) for _ in range(4)]
     for worker in workers:
         assert worker.says() == "ready"
     for worker in workers:
         worker.tell()
-    turns = [Waiter(lambda worker=worker: [int(worker.says(30)) for _ in range(rounds)]) for worker in workers]
-    tokens = [turn.result(45) for turn in turns]
+    turns = [Waiter(lambda worker=worker: " ".join(worker.says(60) for _ in range(2))) for worker in workers]
+    tokens = [[int(token) for token in turn.result(120).split()] for turn in turns]
+    growths = [int(worker.says()) for worker in workers]
     assert [worker.ends() for worker in workers] == [0] * 4
     assert all(own == sorted(own) for own in tokens)
     assert len({token for own in tokens for token in own}) == 4 * rounds
-    assert witness.nodes(path) == []
+    assert all(growth < 1 << 20 for growth in growths), growths
+    with zklock.Client(own_server.address) as client:
+        assert client.mutex(path).participants() == []
+    wait_until(lambda: own_server.sessions() == 0 and own_server.watches() == 0)
 
 
 LEAKS = """

@@ -7,8 +7,9 @@ mod library;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use zklock_rig::ZooKeeper;
+use zklock_rig::{ZooKeeper, wait_until};
 
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
@@ -74,17 +75,20 @@ fn fork_with_sanitizers() {
 
 #[test]
 fn processes_exclude_each_other_and_leak_nothing() {
-    cycle(Plain, 4, 100);
+    let server = ZooKeeper::start();
+    let growths = cycle(Plain, &server, 4, 1250);
+    assert!(growths.iter().all(|&bytes| bytes < 1 << 19), "they grew by {growths:?} bytes");
+    wait_until(Duration::from_secs(10), || server.connection_count() == 0 && server.watch_count() == 0);
 }
 
 #[test]
 fn cycles_under_valgrind() {
-    cycle(Valgrind, 2, 10);
+    cycle(Valgrind, ZooKeeper::shared(), 2, 10);
 }
 
 #[test]
 fn cycles_with_sanitizers() {
-    cycle(Sanitizers, 2, 20);
+    cycle(Sanitizers, ZooKeeper::shared(), 2, 20);
 }
 
 #[test]
@@ -224,12 +228,12 @@ enum Leaks {
     AreNatural,
 }
 
-/// Several processes go through the lock, twice `count` times each.
-fn cycle(under: Under, processes: i64, count: i64) {
+/// Several processes go through the lock, twice `count` times each. By how many bytes each grew the second time.
+fn cycle(under: Under, server: &ZooKeeper, processes: i64, count: i64) -> Vec<i64> {
     let program = under.compile("cycles");
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cycles-{}.shared", under.name()));
     std::fs::write(&file, [0; 16]).unwrap();
-    let address = ZooKeeper::shared().address();
+    let address = server.address();
     let children: Vec<_> = (0..processes)
         .map(|_| {
             let mut command = under.command(&program, Leaks::AreErrors);
@@ -237,11 +241,10 @@ fn cycle(under: Under, processes: i64, count: i64) {
             std::thread::spawn(move || library::output(&mut command))
         })
         .collect();
-    for child in children {
-        child.join().unwrap();
-    }
+    let growths = children.into_iter().map(|child| child.join().unwrap().trim().parse().unwrap()).collect();
     let total = i64::from_ne_bytes(std::fs::read(&file).unwrap()[8..].try_into().unwrap());
     assert_eq!(total, processes * count * 2);
+    growths
 }
 
 /// Compiles and links sources against the header and the library, without a warning.
