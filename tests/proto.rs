@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use zklock::proto::{
     Acl, AddWatchMode, Code, ConnectRequest, ConnectResponse, CreateMode, DEFAULT_FRAME_LIMIT, EventKind, Frames,
-    MultiResult, OpCode, ProtoError, ReplyHeader, Request, Response, Stat, WatchEvent, WatcherType, XID_NOTIFICATION,
-    XID_PING, encode_error,
+    Identity, MultiResult, OpCode, ProtoError, ReplyHeader, Request, Response, Stat, WatchEvent, WatcherType,
+    XID_NOTIFICATION, XID_PING, encode_error,
 };
 
 // Golden bytes: a mistake made alike in encoder and decoder shows only against these.
@@ -584,6 +584,8 @@ fn stat() -> impl Strategy<Value = Stat> {
 }
 
 /// What can be in a multi.
+const WITH_TTL: [CreateMode; 2] = [CreateMode::PersistentWithTtl, CreateMode::PersistentSequentialWithTtl];
+
 fn operation() -> impl Strategy<Value = Request> {
     let plain = select(
         &[
@@ -593,9 +595,10 @@ fn operation() -> impl Strategy<Value = Request> {
             CreateMode::EphemeralSequential,
         ][..],
     );
+    let without_ttl = prop_oneof![plain.clone(), Just(CreateMode::Container)];
     prop_oneof![
         (text(), bytes(), acl(), plain).prop_map(|(path, data, acl, mode)| Request::Create { path, data, acl, mode }),
-        (text(), bytes(), acl(), select(CreateMode::ALL)).prop_map(|(path, data, acl, mode)| Request::Create2 {
+        (text(), bytes(), acl(), without_ttl).prop_map(|(path, data, acl, mode)| Request::Create2 {
             path,
             data,
             acl,
@@ -604,6 +607,8 @@ fn operation() -> impl Strategy<Value = Request> {
         (text(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
         (text(), bytes(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData { path, data, version }),
         (text(), any::<i32>()).prop_map(|(path, version)| Request::Check { path, version }),
+        (text(), bytes(), acl(), select(&WITH_TTL[..]), any::<i64>())
+            .prop_map(|(path, data, acl, mode, ttl_ms)| { Request::CreateTtl { path, data, acl, mode, ttl_ms } }),
     ]
 }
 
@@ -614,8 +619,14 @@ fn request() -> impl Strategy<Value = Request> {
         1 => query.clone().prop_map(|(path, watch)| Request::Exists { path, watch }),
         1 => query.clone().prop_map(|(path, watch)| Request::GetData { path, watch }),
         1 => query.clone().prop_map(|(path, watch)| Request::GetChildren { path, watch }),
-        1 => query.prop_map(|(path, watch)| Request::GetChildren2 { path, watch }),
+        1 => query.clone().prop_map(|(path, watch)| Request::GetChildren2 { path, watch }),
         1 => text().prop_map(|path| Request::Sync { path }),
+        1 => text().prop_map(|path| Request::GetAcl { path }),
+        1 => text().prop_map(|path| Request::CountDescendants { path }),
+        1 => text().prop_map(|prefix| Request::GetEphemerals { prefix }),
+        1 => Just(Request::WhoAmI),
+        1 => (text(), acl(), any::<i32>()).prop_map(|(path, acl, version)| Request::SetAcl { path, acl, version }),
+        1 => vec(read(query), 0..4).prop_map(Request::MultiRead),
         2 => vec(operation(), 0..4).prop_map(Request::Multi),
         1 => (any::<i64>(), texts(), texts(), texts()).prop_map(|(relative_zxid, data, exist, child)| {
             Request::SetWatches { relative_zxid, data, exist, child }
@@ -627,9 +638,18 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         1 => (text(), select(AddWatchMode::ALL)).prop_map(|(path, mode)| Request::AddWatch { path, mode }),
         1 => (text(), select(WatcherType::ALL)).prop_map(|(path, kind)| Request::RemoveWatches { path, kind }),
+        1 => (text(), select(WatcherType::ALL)).prop_map(|(path, kind)| Request::CheckWatches { path, kind }),
         1 => (text(), bytes()).prop_map(|(scheme, auth)| Request::Auth { scheme, auth }),
         1 => Just(Request::Ping),
         1 => Just(Request::CloseSession),
+    ]
+}
+
+/// What a multi of reads can carry.
+fn read(query: impl Strategy<Value = (String, bool)> + Clone) -> impl Strategy<Value = Request> {
+    prop_oneof![
+        query.clone().prop_map(|(path, watch)| Request::GetData { path, watch }),
+        query.prop_map(|(path, watch)| Request::GetChildren { path, watch }),
     ]
 }
 
@@ -640,6 +660,8 @@ fn operation_response() -> impl Strategy<Value = (OpCode, Response)> {
         (text(), stat()).prop_map(|(path, stat)| (OpCode::Create2, Response::Create2 { path, stat })),
         stat().prop_map(|stat| (OpCode::SetData, Response::Stat(stat))),
         Just((OpCode::Delete, Response::Empty)),
+        Just((OpCode::Check, Response::Checked)),
+        (text(), stat()).prop_map(|(path, stat)| (OpCode::CreateTtl, Response::Create2 { path, stat })),
     ]
 }
 
@@ -648,8 +670,19 @@ fn response() -> impl Strategy<Value = (OpCode, Response)> {
         operation_response().prop_map(|(_, response)| MultiResult::Ok(response)),
         any::<i32>().prop_map(|err| MultiResult::Err(Code(err))),
     ];
+    let read = prop_oneof![
+        (bytes(), stat()).prop_map(|(data, stat)| MultiResult::Ok(Response::Data { data, stat })),
+        texts().prop_map(|children| MultiResult::Ok(Response::Children(children))),
+        any::<i32>().prop_map(|err| MultiResult::Err(Code(err))),
+    ];
     prop_oneof![
         4 => operation_response(),
+        1 => (acl(), stat()).prop_map(|(acl, stat)| (OpCode::GetAcl, Response::Acl { acl, stat })),
+        1 => texts().prop_map(|paths| (OpCode::GetEphemerals, Response::Paths(paths))),
+        1 => any::<i32>().prop_map(|count| (OpCode::CountDescendants, Response::Count(count))),
+        1 => vec((text(), text()).prop_map(|(scheme, id)| Identity { scheme, id }), 0..4)
+            .prop_map(|identities| (OpCode::WhoAmI, Response::Identities(identities))),
+        2 => vec(read, 0..4).prop_map(|results| (OpCode::MultiRead, Response::Multi(results))),
         1 => (bytes(), stat()).prop_map(|(data, stat)| (OpCode::GetData, Response::Data { data, stat })),
         1 => texts().prop_map(|children| (OpCode::GetChildren, Response::Children(children))),
         1 => (texts(), stat())

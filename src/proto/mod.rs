@@ -28,8 +28,8 @@ pub use error::ProtoError;
 pub use event::{EventKind, WatchEvent};
 pub use frame::{DEFAULT_FRAME_LIMIT, Frames};
 pub use record::{Acl, ConnectRequest, ConnectResponse, Stat};
-pub use request::{AddWatchMode, CreateMode, OpCode, Request, WatcherType};
-pub use response::{MultiResult, ReplyHeader, Response, encode_error};
+pub use request::{AddWatchMode, CreateMode, OpCode, Request, RequestHeader, WatcherType};
+pub use response::{Identity, MultiResult, ReplyHeader, Response, encode_error};
 
 /// The xid of a frame the server sends unasked: a watch fired.
 pub const XID_NOTIFICATION: i32 = -1;

@@ -33,6 +33,20 @@ pub enum Request {
         /// What kind of node.
         mode: CreateMode,
     },
+    /// Create a node that the server deletes once it has had no children and no changes for a time; the reply is its path and
+    /// stat.
+    CreateTtl {
+        /// The node, without the suffix a sequential mode appends.
+        path: String,
+        /// Its data.
+        data: Vec<u8>,
+        /// Its access list.
+        acl: Vec<Acl>,
+        /// What kind of node: one of the two with a time to live.
+        mode: CreateMode,
+        /// The time, in milliseconds.
+        ttl_ms: i64,
+    },
     /// Delete a node without children.
     Delete {
         /// The node.
@@ -63,6 +77,20 @@ pub enum Request {
         /// The version it must have; -1 for any.
         version: i32,
     },
+    /// Ask for a node's access list and stat.
+    GetAcl {
+        /// The node.
+        path: String,
+    },
+    /// Replace a node's access list.
+    SetAcl {
+        /// The node.
+        path: String,
+        /// The new list.
+        acl: Vec<Acl>,
+        /// The version the list must have; -1 for any.
+        version: i32,
+    },
     /// Ask for the names of a node's children.
     GetChildren {
         /// The node.
@@ -77,6 +105,18 @@ pub enum Request {
         /// Whether to watch its children and deletion.
         watch: bool,
     },
+    /// Ask how many nodes there are below a node.
+    CountDescendants {
+        /// The node.
+        path: String,
+    },
+    /// Ask for the paths of the session's ephemeral nodes.
+    GetEphemerals {
+        /// What the paths must begin with.
+        prefix: String,
+    },
+    /// Ask for the identities of the session.
+    WhoAmI,
     /// Let the server catch up with the leader before it answers.
     Sync {
         /// A node; the reply echoes it.
@@ -89,8 +129,10 @@ pub enum Request {
         /// The version it must have; -1 for any.
         version: i32,
     },
-    /// Do all of these or none. Only `Create`, `Create2`, `Delete`, `SetData` and `Check` can be in it.
+    /// Do all of these or none. Only the creates, `Delete`, `SetData` and `Check` can be in it.
     Multi(Vec<Self>),
+    /// Several reads at one moment. Only `GetData` and `GetChildren` can be in it.
+    MultiRead(Vec<Self>),
     /// Register watches again on a new connection; what changed meanwhile fires at once.
     SetWatches {
         /// The newest transaction the client has seen.
@@ -124,6 +166,13 @@ pub enum Request {
         /// How far the watch reaches.
         mode: AddWatchMode,
     },
+    /// Ask whether this connection has such watches on a node.
+    CheckWatches {
+        /// The node.
+        path: String,
+        /// Which watches.
+        kind: WatcherType,
+    },
     /// Remove this connection's watches from a node.
     RemoveWatches {
         /// The node.
@@ -144,6 +193,24 @@ pub enum Request {
     CloseSession,
 }
 
+/// What every frame from the client starts with, once the session is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// The client's number for the request, or one of the `XID_` constants; the reply repeats it.
+    pub xid: i32,
+    /// What kind of request follows: an [`OpCode`], unless the client knows more of them.
+    pub op: i32,
+}
+
+impl RequestHeader {
+    /// Reads the front of a frame's body, and returns what is behind it.
+    pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), ProtoError> {
+        let mut r = Reader::new(body);
+        let header = Self { xid: r.i32("request xid")?, op: r.i32("request type")? };
+        Ok((header, r.rest()))
+    }
+}
+
 wire_enum! {
     /// What kind of request follows its header.
     "request type" OpCode {
@@ -157,6 +224,10 @@ wire_enum! {
         GetData = 4,
         /// Replace a node's data.
         SetData = 5,
+        /// Ask for a node's access list.
+        GetAcl = 6,
+        /// Replace a node's access list.
+        SetAcl = 7,
         /// Ask for a node's children.
         GetChildren = 8,
         /// Catch up with the leader.
@@ -171,20 +242,30 @@ wire_enum! {
         Multi = 14,
         /// Create a node, and reply with its path and stat.
         Create2 = 15,
-        /// Ask whether there is a watch; no [`Request`] is made for it so far.
+        /// Ask whether there is a watch.
         CheckWatches = 17,
         /// Remove watches.
         RemoveWatches = 18,
         /// Create a container node, and reply with its path and stat.
         CreateContainer = 19,
+        /// Create a node with a time to live, and reply with its path and stat.
+        CreateTtl = 21,
+        /// Several reads at once.
+        MultiRead = 22,
         /// Add an identity to the session.
         Auth = 100,
         /// Register watches again.
         SetWatches = 101,
+        /// Ask for the session's ephemeral nodes.
+        GetEphemerals = 103,
+        /// Ask how many nodes there are below a node.
+        CountDescendants = 104,
         /// Register watches again, persistent ones too.
         SetWatches2 = 105,
         /// Register a persistent watch.
         AddWatch = 106,
+        /// Ask for the session's identities.
+        WhoAmI = 107,
         /// End the session.
         CloseSession = -11,
     }
@@ -203,6 +284,10 @@ wire_enum! {
         EphemeralSequential = 3,
         /// One that the server deletes some time after its last child is gone.
         Container = 4,
+        /// One that the server deletes some time after its last change, when it has no children.
+        PersistentWithTtl = 5,
+        /// The same, its name ending in a number the server counts up.
+        PersistentSequentialWithTtl = 6,
     }
 }
 
@@ -237,18 +322,26 @@ impl Request {
             }
             Self::Create { .. } => OpCode::Create,
             Self::Create2 { .. } => OpCode::Create2,
+            Self::CreateTtl { .. } => OpCode::CreateTtl,
             Self::Delete { .. } => OpCode::Delete,
             Self::Exists { .. } => OpCode::Exists,
             Self::GetData { .. } => OpCode::GetData,
             Self::SetData { .. } => OpCode::SetData,
+            Self::GetAcl { .. } => OpCode::GetAcl,
+            Self::SetAcl { .. } => OpCode::SetAcl,
             Self::GetChildren { .. } => OpCode::GetChildren,
             Self::GetChildren2 { .. } => OpCode::GetChildren2,
+            Self::CountDescendants { .. } => OpCode::CountDescendants,
+            Self::GetEphemerals { .. } => OpCode::GetEphemerals,
+            Self::WhoAmI => OpCode::WhoAmI,
             Self::Sync { .. } => OpCode::Sync,
             Self::Check { .. } => OpCode::Check,
             Self::Multi(_) => OpCode::Multi,
+            Self::MultiRead(_) => OpCode::MultiRead,
             Self::SetWatches { .. } => OpCode::SetWatches,
             Self::SetWatches2 { .. } => OpCode::SetWatches2,
             Self::AddWatch { .. } => OpCode::AddWatch,
+            Self::CheckWatches { .. } => OpCode::CheckWatches,
             Self::RemoveWatches { .. } => OpCode::RemoveWatches,
             Self::Auth { .. } => OpCode::Auth,
             Self::Ping => OpCode::Ping,
@@ -269,12 +362,16 @@ impl Request {
 
     /// Reads the body of a frame: the xid and the request.
     pub fn decode(body: &[u8]) -> Result<(i32, Self), ProtoError> {
+        let (RequestHeader { xid, op }, rest) = RequestHeader::decode(body)?;
+        Ok((xid, Self::decode_as(op.try_into()?, rest)?))
+    }
+
+    /// Reads what follows the [`RequestHeader`], as a request of type `op`.
+    pub fn decode_as(op: OpCode, body: &[u8]) -> Result<Self, ProtoError> {
         let mut r = Reader::new(body);
-        let xid = r.i32("request xid")?;
-        let op = r.choice("request type")?;
         let request = Self::read(op, &mut r)?;
         r.finish("request")?;
-        Ok((xid, request))
+        Ok(request)
     }
 
     fn write(&self, w: &mut Writer<'_>) -> Result<(), ProtoError> {
@@ -284,6 +381,18 @@ impl Request {
                 w.buffer(data);
                 w.vector(acl, |w, entry| entry.write(w));
                 w.i32(mode.to_wire());
+            }
+            Self::CreateTtl { path, data, acl, mode, ttl_ms } => {
+                w.string(path);
+                w.buffer(data);
+                w.vector(acl, |w, entry| entry.write(w));
+                w.i32(mode.to_wire());
+                w.i64(*ttl_ms);
+            }
+            Self::SetAcl { path, acl, version } => {
+                w.string(path);
+                w.vector(acl, |w, entry| entry.write(w));
+                w.i32(*version);
             }
             Self::Delete { path, version } | Self::Check { path, version } => {
                 w.string(path);
@@ -301,8 +410,10 @@ impl Request {
                 w.buffer(data);
                 w.i32(*version);
             }
-            Self::Sync { path } => w.string(path),
-            Self::Multi(requests) => return write_multi(requests, w),
+            Self::Sync { path } | Self::GetAcl { path } | Self::CountDescendants { path } => w.string(path),
+            Self::GetEphemerals { prefix } => w.string(prefix),
+            Self::Multi(requests) => return write_multi(requests, fits_multi, w),
+            Self::MultiRead(requests) => return write_multi(requests, fits_multi_read, w),
             Self::SetWatches { relative_zxid, data, exist, child } => {
                 w.i64(*relative_zxid);
                 for paths in [data, exist, child] {
@@ -319,7 +430,7 @@ impl Request {
                 w.string(path);
                 w.i32(mode.to_wire());
             }
-            Self::RemoveWatches { path, kind } => {
+            Self::CheckWatches { path, kind } | Self::RemoveWatches { path, kind } => {
                 w.string(path);
                 w.i32(kind.to_wire());
             }
@@ -328,14 +439,14 @@ impl Request {
                 w.string(scheme);
                 w.buffer(auth);
             }
-            Self::Ping | Self::CloseSession => {}
+            Self::WhoAmI | Self::Ping | Self::CloseSession => {}
         }
         Ok(())
     }
 
     fn read(op: OpCode, r: &mut Reader<'_>) -> Result<Self, ProtoError> {
         Ok(match op {
-            OpCode::Create | OpCode::Create2 | OpCode::CreateContainer => read_create(op, r)?,
+            OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => read_create(op, r)?,
             OpCode::Delete => Self::Delete { path: r.string("delete path")?, version: r.i32("delete version")? },
             OpCode::Exists => Self::Exists { path: r.string("exists path")?, watch: r.bool("exists watch")? },
             OpCode::GetData => Self::GetData { path: r.string("getData path")?, watch: r.bool("getData watch")? },
@@ -352,7 +463,17 @@ impl Request {
             }
             OpCode::Sync => Self::Sync { path: r.string("sync path")? },
             OpCode::Check => Self::Check { path: r.string("check path")?, version: r.i32("check version")? },
-            OpCode::Multi => Self::Multi(read_multi(r)?),
+            OpCode::Multi => Self::Multi(read_multi(fits_multi, r)?),
+            OpCode::MultiRead => Self::MultiRead(read_multi(fits_multi_read, r)?),
+            OpCode::GetAcl => Self::GetAcl { path: r.string("getACL path")? },
+            OpCode::SetAcl => Self::SetAcl {
+                path: r.string("setACL path")?,
+                acl: r.vector("setACL acl", Acl::MIN_BYTES, Acl::read)?,
+                version: r.i32("setACL version")?,
+            },
+            OpCode::CountDescendants => Self::CountDescendants { path: r.string("getAllChildrenNumber path")? },
+            OpCode::GetEphemerals => Self::GetEphemerals { prefix: r.string("getEphemerals prefix")? },
+            OpCode::WhoAmI => Self::WhoAmI,
             OpCode::SetWatches => Self::SetWatches {
                 relative_zxid: r.i64("setWatches zxid")?,
                 data: r.strings("setWatches data paths")?,
@@ -375,7 +496,7 @@ impl Request {
             OpCode::Ping => Self::Ping,
             OpCode::CloseSession => Self::CloseSession,
             OpCode::CheckWatches => {
-                return Err(ProtoError::Unknown { what: "request type", value: op.to_wire() });
+                Self::CheckWatches { path: r.string("checkWatches path")?, kind: r.choice("checkWatches type")? }
             }
         })
     }
@@ -408,10 +529,10 @@ impl MultiHeader {
     }
 }
 
-fn write_multi(requests: &[Request], w: &mut Writer<'_>) -> Result<(), ProtoError> {
+fn write_multi(requests: &[Request], fits: fn(OpCode) -> bool, w: &mut Writer<'_>) -> Result<(), ProtoError> {
     for request in requests {
         let op = request.op();
-        if !fits_multi(op) {
+        if !fits(op) {
             return Err(ProtoError::NotInMulti { op });
         }
         MultiHeader { kind: op.to_wire(), done: false, err: -1 }.write(w);
@@ -421,7 +542,7 @@ fn write_multi(requests: &[Request], w: &mut Writer<'_>) -> Result<(), ProtoErro
     Ok(())
 }
 
-fn read_multi(r: &mut Reader<'_>) -> Result<Vec<Request>, ProtoError> {
+fn read_multi(fits: fn(OpCode) -> bool, r: &mut Reader<'_>) -> Result<Vec<Request>, ProtoError> {
     let mut requests = Vec::new();
     loop {
         let header = MultiHeader::read(r)?;
@@ -429,7 +550,7 @@ fn read_multi(r: &mut Reader<'_>) -> Result<Vec<Request>, ProtoError> {
             return Ok(requests);
         }
         let op = OpCode::try_from(header.kind)?;
-        if !fits_multi(op) {
+        if !fits(op) {
             return Err(ProtoError::NotInMulti { op });
         }
         requests.push(Request::read(op, r)?);
@@ -442,8 +563,19 @@ fn read_multi(r: &mut Reader<'_>) -> Result<Vec<Request>, ProtoError> {
 pub(super) const fn fits_multi(op: OpCode) -> bool {
     matches!(
         op,
-        OpCode::Create | OpCode::Create2 | OpCode::CreateContainer | OpCode::Delete | OpCode::SetData | OpCode::Check
+        OpCode::Create
+            | OpCode::Create2
+            | OpCode::CreateContainer
+            | OpCode::CreateTtl
+            | OpCode::Delete
+            | OpCode::SetData
+            | OpCode::Check
     )
+}
+
+/// Whether an operation can be part of a multi of reads.
+pub(super) const fn fits_multi_read(op: OpCode) -> bool {
+    matches!(op, OpCode::GetData | OpCode::GetChildren)
 }
 
 fn read_create(op: OpCode, r: &mut Reader<'_>) -> Result<Request, ProtoError> {
@@ -451,12 +583,18 @@ fn read_create(op: OpCode, r: &mut Reader<'_>) -> Result<Request, ProtoError> {
     let data = r.buffer("create data")?;
     let acl = r.vector("create acl", Acl::MIN_BYTES, Acl::read)?;
     let mode: CreateMode = r.choice("create flags")?;
-    // The opcode and the flags both say whether it is a container, and a server believes now one, now the other.
-    if (op == OpCode::CreateContainer) != (mode == CreateMode::Container) {
+    // The opcode and the flags both say what kind it is, and a server believes now one, now the other.
+    let fits = match mode {
+        CreateMode::Container => op == OpCode::CreateContainer,
+        CreateMode::PersistentWithTtl | CreateMode::PersistentSequentialWithTtl => op == OpCode::CreateTtl,
+        _ => matches!(op, OpCode::Create | OpCode::Create2),
+    };
+    if !fits {
         return Err(ProtoError::Unknown { what: "create flags for this request type", value: mode.to_wire() });
     }
     Ok(match op {
         OpCode::Create => Request::Create { path, data, acl, mode },
+        OpCode::CreateTtl => Request::CreateTtl { path, data, acl, mode, ttl_ms: r.i64("create ttl")? },
         _ => Request::Create2 { path, data, acl, mode },
     })
 }

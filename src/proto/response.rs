@@ -1,8 +1,8 @@
 //! What a server answers.
 
 use super::codec::{Reader, Writer, frame, try_frame};
-use super::request::{MultiHeader, fits_multi};
-use super::{Code, OpCode, ProtoError, Stat};
+use super::request::{MultiHeader, fits_multi, fits_multi_read};
+use super::{Acl, Code, OpCode, ProtoError, Stat};
 
 /// What every frame from the server starts with, once the session is set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,16 +35,18 @@ impl ReplyHeader {
 pub enum Response {
     /// Nothing but success.
     Empty,
+    /// To a check, which is part of a multi: the version is the one asked for.
+    Checked,
     /// To create, the node's actual path; to sync, the path it was sent.
     Path(String),
-    /// To create2 and createContainer.
+    /// To create2, createContainer and createTTL.
     Create2 {
         /// The node's actual path.
         path: String,
         /// Its stat.
         stat: Stat,
     },
-    /// To exists and setData.
+    /// To exists, setData and setACL.
     Stat(Stat),
     /// To getData.
     Data {
@@ -53,8 +55,21 @@ pub enum Response {
         /// Its stat.
         stat: Stat,
     },
+    /// To getACL.
+    Acl {
+        /// The node's access list.
+        acl: Vec<Acl>,
+        /// Its stat.
+        stat: Stat,
+    },
     /// To getChildren: names, not paths.
     Children(Vec<String>),
+    /// To getEphemerals.
+    Paths(Vec<String>),
+    /// To getAllChildrenNumber.
+    Count(i32),
+    /// To whoAmI.
+    Identities(Vec<Identity>),
     /// To getChildren2.
     Children2 {
         /// The children's names, not paths.
@@ -64,14 +79,29 @@ pub enum Response {
     },
     /// To multi, one result for each operation.
     ///
-    /// A multi that failed has only errors in it, while the header of its reply says success.
+    /// A multi that failed has only errors in it, while the header of its reply says success. In a multi of reads each
+    /// succeeds or fails for itself.
     Multi(Vec<MultiResult>),
+}
+
+/// Who a session is taken for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// How `id` is to be understood, such as `ip` or `digest`.
+    pub scheme: String,
+    /// Who it is; of credentials the part that is no secret.
+    pub id: String,
+}
+
+impl Identity {
+    /// Fewest bytes one takes: two empty strings.
+    const MIN_BYTES: usize = 8;
 }
 
 /// How one operation of a multi went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiResult {
-    /// It was done: `Path`, `Create2`, `Stat`, or `Empty` for delete and check.
+    /// It was done: `Path`, `Create2`, `Stat`, `Checked`, or `Empty` for a delete; of reads `Data` and `Children`.
     Ok(Response),
     /// It was not done: the operation at fault has the reason, those before it [`Code::OK`], those after it
     /// [`Code::RUNTIME_INCONSISTENCY`].
@@ -100,18 +130,27 @@ impl Response {
     fn read(op: OpCode, r: &mut Reader<'_>) -> Result<Self, ProtoError> {
         Ok(match op {
             OpCode::Create | OpCode::Sync => Self::Path(r.string("reply path")?),
-            OpCode::Create2 | OpCode::CreateContainer => {
+            OpCode::Create2 | OpCode::CreateContainer | OpCode::CreateTtl => {
                 Self::Create2 { path: r.string("reply path")?, stat: Stat::read(r)? }
             }
-            OpCode::Exists | OpCode::SetData => Self::Stat(Stat::read(r)?),
+            OpCode::Exists | OpCode::SetData | OpCode::SetAcl => Self::Stat(Stat::read(r)?),
             OpCode::GetData => Self::Data { data: r.buffer("reply data")?, stat: Stat::read(r)? },
             OpCode::GetChildren => Self::Children(r.strings("reply children")?),
             OpCode::GetChildren2 => Self::Children2 { children: r.strings("reply children")?, stat: Stat::read(r)? },
-            OpCode::Multi => Self::Multi(read_multi(r)?),
+            OpCode::GetAcl => {
+                Self::Acl { acl: r.vector("reply acl", Acl::MIN_BYTES, Acl::read)?, stat: Stat::read(r)? }
+            }
+            OpCode::GetEphemerals => Self::Paths(r.strings("reply paths")?),
+            OpCode::CountDescendants => Self::Count(r.i32("reply count")?),
+            OpCode::WhoAmI => Self::Identities(r.vector("reply identities", Identity::MIN_BYTES, |r| {
+                Ok(Identity { scheme: r.string("identity scheme")?, id: r.string("identity id")? })
+            })?),
+            OpCode::Multi => Self::Multi(read_multi(fits_multi, r)?),
+            OpCode::MultiRead => Self::Multi(read_multi(fits_multi_read, r)?),
             OpCode::AddWatch => read_add_watch(r)?,
+            OpCode::Check => Self::Checked,
             OpCode::Delete
             | OpCode::Ping
-            | OpCode::Check
             | OpCode::CheckWatches
             | OpCode::RemoveWatches
             | OpCode::Auth
@@ -123,7 +162,7 @@ impl Response {
 
     fn write(&self, w: &mut Writer<'_>) -> Result<(), ProtoError> {
         match self {
-            Self::Empty => {}
+            Self::Empty | Self::Checked => {}
             Self::Path(path) => w.string(path),
             Self::Create2 { path, stat } => {
                 w.string(path);
@@ -134,7 +173,16 @@ impl Response {
                 w.buffer(data);
                 stat.write(w);
             }
-            Self::Children(children) => w.strings(children),
+            Self::Acl { acl, stat } => {
+                w.vector(acl, |w, entry| entry.write(w));
+                stat.write(w);
+            }
+            Self::Children(names) | Self::Paths(names) => w.strings(names),
+            Self::Count(count) => w.i32(*count),
+            Self::Identities(identities) => w.vector(identities, |w, identity| {
+                w.string(&identity.scheme);
+                w.string(&identity.id);
+            }),
             Self::Children2 { children, stat } => {
                 w.strings(children);
                 stat.write(w);
@@ -144,16 +192,20 @@ impl Response {
         Ok(())
     }
 
-    /// The type a multi reply gives it. `Empty` goes as a delete, though it may answer a check: clients know
-    /// what they asked for.
+    /// The type a multi reply gives it.
     const fn multi_type(&self) -> Result<OpCode, ProtoError> {
         let response = match self {
             Self::Empty => return Ok(OpCode::Delete),
+            Self::Checked => return Ok(OpCode::Check),
             Self::Path(_) => return Ok(OpCode::Create),
             Self::Create2 { .. } => return Ok(OpCode::Create2),
             Self::Stat(_) => return Ok(OpCode::SetData),
-            Self::Data { .. } => "Data",
-            Self::Children(_) => "Children",
+            Self::Data { .. } => return Ok(OpCode::GetData),
+            Self::Children(_) => return Ok(OpCode::GetChildren),
+            Self::Acl { .. } => "Acl",
+            Self::Paths(_) => "Paths",
+            Self::Count(_) => "Count",
+            Self::Identities(_) => "Identities",
             Self::Children2 { .. } => "Children2",
             Self::Multi(_) => "Multi",
         };
@@ -195,23 +247,23 @@ fn write_multi(results: &[MultiResult], w: &mut Writer<'_>) -> Result<(), ProtoE
     Ok(())
 }
 
-fn read_multi(r: &mut Reader<'_>) -> Result<Vec<MultiResult>, ProtoError> {
+fn read_multi(fits: fn(OpCode) -> bool, r: &mut Reader<'_>) -> Result<Vec<MultiResult>, ProtoError> {
     let mut results = Vec::new();
     loop {
         let header = MultiHeader::read(r)?;
         if header.done {
             return Ok(results);
         }
-        results.push(read_multi_result(header.kind, r)?);
+        results.push(read_multi_result(header.kind, fits, r)?);
     }
 }
 
-fn read_multi_result(kind: i32, r: &mut Reader<'_>) -> Result<MultiResult, ProtoError> {
+fn read_multi_result(kind: i32, fits: fn(OpCode) -> bool, r: &mut Reader<'_>) -> Result<MultiResult, ProtoError> {
     if kind == MultiHeader::ERROR {
         return Ok(MultiResult::Err(Code(r.i32("multi result err")?)));
     }
     let op = OpCode::try_from(kind)?;
-    if !fits_multi(op) {
+    if !fits(op) {
         return Err(ProtoError::NotInMulti { op });
     }
     Response::read(op, r).map(MultiResult::Ok)
