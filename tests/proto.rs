@@ -288,8 +288,8 @@ fn a_container_has_its_own_opcode() {
 
 #[test]
 fn an_add_watch_reply_may_repeat_its_code() {
-    assert_eq!(Response::decode(OpCode::AddWatch, &[]), Ok(Response::Empty));
-    assert_eq!(Response::decode(OpCode::AddWatch, &[0; 4]), Ok(Response::Empty));
+    assert_eq!(Response::decode(OpCode::AddWatch, &[]), Ok(Response::WatchAdded));
+    assert_eq!(Response::decode(OpCode::AddWatch, &[0; 4]), Ok(Response::WatchAdded));
     assert!(Response::decode(OpCode::AddWatch, &[1; 4]).is_err());
     assert!(Response::decode(OpCode::AddWatch, &[0; 5]).is_err());
 }

@@ -49,6 +49,11 @@ impl Frames {
         Ok(Some(body))
     }
 
+    /// The four bytes that come next, whatever they mean: a server may be spoken to in words of four letters.
+    pub fn peek(&self) -> Option<[u8; LENGTH_BYTES]> {
+        self.buffer.get(self.start..).and_then(<[u8]>::first_chunk).copied()
+    }
+
     /// Forgets everything: the next push begins a new stream.
     pub fn clear(&mut self) {
         self.buffer.clear();

@@ -37,6 +37,8 @@ pub enum Response {
     Empty,
     /// To a check, which is part of a multi: the version is the one asked for.
     Checked,
+    /// To addWatch. Servers put a code behind the header that has said the same already; it is always 0.
+    WatchAdded,
     /// To create, the node's actual path; to sync, the path it was sent.
     Path(String),
     /// To create2, createContainer and createTTL.
@@ -163,6 +165,7 @@ impl Response {
     fn write(&self, w: &mut Writer<'_>) -> Result<(), ProtoError> {
         match self {
             Self::Empty | Self::Checked => {}
+            Self::WatchAdded => w.i32(Code::OK.0),
             Self::Path(path) => w.string(path),
             Self::Create2 { path, stat } => {
                 w.string(path);
@@ -200,6 +203,7 @@ impl Response {
             Self::Path(_) => return Ok(OpCode::Create),
             Self::Create2 { .. } => return Ok(OpCode::Create2),
             Self::Stat(_) => return Ok(OpCode::SetData),
+            Self::WatchAdded => "WatchAdded",
             Self::Data { .. } => return Ok(OpCode::GetData),
             Self::Children(_) => return Ok(OpCode::GetChildren),
             Self::Acl { .. } => "Acl",
@@ -218,13 +222,13 @@ pub fn encode_error(xid: i32, zxid: i64, err: Code, out: &mut Vec<u8>) {
     frame(out, |w| ReplyHeader { xid, zxid, err }.write(w));
 }
 
-/// Servers put a code behind the header that has said the same already. It is always 0; without it, fine too.
+/// Without the code, fine too.
 fn read_add_watch(r: &mut Reader<'_>) -> Result<Response, ProtoError> {
     if r.is_empty() {
-        return Ok(Response::Empty);
+        return Ok(Response::WatchAdded);
     }
     match Code(r.i32("addWatch reply err")?) {
-        Code::OK => Ok(Response::Empty),
+        Code::OK => Ok(Response::WatchAdded),
         Code(value) => Err(ProtoError::Unknown { what: "addWatch reply err", value }),
     }
 }
