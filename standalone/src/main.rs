@@ -10,13 +10,13 @@ use clap::Parser;
 use zklock_standalone::{Server, Settings};
 
 /// An in-memory ZooKeeper server for first steps and unit tests. It keeps nothing on disk, is alone, and forgets everything
-/// when it ends: production runs on a real ensemble.
+/// when it ends, which is when it gets SIGINT or SIGTERM: production runs on a real ensemble.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where to listen; with port 0 on a free one, which is then printed.
-    #[arg(default_value = "127.0.0.1:2181")]
-    address: SocketAddr,
+    /// Where to listen; with port 0 on a free one. The address is printed when it listens.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2181")]
+    listen: SocketAddr,
     /// The unit of time in milliseconds: session timeouts are from 2 to 20 of them.
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     tick: u64,
@@ -32,14 +32,14 @@ fn main() -> ExitCode {
         sweep: Duration::from_millis(arguments.container_sweep),
         ..Settings::default()
     };
-    let server = match Server::bind(arguments.address, settings) {
+    let server = match Server::bind(arguments.listen, settings) {
         Ok(server) => server,
         Err(cause) => {
-            eprintln!("zklock-standalone: cannot listen on {}: {cause}", arguments.address);
+            eprintln!("zklock-standalone: cannot listen on {}: {cause}", arguments.listen);
             return ExitCode::FAILURE;
         }
     };
-    // Whoever started it may wait for this line, or may have closed the pipe.
+    // Whoever started it may wait for this line, or may not care and have closed the pipe.
     let _ = writeln!(std::io::stdout(), "{}", server.address());
     loop {
         thread::park();
