@@ -1,11 +1,11 @@
 //! A client: one ZooKeeper session, shared by any number of locks and threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::engine::{CLOSE_LIMIT, Engine};
 use crate::error::{Result, Status};
 use crate::lock::Lock;
 use crate::path;
@@ -62,10 +62,28 @@ impl Client {
         self.session.shell.ask(|engine, _| engine.session_id())
     }
 
+    /// The client, for those who do not want to keep it.
+    pub fn downgrade(&self) -> WeakClient {
+        WeakClient { session: Arc::downgrade(&self.session) }
+    }
+
     /// Wakes all waiters with CLOSED and ends the session, and with it every hold. Waits for the server's confirmation, but
     /// two seconds at most. Later calls on the client and its locks give CLOSED.
     pub fn close(&self) -> Result<()> {
         self.session.close()
+    }
+}
+
+/// A client that lives as long as others use it.
+#[derive(Clone)]
+pub struct WeakClient {
+    session: Weak<OpenSession>,
+}
+
+impl WeakClient {
+    /// The client, if anybody still uses it.
+    pub fn upgrade(&self) -> Option<Client> {
+        self.session.upgrade().map(|session| Client { session })
     }
 }
 
@@ -99,8 +117,9 @@ impl OpenSession {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        let patience = now() + CLOSE_LIMIT;
         let closed = self.shell.call(None, |engine, now| engine.close(now)).and_then(|call| call.wait());
-        self.shell.stop();
+        self.shell.stop(patience);
         closed.map(drop)
     }
 }

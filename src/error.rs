@@ -123,7 +123,9 @@ impl Error {
             Code::UNIMPLEMENTED => Status::Unsupported,
             _ => Status::Server,
         };
-        Self::new(status, format!("{doing}: the server answered {code}"))
+        // The server's word for it, and our own where a frame would be, or is, too long.
+        let hint = if code == Code::MARSHALLING_ERROR { ", or it was too long for one frame" } else { "" };
+        Self::new(status, format!("{doing}: the server answered {code}{hint}"))
     }
 
     /// The status, for programs.

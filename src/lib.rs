@@ -32,12 +32,12 @@ mod runtime;
 pub mod session;
 mod time;
 
-pub use client::{Client, Connecting};
+pub use client::{Client, Connecting, WeakClient};
 pub use config::Config;
 pub use engine::{Event, LockId, LockState, Owner};
 pub use error::{Error, Result, Status};
-pub use lock::{Acquiring, Guard, Lock, MAX_DATA};
-pub use path::MAX_PATH;
+pub use lock::{Acquiring, Call, Guard, Lock, MAX_DATA};
+pub use path::{MAX_DEPTH, MAX_PATH};
 pub use recipe::Participant;
 pub use runtime::{Epoch, PerProcess};
 pub use session::ClientState;

@@ -20,6 +20,7 @@ pub const MAX_DATA: usize = 512 * 1024;
 pub struct Lock {
     session: Arc<OpenSession>,
     id: LockId,
+    path: Box<str>,
 }
 
 impl Lock {
@@ -27,7 +28,7 @@ impl Lock {
         session.check_open()?;
         let mut id = 0;
         session.shell.tell(|engine, _| id = engine.add_lock(path, base))?;
-        Ok(Self { session, id })
+        Ok(Self { session, id, path: path.into() })
     }
 
     /// The lock's number, as it stands in events; unique within its client.
@@ -52,7 +53,7 @@ impl Lock {
 
     /// Starts to acquire the lock for `owner`.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring<'_>> {
-        self.session.check_open()?;
+        self.check_open()?;
         let start = now();
         let (patience, deadline) = match timeout {
             None => (Patience::Forever, None),
@@ -73,27 +74,29 @@ impl Lock {
 
     /// The same for any owner.
     pub fn release_as(&self, owner: Owner) -> Result<()> {
-        self.end(owner, true)
+        self.start_release(owner, true)?.wait()
+    }
+
+    /// Starts to release one entry of `owner`. Dropped unfinished, it goes on by itself. Without `confirmed` it is decided at
+    /// once, and the removal of the node is left to the library.
+    pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
+        self.check_open()?;
+        let mut deadline = Time::default();
+        let pending = self.session.shell.call(None, |engine, now| {
+            deadline = now + engine.session_timeout();
+            engine.release(now, self.id, owner, confirmed)
+        })?;
+        Ok(Call { pending: pending.until(deadline), take: |_| Ok(()) })
     }
 
     /// Releases one entry of the calling thread, and leaves the removal of the node to the library.
     pub fn release_nowait(&self) -> Result<()> {
-        self.end(Owner::current_thread(), false)
-    }
-
-    fn end(&self, owner: Owner, wait: bool) -> Result<()> {
-        self.session.check_open()?;
-        let mut deadline = Time::default();
-        let call = self.session.shell.call(None, |engine, now| {
-            deadline = now + engine.session_timeout();
-            engine.release(now, self.id, owner, wait)
-        })?;
-        call.until(deadline).wait().map(drop)
+        self.start_release(Owner::current_thread(), false)?.wait()
     }
 
     /// Wakes those that wait on this handle now, with CANCELED. Who waits later is not concerned.
     pub fn cancel(&self) -> Result<()> {
-        self.session.check_open()?;
+        self.check_open()?;
         self.session.shell.tell(|engine, now| engine.cancel(now, self.id))
     }
 
@@ -130,21 +133,27 @@ impl Lock {
 
     /// Who holds and who waits, in the order of the queue. Blocks for the session timeout at most.
     pub fn participants(&self) -> Result<Vec<Participant>> {
-        self.session.check_open()?;
+        self.start_participants()?.wait()
+    }
+
+    /// Starts to ask. Dropped unfinished, it asks no more.
+    pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
+        self.check_open()?;
         let mut deadline = Time::default();
-        let call = self.session.shell.call(None, |engine, now| {
+        let pending = self.session.shell.call(None, |engine, now| {
             deadline = now + engine.session_timeout();
             engine.participants(now, self.id)
         })?;
-        match call.until(deadline).wait()? {
+        let take = |answer| match answer {
             Answer::Participants(participants) => Ok(participants),
             Answer::Done => Err(Status::Internal.into()),
-        }
+        };
+        Ok(Call { pending: pending.until(deadline), take })
     }
 
     /// The data of nodes that later acquires create; `None`: the host's address, as Curator has it.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
-        self.session.check_open()?;
+        self.check_open()?;
         if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
             return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
         }
@@ -159,8 +168,11 @@ impl Lock {
 
     fn hold(&self) -> Result<HoldView> {
         match self.own_or_any()? {
-            None => Err(Error::new(Status::NotOwner, "nobody in this process holds this lock by this handle")),
-            Some(HoldView { state: LockState::Lost, .. }) => Err(Status::Lost.into()),
+            None => {
+                let message = format!("{}: nobody in this process holds this lock by this handle", self.path);
+                Err(Error::new(Status::NotOwner, message))
+            }
+            Some(HoldView { state: LockState::Lost, .. }) => Err(self.error(Status::Lost)),
             Some(view) => Ok(view),
         }
     }
@@ -171,8 +183,19 @@ impl Lock {
     }
 
     fn view<T>(&self, question: impl FnOnce(&crate::engine::Engine, Time) -> T) -> Result<T> {
-        self.session.check_open()?;
+        self.check_open()?;
         self.session.shell.ask(question)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        self.session.check_open().map_err(|error| match error.status() {
+            Status::Closed => self.error(Status::Closed),
+            _ => error,
+        })
+    }
+
+    fn error(&self, status: Status) -> Error {
+        Error::new(status, format!("{}: {}", self.path, status.text()))
     }
 }
 
@@ -214,8 +237,26 @@ impl Drop for Acquiring<'_> {
         }
         self.call.cancel();
         if self.call.wait().is_ok() {
-            let _ = self.lock.end(self.owner, false);
+            let _ = self.lock.start_release(self.owner, false);
         }
+    }
+}
+
+/// A call under way that nothing can undo.
+pub struct Call<T> {
+    pending: Pending,
+    take: fn(Answer) -> Result<T>,
+}
+
+impl<T> Call<T> {
+    /// Waits for its end.
+    pub fn wait(self) -> Result<T> {
+        self.pending.wait().and_then(self.take)
+    }
+
+    /// Waits `slice` at most; `None` if it has not ended by then. Not to be called again after it has.
+    pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
+        Some(self.pending.wait_for(slice)?.and_then(self.take))
     }
 }
 

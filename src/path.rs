@@ -6,6 +6,8 @@ use crate::error::{Error, Result};
 
 /// Longer paths are refused: a request that carries one must fit into a server's frame with room to spare.
 pub const MAX_PATH: usize = 64 * 1024;
+/// Deeper paths are refused: where the directories of a lock are missing, all of them are made at once.
+pub const MAX_DEPTH: usize = 255;
 
 /// Checks a path by ZooKeeper's own rules (`PathUtils.validatePath`), so that a bad one is named here and not answered
 /// by a closed connection.
@@ -22,6 +24,10 @@ pub(crate) fn validate(path: &str) -> Result<()> {
     };
     if rest.is_empty() {
         return refuse("is the root; expected the path of a lock below it");
+    }
+    let depth = rest.split('/').count();
+    if depth > MAX_DEPTH {
+        return refuse(&format!("has {depth} parts; at most {MAX_DEPTH} are allowed"));
     }
     if let Some(bad) = path.chars().find(|&c| is_forbidden(c)) {
         return refuse(&format!("has the character U+{:04X}, which ZooKeeper does not allow", u32::from(bad)));
@@ -69,7 +75,7 @@ mod tests {
 
     #[test]
     fn good_paths() {
-        for path in ["/a", "/locks/nightly-report", "/a/.b/..c", "/ä/日本", "/zookeepers"] {
+        for path in ["/a", "/locks/nightly-report", "/a/.b/..c", "/ä/日本", "/zookeepers", &"/a".repeat(MAX_DEPTH)] {
             validate(path).unwrap();
         }
     }
@@ -91,6 +97,7 @@ mod tests {
             "/\u{e000}",
             "/\u{1f512}",
             "/zookeeper/quota",
+            &"/a".repeat(MAX_DEPTH + 1),
             &long,
         ] {
             let error = validate(path).unwrap_err();

@@ -9,6 +9,8 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,77 @@ fn a_hold_and_a_place_outlive_the_leader() {
     });
     let server = &ensemble.servers()[ensemble.leader()];
     assert_eq!(queue(&mut raw(server), &path), Vec::<String>::new());
+}
+
+/// The leader hears of a follower's sessions with the follower's next ping, and not from what the follower passes on. A process
+/// that stood still acquires, and its server dies before it has told the leader of anything but the acquire itself.
+#[test]
+fn an_acquire_after_a_silence_is_as_safe_as_any() {
+    let ensemble = Ensemble::start(500, 10);
+    let path = path("silence");
+    let leader = ensemble.leader();
+    let [follower, other] = [1, 2].map(|step| (leader + step) % 3);
+    let client = client(&ensemble.servers()[other].address());
+    let wanted = client.mutex(&path).unwrap();
+    wanted.acquire(Some(SOON)).unwrap();
+    wanted.release().unwrap();
+
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env("SERVERS", ensemble.servers()[follower].address())
+        .env("LOCK", &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut says, mut hears) = (BufReader::new(child.stdout.take().unwrap()), child.stdin.take().unwrap());
+    let mut said = |wanted: &str| {
+        let mut line = String::new();
+        while !line.starts_with(wanted) {
+            line.clear();
+            assert_ne!(says.read_line(&mut line).unwrap(), 0, "the child is gone");
+        }
+        line.trim().to_owned()
+    };
+    said("connected");
+    // Almost until its next ping, which then comes late.
+    thread::sleep(T * 65 / 100 - SECOND / 10);
+    signal(&child, "-STOP");
+    thread::sleep(T / 2);
+    signal(&child, "-CONT");
+    writeln!(hears, "acquire").unwrap();
+    said("acquired");
+    ensemble.servers()[follower].stop();
+    wanted.acquire(Some(SOON)).unwrap();
+    writeln!(hears, "look").unwrap();
+    assert_eq!(said("held"), "held false", "two holds are safe");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// The session timeout of the process that stands still.
+const T: Duration = Duration::from_secs(4);
+
+fn signal(child: &Child, signal: &str) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+#[ignore = "a process of its own, started by the test above"]
+fn child() {
+    let env = |name| std::env::var(name).unwrap();
+    let client = client_with(&env("SERVERS"), T);
+    let lock = client.mutex(&env("LOCK")).unwrap();
+    println!("\nconnected");
+    for line in stdin().lines() {
+        match line.unwrap().as_str() {
+            "acquire" => {
+                lock.acquire(None).unwrap();
+                println!("acquired");
+            }
+            _ => println!("held {}", lock.is_held().unwrap()),
+        }
+    }
 }
 
 /// A leader is cut off and does not notice; its followers come back, elect another one, and expire the holder's session. The old

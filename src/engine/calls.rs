@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::holds::{Hold, Trust, lost};
-use super::{Answer, Engine, Event, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Role};
+use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Role};
 use crate::error::{Error, Result, Status};
 use crate::recipe::{Census, Contender, Input};
 use crate::session::ClientState;
@@ -15,7 +15,7 @@ pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(1);
 /// A deadline that passes while the server has owed an answer for longer than this is a connection error, not a time-out.
 const SILENCE: Duration = Duration::from_millis(100);
 /// How long closing may take at most, where the server does not answer.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Answered once there is a session; a failure once the deadline has passed or the credentials were refused.
@@ -34,7 +34,12 @@ impl Engine {
     pub fn close(&mut self, now: Time) -> OpId {
         let pending: Vec<OpId> = self.ops.keys().copied().collect();
         for op in pending {
-            self.answer(op, Err(Status::Closed.into()));
+            let error = self.ended(op, Status::Closed);
+            self.answer(op, Err(error));
+        }
+        for (&id, lock) in &mut self.locks {
+            let freed = lock.holds.drain(..).map(|hold| hold.freed(id, &lock.path));
+            self.events.extend(freed);
         }
         let op = self.open(now, Kind::Close, None);
         self.session.close(now, now + CLOSE_LIMIT.min(self.session.timeout() / 3));
@@ -53,7 +58,7 @@ impl Engine {
 
     /// Takes a lock away: those that wait on it get CLOSED, and what is held on it is released.
     pub fn remove_lock(&mut self, now: Time, lock: LockId) {
-        self.end_waits(now, lock, &Status::Closed.into());
+        self.end_waits(now, lock, Status::Closed);
         let Some(removed) = self.locks.remove(&lock) else { return };
         if let Some(siblings) = self.by_directory.get_mut(&removed.directory) {
             siblings.retain(|&id| id != lock);
@@ -62,6 +67,7 @@ impl Engine {
             }
         }
         for hold in removed.holds {
+            self.events.push_back(hold.freed(lock, &removed.path));
             self.dismiss(now, hold.machine, None);
         }
         self.settle(now);
@@ -109,7 +115,7 @@ impl Engine {
     pub fn release(&mut self, now: Time, lock: LockId, owner: Owner, wait: bool) -> OpId {
         self.observe(now);
         let deadline = now + self.session.timeout();
-        let op = self.open(now, Kind::Release, Some(deadline));
+        let op = self.open(now, Kind::Release { lock }, Some(deadline));
         match self.leave(lock, owner) {
             Err(error) => self.answer(op, Err(error)),
             Ok(None) => self.answer(op, Ok(Answer::Done)),
@@ -127,14 +133,15 @@ impl Engine {
 
     /// Wakes all that wait on this lock now.
     pub fn cancel(&mut self, now: Time, lock: LockId) {
-        self.end_waits(now, lock, &Status::Canceled.into());
+        self.end_waits(now, lock, Status::Canceled);
         self.settle(now);
     }
 
     /// Gives up one call that waits for a lock.
     pub fn cancel_op(&mut self, now: Time, op: OpId) {
         if matches!(self.ops.get(&op), Some(Op { kind: Kind::Acquire { .. } | Kind::Reenter { .. }, .. })) {
-            self.give_up(now, op, Status::Canceled.into());
+            let error = self.ended(op, Status::Canceled);
+            self.give_up(now, op, error);
             self.settle(now);
         }
     }
@@ -215,9 +222,7 @@ impl Engine {
             *current = machine;
         }
         self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
-        if self.session.is_connected() {
-            self.feed(now, machine, Input::Connected);
-        }
+        self.admit(now, machine);
     }
 
     /// A call's contender is in: the call holds the lock, and so do all others of the same owner.
@@ -302,8 +307,7 @@ impl Engine {
         let (last, machine, trust) = (hold.count == 0, hold.machine, hold.trust);
         if last {
             let hold = held.holds.swap_remove(at);
-            let (path, token, previous) = (Arc::clone(&held.path), hold.token, hold.told);
-            self.events.push_back(Event::Lock { lock, path, token, state: LockState::Free, previous });
+            self.events.push_back(hold.freed(lock, &held.path));
         }
         match trust {
             Trust::Lost(removal) => {
@@ -320,11 +324,12 @@ impl Engine {
         self.feed(now, machine, Input::Leave);
     }
 
-    pub(super) fn end_waits(&mut self, now: Time, lock: LockId, error: &Error) {
+    pub(super) fn end_waits(&mut self, now: Time, lock: LockId, status: Status) {
         let everybody = (lock, Owner::Thread(0))..=(lock, Owner::Custom(u64::MAX));
         let waiting: Vec<OpId> = self.entering.range(everybody).flat_map(|(_, calls)| calls.clone()).collect();
         for op in waiting {
-            self.give_up(now, op, error.clone());
+            let error = self.ended(op, status);
+            self.give_up(now, op, error);
         }
     }
 
@@ -338,13 +343,21 @@ impl Engine {
             Kind::Census { machine } => {
                 self.machines.remove(&machine);
             }
-            Kind::Connect | Kind::Reenter { .. } | Kind::Release | Kind::Close => {}
+            Kind::Connect | Kind::Reenter { .. } | Kind::Release { .. } | Kind::Close => {}
+        }
+    }
+
+    /// A wait that was ended by this program: the lock's path, and how.
+    fn ended(&self, op: OpId, status: Status) -> Error {
+        match self.path_of(op) {
+            path if path.is_empty() => status.into(),
+            path => Error::new(status, format!("{path}: {}", status.text())),
         }
     }
 
     /// What it means that a call's deadline has passed.
     pub(super) fn overdue(&self, now: Time, op: &Op) -> Error {
-        let waited = (now - op.started).as_millis();
+        let waited = milliseconds(now - op.started);
         let Kind::Acquire { lock, machine, .. } = op.kind else { return self.connection_error(now, op.started) };
         let path = self.locks.get(&lock).map_or("", |lock| &lock.path);
         let ahead = match self.machines.get(&machine) {
@@ -365,8 +378,13 @@ impl Engine {
     }
 
     pub(super) fn connection_error(&self, now: Time, started: Time) -> Error {
-        let waited = (now - started).as_millis();
+        let waited = milliseconds(now - started);
         let message = format!("no answer from {} within {waited} ms; {}", self.servers, self.session.story());
         Error::new(Status::Connection, message)
     }
+}
+
+/// For a message: rounded, since a deadline is counted from a moment before the engine first heard of the call.
+const fn milliseconds(duration: Duration) -> u128 {
+    (duration.as_nanos() + 500_000) / 1_000_000
 }

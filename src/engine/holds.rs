@@ -30,6 +30,14 @@ pub(super) enum Trust {
     Lost(Removal),
 }
 
+impl Hold {
+    /// The last thing to be told of it.
+    pub(super) fn freed(&self, lock: LockId, path: &Arc<str>) -> Event {
+        let (path, token, previous) = (Arc::clone(path), self.token, self.told);
+        Event::Lock { lock, path, token, state: LockState::Free, previous }
+    }
+}
+
 impl Engine {
     /// The hold of `owner`.
     pub fn hold_of(&self, now: Time, lock: LockId, owner: Owner) -> Option<HoldView> {

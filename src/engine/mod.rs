@@ -10,6 +10,7 @@ mod calls;
 mod holds;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,11 @@ use crate::recipe::{Census, Contender, Desk, Input, Output, Participant, Tag};
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
 
-pub(crate) use calls::LOOK_LIMIT;
+pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use holds::{Hold, Trust};
+
+/// So many contenders of one client may be on their way out while others join. Each stands in everybody's lists.
+const MAX_LEAVING: usize = 16;
 
 /// A lock of one engine.
 pub type LockId = u64;
@@ -122,6 +126,10 @@ pub struct Engine {
     retries: BTreeSet<(Time, u64)>,
     /// How many contenders are holds.
     holding: usize,
+    /// How many contenders are on their way out.
+    leaving: usize,
+    /// Contenders that may not join before others are out.
+    held_back: VecDeque<u64>,
     /// When holds whose node is not watched yet are looked after.
     check_at: Option<Time>,
     /// The lease was seen to be over, and the holds were told.
@@ -162,7 +170,9 @@ enum Kind {
         owner: Owner,
         one_look: bool,
     },
-    Release,
+    Release {
+        lock: LockId,
+    },
     Census {
         machine: u64,
     },
@@ -180,6 +190,8 @@ enum Role {
     Holding(LockId, Owner),
     /// On its way out; somebody may wait for it.
     Leaving(Option<OpId>),
+    /// On its way out, but a server refuses to let it go.
+    Stranded,
 }
 
 impl Engine {
@@ -198,6 +210,8 @@ impl Engine {
             deadlines: BTreeSet::new(),
             retries: BTreeSet::new(),
             holding: 0,
+            leaving: 0,
+            held_back: VecDeque::new(),
             check_at: None,
             lapsed: false,
             state: ClientState::Connecting,
@@ -222,11 +236,12 @@ impl Engine {
         self.settle(now);
     }
 
-    /// Bytes have come in.
-    pub fn received(&mut self, now: Time, bytes: &[u8]) {
+    /// Bytes have come in. `Break` means that nothing more of this connection is wanted.
+    pub fn received(&mut self, now: Time, bytes: &[u8]) -> ControlFlow<()> {
         self.observe(now);
-        self.session.received(now, bytes);
+        let flow = self.session.received(now, bytes);
         self.settle(now);
+        flow
     }
 
     /// Does all that is due. Bytes that have already come in should be fed first.
@@ -335,7 +350,8 @@ impl Engine {
     }
 
     fn on_connected(&mut self, now: Time, resumed: bool) {
-        self.answer_all(|kind| matches!(kind, Kind::Connect), &Ok(()));
+        self.answer_all(|kind| matches!(kind, Kind::Connect));
+        self.held_back.clear();
         self.feed_all(now, |_| Input::Connected);
         if resumed {
             self.distrust(now, Trust::Unconfirmed);
@@ -355,26 +371,28 @@ impl Engine {
 
     fn on_ended(&mut self, now: Time, replaced: bool) {
         self.lapsed = false;
-        let error = Error::new(
-            Status::Lost,
-            "the session ended before the release was confirmed; another may have held the lock",
-        );
-        self.answer_all(|kind| matches!(kind, Kind::Release), &Err(error));
+        for op in self.select(|kind| matches!(kind, Kind::Release { .. })) {
+            let path = self.path_of(op);
+            let message =
+                format!("{path}: the session ended before the release was confirmed; another may have held the lock");
+            self.answer(op, Err(Error::new(Status::Lost, message)));
+        }
         self.feed_all(now, |_| Input::SessionEnded { replaced });
     }
 
     fn on_auth_failed(&mut self, now: Time) {
         let error =
             Error::new(Status::Auth, format!("{} refused the credentials; {}", self.servers, self.session.story()));
-        for op in self.select(|kind| !matches!(kind, Kind::Close | Kind::Release)) {
+        for op in self.select(|kind| !matches!(kind, Kind::Close | Kind::Release { .. })) {
             self.give_up(now, op, error.clone());
         }
     }
 
     fn on_closed(&mut self) {
         self.machines.clear();
-        self.holding = 0;
-        self.answer_all(|kind| matches!(kind, Kind::Close), &Ok(()));
+        self.held_back.clear();
+        (self.holding, self.leaving) = (0, 0);
+        self.answer_all(|kind| matches!(kind, Kind::Close));
     }
 
     // The state machines.
@@ -401,15 +419,46 @@ impl Engine {
                 let role = *role;
                 let output = contender.handle(&mut desk, input);
                 let gone = contender.is_gone();
-                if let Some(wait) = contender.take_retry() {
-                    self.retries.insert((now + wait, machine));
-                }
+                let retry = contender.take_retry();
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);
                 }
-                if gone {
-                    self.machines.remove(&machine);
+                if let Some(wait) = retry {
+                    self.retries.insert((now + wait, machine));
+                    self.strand(machine);
                 }
+                if gone {
+                    self.remove(now, machine);
+                }
+            }
+        }
+    }
+
+    /// Lets a contender join, or hold back for as long as too many are on their way out: callers that give up faster than a
+    /// server deletes would fill its directory, its memory and everybody's lists.
+    fn admit(&mut self, now: Time, machine: u64) {
+        if !self.session.is_connected() {
+            return;
+        }
+        if self.leaving < MAX_LEAVING {
+            self.feed(now, machine, Input::Connected);
+        } else {
+            self.held_back.push_back(machine);
+        }
+    }
+
+    /// Forgets a contender of which nothing is left.
+    fn remove(&mut self, now: Time, machine: u64) {
+        if let Some(Machine::Contender(_, role)) = self.machines.remove(&machine) {
+            self.holding -= usize::from(role.is_holding());
+            self.leaving -= usize::from(role.is_leaving());
+        }
+        while self.leaving < MAX_LEAVING
+            && let Some(next) = self.held_back.pop_front()
+        {
+            if matches!(self.machines.get(&next), Some(Machine::Contender(contender, Role::Acquiring(_))) if contender.is_outside())
+            {
+                return self.feed(now, next, Input::Connected);
             }
         }
     }
@@ -444,9 +493,9 @@ impl Engine {
             }
             (Role::Leaving(Some(op)), Output::Gone) => self.answer(op, Ok(Answer::Done)),
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
-                let error =
-                    Error::new(Status::Lost, "the lock's node had been deleted by somebody else before the release");
-                self.answer(op, Err(error));
+                let path = self.path_of(op);
+                let message = format!("{path}: its node had been deleted by somebody else before the release");
+                self.answer(op, Err(Error::new(Status::Lost, message)));
             }
             (Role::Leaving(Some(op)), Output::Refused(error)) => {
                 self.retire(machine);
@@ -459,6 +508,13 @@ impl Engine {
     /// Nobody waits for this contender any more.
     fn retire(&mut self, machine: u64) {
         self.set_role(machine, Role::Leaving(None));
+    }
+
+    /// A server does not let this contender go, and will be asked again. Others need not wait for that.
+    fn strand(&mut self, machine: u64) {
+        if matches!(self.machines.get(&machine), Some(Machine::Contender(_, Role::Leaving(None)))) {
+            self.set_role(machine, Role::Stranded);
+        }
     }
 
     // Bookkeeping.
@@ -497,9 +553,9 @@ impl Engine {
         self.answers.push_back((op, result));
     }
 
-    fn answer_all(&mut self, which: impl Fn(&Kind) -> bool, result: &Result<()>) {
+    fn answer_all(&mut self, which: impl Fn(&Kind) -> bool) {
         for op in self.select(which) {
-            self.answer(op, result.clone().map(|()| Answer::Done));
+            self.answer(op, Ok(Answer::Done));
         }
     }
 
@@ -514,9 +570,9 @@ impl Engine {
 
     fn path_of(&self, op: OpId) -> Arc<str> {
         match self.ops.get(&op) {
-            Some(Op { kind: Kind::Acquire { lock, .. }, .. }) => {
-                self.locks.get(lock).map(|lock| Arc::clone(&lock.path))
-            }
+            Some(Op {
+                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock }, ..
+            }) => self.locks.get(lock).map(|lock| Arc::clone(&lock.path)),
             _ => None,
         }
         .unwrap_or_default()
@@ -524,10 +580,20 @@ impl Engine {
 
     fn set_role(&mut self, machine: u64, role: Role) {
         if let Some(Machine::Contender(_, current)) = self.machines.get_mut(&machine) {
-            self.holding -= usize::from(matches!(current, Role::Holding(..)));
-            self.holding += usize::from(matches!(role, Role::Holding(..)));
+            self.holding = self.holding + usize::from(role.is_holding()) - usize::from(current.is_holding());
+            self.leaving = self.leaving + usize::from(role.is_leaving()) - usize::from(current.is_leaving());
             *current = role;
         }
+    }
+}
+
+impl Role {
+    const fn is_holding(self) -> bool {
+        matches!(self, Self::Holding(..))
+    }
+
+    const fn is_leaving(self) -> bool {
+        matches!(self, Self::Leaving(_))
     }
 }
 
@@ -536,7 +602,7 @@ impl Kind {
     const fn entrance(self) -> Option<(LockId, Owner)> {
         match self {
             Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } => Some((lock, owner)),
-            Self::Connect | Self::Release | Self::Census { .. } | Self::Close => None,
+            Self::Connect | Self::Release { .. } | Self::Census { .. } | Self::Close => None,
         }
     }
 }

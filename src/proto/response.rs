@@ -16,6 +16,9 @@ pub struct ReplyHeader {
 }
 
 impl ReplyHeader {
+    /// How many bytes it takes.
+    pub const LENGTH: usize = 16;
+
     /// Reads the front of a frame's body, and returns what is behind it.
     pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), ProtoError> {
         let mut r = Reader::new(body);

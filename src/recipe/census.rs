@@ -10,7 +10,7 @@ use crate::proto::{Code, Request, Response};
 use crate::session::Failure;
 
 /// A contender as everybody can see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Participant {
     /// The path of its node, without the client's chroot.
     pub node_path: String,

@@ -206,6 +206,11 @@ impl Contender {
         self.own_watch != Watch::Unset
     }
 
+    /// Whether it has not begun to join.
+    pub fn is_outside(&self) -> bool {
+        self.stage == Stage::Outside
+    }
+
     /// Whether nothing of it is left.
     pub fn is_gone(&self) -> bool {
         self.stage == Stage::Gone
@@ -298,7 +303,6 @@ impl Contender {
     fn join_with_parents(&mut self, desk: &mut Desk<'_>) {
         self.parent_refused = None;
         let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
-        self.container_tries = self.container_tries.saturating_sub(1);
         for path in from_the_top(&self.directory) {
             desk.send(Step::CreateParent, &create(path.to_owned(), Vec::new(), mode));
         }
@@ -324,6 +328,7 @@ impl Contender {
     fn parent_created(&mut self, result: Result<Response, Failure>) -> Option<Output> {
         match result {
             Err(Failure::Code(Code::UNIMPLEMENTED)) => self.container_tries = 0,
+            Err(Failure::ConnectionLost) => self.container_tries = self.container_tries.saturating_sub(1),
             Err(Failure::Code(code)) if code != Code::NODE_EXISTS => {
                 self.parent_refused.get_or_insert(code);
             }
@@ -335,7 +340,7 @@ impl Contender {
     fn created(&mut self, desk: &mut Desk<'_>, result: Result<Response, Failure>) -> Option<Output> {
         let Stage::Joining { leaving } = self.stage else { return None };
         match result {
-            Ok(Response::Create2 { path, stat }) => {
+            Ok(Response::Create2 { path, stat }) if self.is_own(&path) => {
                 let name = path.rsplit('/').next().unwrap_or_default().to_owned();
                 self.node = Some(Node { path, name, czxid: Some(stat.czxid), session: desk.session.id() });
                 if leaving {
@@ -354,10 +359,32 @@ impl Contender {
                 self.stage = Stage::Unsure { leaving };
                 None
             }
-            Err(Failure::Code(_)) if leaving => self.gone(),
-            Err(Failure::Code(code)) => self.fail(code, "creating a node in"),
-            Ok(other) => self.nonsense(desk, &other, "create2"),
+            Err(Failure::Code(code)) if is_surely_not_created(code) => match leaving {
+                true => self.gone(),
+                false => self.fail(code, "creating a node in"),
+            },
+            // Some errors come after the node: it is looked for, and deleted.
+            Err(Failure::Code(code)) => {
+                self.seek_and_leave(desk);
+                if leaving { None } else { self.failure(code, "creating a node in") }
+            }
+            Ok(other) => {
+                self.seek_and_leave(desk);
+                if leaving { None } else { self.nonsense(desk, &other, "create2") }
+            }
         }
+    }
+
+    /// Whether a node that was created is the one that was asked for.
+    fn is_own(&self, path: &str) -> bool {
+        let name = path.strip_prefix(&*self.directory).and_then(|rest| rest.strip_prefix('/'));
+        name.is_some_and(|name| name.starts_with(&self.asked) && !name.contains('/'))
+    }
+
+    /// There may be a node of ours: see to it that there is none.
+    fn seek_and_leave(&mut self, desk: &mut Desk<'_>) {
+        self.stage = Stage::Unsure { leaving: true };
+        self.look_for_node(desk);
     }
 
     fn check_sequence(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
@@ -601,12 +628,21 @@ impl Contender {
             // The answer was long on its way, or the process stood still: have the session confirmed, and look again.
             self.stop_waiting(desk);
             self.stage = Stage::Listing;
-            desk.session.prove(desk.now);
-            self.list(desk);
+            self.list_when_alive(desk);
             return None;
         }
         self.stage = Stage::In;
         Some(Output::In)
+    }
+
+    /// Has a quorum confirm the session, and lists. A proof that comes too soon after a silence proves too little.
+    fn list_when_alive(&mut self, desk: &mut Desk<'_>) {
+        desk.session.prove(desk.now);
+        match desk.session.proof_due_in(desk.now) {
+            Duration::ZERO => self.list(desk),
+            wait if self.retry.due == Due::Never => self.retry.due = Due::In(wait),
+            _ => {}
+        }
     }
 
     fn confirm(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
@@ -701,6 +737,7 @@ impl Contender {
         match self.stage {
             Stage::Leaving => self.delete(desk),
             Stage::Unsure { .. } if desk.session.is_connected() => self.look_for_node(desk),
+            Stage::Listing if desk.session.is_connected() => self.list_when_alive(desk),
             _ => {}
         }
         None
@@ -713,8 +750,8 @@ impl Contender {
         if self.is_leaving() {
             return None;
         }
-        self.stop_waiting(desk);
-        self.stage = Stage::Gone;
+        // It should not be there, but if it were, it would stand in everybody's way.
+        self.start_leaving(desk);
         Some(Output::Removed(Removal::Deleted))
     }
 
@@ -739,6 +776,27 @@ impl Contender {
         let message = format!("{}: {request} was answered with {response:?}", self.directory);
         Some(Output::Failed(Error::new(Status::Internal, message)))
     }
+}
+
+/// Whether this answer to a create means that there is no node. Others may come from a server that has made it and then failed to
+/// say so.
+fn is_surely_not_created(code: Code) -> bool {
+    use Code as C;
+    matches!(
+        code,
+        C::NO_NODE
+            | C::NO_AUTH
+            | C::NODE_EXISTS
+            | C::NO_CHILDREN_FOR_EPHEMERALS
+            | C::INVALID_ACL
+            | C::AUTH_FAILED
+            | C::BAD_ARGUMENTS
+            | C::UNIMPLEMENTED
+            | C::NOT_READONLY
+            | C::EPHEMERAL_ON_LOCAL_SESSION
+            | C::SESSION_CLOSED_REQUIRE_SASL_AUTH
+            | C::QUOTA_EXCEEDED
+    )
 }
 
 fn key<'a>(name: &'a str, base: &str) -> Option<&'a str> {

@@ -1,10 +1,13 @@
 //! The dispatcher thread: it calls the program's event handlers, in order, with no lock of ours held. One for all clients
 //! of the process that have a handler; it starts with the first of them and ends with the last.
+//!
+//! There is never more than one, so that no two handlers run at the same time.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::fork::PerProcess;
 use super::io::lock;
@@ -13,129 +16,127 @@ use crate::config::Handler;
 use crate::engine::Event;
 use crate::error::{Error, Result, Status};
 
-static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
+static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
 
-/// One client's way to its handler. Dropped, it waits until the handler has returned for the last time, unless it is
-/// dropped by the handler itself.
+/// One client's way to its handler.
 pub(super) struct Outlet {
+    id: u64,
     handler: Handler,
-    queue: Arc<Queue>,
-}
-
-struct Running {
-    queue: Arc<Queue>,
-    thread: JoinHandle<()>,
-    clients: usize,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: Mutex<VecDeque<Job>>,
+struct Dispatcher {
+    state: Mutex<State>,
     changed: Condvar,
-}
-
-enum Job {
-    Deliver(Handler, Event),
-    /// Tells somebody that all before it is delivered.
-    Reached(Arc<Milestone>),
-    Stop,
 }
 
 #[derive(Default)]
-struct Milestone {
-    reached: Mutex<bool>,
-    changed: Condvar,
+struct State {
+    jobs: VecDeque<Job>,
+    /// Whose handler is running.
+    serving: Option<u64>,
+    outlets: usize,
+    last_id: u64,
+    /// The thread goes on; it says so itself when it does not.
+    is_running: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Job {
+    outlet: u64,
+    handler: Handler,
+    event: Event,
 }
 
 impl Outlet {
-    /// A place on the dispatcher thread, which is started if this is the first.
+    /// A place on the dispatcher thread, which is started if there is none.
     pub(super) fn open(handler: Handler) -> Result<Self> {
-        let mut place = lock(THREAD.get());
-        if place.is_none() {
-            let queue = Arc::new(Queue::default());
-            let jobs = Arc::clone(&queue);
-            let thread =
-                signals::blocked(|| thread::Builder::new().name("zkl-events".into()).spawn(move || jobs.run()))
-                    .map_err(|cause| {
-                        Error::new(Status::Internal, format!("the event thread can't be started: {cause}"))
-                    })?;
-            *place = Some(Running { queue, thread, clients: 0 });
+        let dispatcher = DISPATCHER.get();
+        let mut state = lock(&dispatcher.state);
+        if !state.is_running {
+            let run = || thread::Builder::new().name("zkl-events".into()).spawn(|| dispatcher.run());
+            let thread = signals::blocked(run)
+                .map_err(|cause| Error::new(Status::Internal, format!("the event thread can't be started: {cause}")))?;
+            // The one before, if any, was left to end by itself, and has nothing more to do than that.
+            state.thread = Some(thread);
+            state.is_running = true;
         }
-        let Some(running) = place.as_mut() else { return Err(Status::Internal.into()) };
-        running.clients += 1;
-        Ok(Self { handler, queue: Arc::clone(&running.queue) })
+        state.outlets += 1;
+        state.last_id += 1;
+        Ok(Self { id: state.last_id, handler })
     }
 
     /// Leaves an event for the thread.
     pub(super) fn send(&self, event: Event) {
-        self.queue.push(Job::Deliver(self.handler.clone(), event));
+        let dispatcher = DISPATCHER.get();
+        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, handler: self.handler.clone(), event });
+        dispatcher.changed.notify_all();
     }
-}
 
-impl Drop for Outlet {
-    fn drop(&mut self) {
-        let mut place = lock(THREAD.get());
-        let Some(running) = place.as_mut() else { return };
-        running.clients -= 1;
-        if running.clients > 0 {
-            // Under the lock, so that it comes before the job that stops the thread.
-            let milestone = self.queue.milestone();
-            drop(place);
-            return milestone.wait();
+    /// Gives the thread `patience` to deliver what is left; the rest is dropped, as are all events where it is zero. Waits
+    /// until the handler has returned for the last time, unless it is the handler itself that asks.
+    pub(super) fn close(self, patience: Duration) {
+        let dispatcher = DISPATCHER.get();
+        let mut state = lock(&dispatcher.state);
+        state.outlets -= 1;
+        let (id, own) = (self.id, DISPATCHING.get());
+        if !own {
+            state = dispatcher.wait(state, Some(patience), |state| state.jobs.iter().any(|job| job.outlet == id));
         }
-        let Some(Running { thread, .. }) = place.take() else { return };
-        self.queue.push(Job::Stop);
-        drop(place);
-        if !DISPATCHING.get() && thread.join().is_err() {
+        let (dropped, kept) =
+            std::mem::take(&mut state.jobs).into_iter().partition::<VecDeque<_>, _>(|job| job.outlet == id);
+        state.jobs = kept;
+        if !own {
+            state = dispatcher.wait(state, None, |state| state.serving == Some(id));
+        }
+        // Where another's handler still runs, the thread ends behind it.
+        let thread = if state.outlets == 0 && state.serving.is_none() { state.thread.take() } else { None };
+        drop(state);
+        dispatcher.changed.notify_all();
+        // Not under the lock: a handler may take the program's things with it.
+        drop(dropped);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the event thread had panicked");
         }
     }
 }
 
-impl Queue {
-    fn push(&self, job: Job) {
-        lock(&self.jobs).push_back(job);
-        self.changed.notify_all();
-    }
-
+impl Dispatcher {
     fn run(&self) {
         DISPATCHING.set(true);
+        let mut state = lock(&self.state);
         loop {
-            match self.next() {
-                Job::Deliver(handler, event) => deliver(&handler, &event),
-                Job::Reached(milestone) => {
-                    *lock(&milestone.reached) = true;
-                    milestone.changed.notify_all();
-                }
-                Job::Stop => return,
+            if let Some(Job { outlet, handler, event }) = state.jobs.pop_front() {
+                state.serving = Some(outlet);
+                drop(state);
+                deliver(&handler, &event);
+                drop(handler);
+                state = lock(&self.state);
+                state.serving = None;
+                self.changed.notify_all();
+            } else if state.outlets == 0 {
+                state.is_running = false;
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    fn next(&self) -> Job {
-        let mut jobs = lock(&self.jobs);
-        loop {
-            if let Some(job) = jobs.pop_front() {
-                return job;
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+        mut condition: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        match limit {
+            None => self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner),
+            Some(Duration::ZERO) => state,
+            Some(limit) => {
+                let waited = self.changed.wait_timeout_while(state, limit, &mut condition);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    fn milestone(&self) -> Arc<Milestone> {
-        let milestone = Arc::new(Milestone::default());
-        self.push(Job::Reached(Arc::clone(&milestone)));
-        milestone
-    }
-}
-
-impl Milestone {
-    fn wait(&self) {
-        if DISPATCHING.get() {
-            return;
-        }
-        let reached = lock(&self.reached);
-        drop(self.changed.wait_while(reached, |reached| !*reached));
     }
 }
 

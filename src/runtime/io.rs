@@ -109,8 +109,13 @@ fn start() -> io::Result<Running> {
         waker: Waker::new(poll.registry(), WAKER)?,
         todo: Mutex::default(),
     });
-    let looping =
-        Loop { io: Arc::clone(&io), clients: HashMap::new(), timers: BTreeSet::new(), planned: HashMap::new() };
+    let looping = Loop {
+        io: Arc::clone(&io),
+        clients: HashMap::new(),
+        timers: BTreeSet::new(),
+        planned: HashMap::new(),
+        unfinished: Vec::new(),
+    };
     let thread = signals::blocked(|| thread::Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
     Ok(Running { io, thread, clients: 0, last_token: WAKER.0 })
 }
@@ -121,6 +126,8 @@ struct Loop {
     clients: HashMap<Token, Arc<Shell>>,
     timers: BTreeSet<(Time, Token)>,
     planned: HashMap<Token, Time>,
+    /// Those whose sockets were not read to the end.
+    unfinished: Vec<Token>,
 }
 
 impl Loop {
@@ -138,10 +145,14 @@ impl Loop {
                 }
             }
             // What has come in is read before any timer is looked at: a process that stood still finds its answers there.
-            for event in &events {
-                if let Some(shell) = self.clients.get(&event.token()).map(Arc::clone) {
-                    let next = shell.ready(&mut buffer);
-                    self.plan(event.token(), next);
+            // Nobody says twice that a socket has something; where there was too much at once, it is the next round's turn.
+            let mut ready: Vec<Token> = events.iter().map(|event| event.token()).collect();
+            ready.extend(std::mem::take(&mut self.unfinished));
+            for token in ready {
+                if let Some(shell) = self.clients.get(&token).map(Arc::clone) {
+                    let (next, more) = shell.ready(&mut buffer);
+                    self.plan(token, next);
+                    self.unfinished.extend(more.then_some(token));
                 }
             }
             if self.take_over() {
@@ -152,6 +163,9 @@ impl Loop {
     }
 
     fn pause(&self) -> Option<Duration> {
+        if !self.unfinished.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let &(at, _) = self.timers.first()?;
         Some(at - clock::now())
     }

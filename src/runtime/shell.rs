@@ -74,8 +74,9 @@ impl Shell {
         })
     }
 
-    /// Takes the client off the I/O thread. To be called once, when the engine is closed.
-    pub(crate) fn stop(&self) {
+    /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
+    /// `patience` or not at all.
+    pub(crate) fn stop(&self, patience: Time) {
         let (io, outlet) = {
             let mut state = lock(&self.state);
             (state.io.take(), state.outlet.take())
@@ -84,7 +85,9 @@ impl Shell {
             io.leave(self.token);
         }
         // Not under the lock: it waits for the handler, which may ask us something.
-        drop(outlet);
+        if let Some(outlet) = outlet {
+            outlet.close(patience - clock::now());
+        }
     }
 
     /// FORKED in a child of the process that made it.
@@ -127,17 +130,16 @@ impl Shell {
 
     // The I/O thread.
 
-    /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick.
-    pub(super) fn ready(&self, buffer: &mut [u8]) -> Option<Time> {
+    /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick, and whether the
+    /// socket may have still more.
+    pub(super) fn ready(&self, buffer: &mut [u8]) -> (Option<Time>, bool) {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
         let now = clock::now();
         if matches!(state.link, Link::Connecting { .. }) {
             self.finish_connecting(&mut state, now);
         }
-        if matches!(state.link, Link::Open(_)) {
-            receive(&mut state, buffer);
-        }
+        let more = matches!(state.link, Link::Open(_)) && receive(&mut state, buffer);
         self.pump(&mut state, clock::now(), &mut woken);
         // The I/O thread itself is here, and need not be told.
         woken.thread = None;
@@ -145,7 +147,7 @@ impl Shell {
         let next = state.planned;
         drop(state);
         self.finish(woken);
-        next
+        (next, more)
     }
 
     /// Something may be due. Gives the time of the next tick.
@@ -239,7 +241,7 @@ impl Shell {
             return;
         }
         let (this, name) = (Weak::clone(&self.this), server.clone());
-        let started = resolve::in_background(server.clone(), move |addresses| {
+        let started = resolve::in_background(&server, move |addresses| {
             if let Some(shell) = this.upgrade() {
                 shell.resolved(&name, addresses);
             }
@@ -250,7 +252,7 @@ impl Shell {
         }
     }
 
-    fn resolved(&self, server: &Server, addresses: io::Result<Vec<SocketAddr>>) {
+    fn resolved(&self, server: &Server, addresses: resolve::Found) {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
         state.resolving.retain(|resolving| resolving != server);
@@ -330,28 +332,32 @@ fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<TcpStre
     Ok(stream)
 }
 
-fn receive(state: &mut State, buffer: &mut [u8]) {
-    loop {
-        let Link::Open(stream) = &mut state.link else { return };
-        match stream.read(buffer) {
-            Ok(0) => {
-                state.link = Link::Idle;
-                state.engine.disconnected(clock::now(), "it closed the connection");
-                return;
-            }
+/// How often a socket is read before others have their turn.
+const READS: usize = 4;
+
+/// Feeds what has come in. True if there may be more.
+fn receive(state: &mut State, buffer: &mut [u8]) -> bool {
+    for _ in 0..READS {
+        let Link::Open(stream) = &mut state.link else { return false };
+        let failed = match stream.read(buffer) {
+            Ok(0) => "it closed the connection".to_owned(),
             Ok(count) => {
                 let bytes = buffer.get(..count).unwrap_or_default();
-                state.engine.received(clock::now(), bytes);
+                if state.engine.received(clock::now(), bytes).is_continue() {
+                    continue;
+                }
+                // The engine has hung up, and what else is in the socket is nobody's.
+                return false;
             }
-            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
-            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-            Err(cause) => {
-                state.link = Link::Idle;
-                state.engine.disconnected(clock::now(), &cause.to_string());
-                return;
-            }
-        }
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
+            Err(cause) => cause.to_string(),
+        };
+        state.link = Link::Idle;
+        state.engine.disconnected(clock::now(), &failed);
+        return false;
     }
+    true
 }
 
 /// Sends what there is to send, as far as the socket takes it; the rest goes when it has room.

@@ -34,6 +34,12 @@ pub struct ConnectString {
 impl ConnectString {
     /// Parses `host[:port][,host[:port]...][/chroot]`. IPv6 addresses stand in brackets: `[::1]:2181`.
     pub fn parse(text: &str) -> Result<Self> {
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(refuse(
+                text,
+                &format!("begins with {}; expected host:port without a scheme", quote(&format!("{scheme}://"))),
+            ));
+        }
         let (list, chroot) = match text.find('/') {
             Some(at) => text.split_at(at),
             None => (text, ""),

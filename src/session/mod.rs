@@ -15,10 +15,12 @@ mod servers;
 mod watches;
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 pub use connect_string::{ConnectString, DEFAULT_PORT, Server};
-pub use lease::Lease;
+use lease::Sent;
+pub use lease::{Lease, Proof};
 use servers::Servers;
 pub use watches::Subscriber;
 use watches::{Then, Watches};
@@ -150,9 +152,13 @@ pub struct Session<T> {
     last_xid: i32,
     up_since: Time,
     last_sent: Time,
+    /// What was sent on this connection, for the lease.
+    sent: Sent,
     /// When a heartbeat was last sent, or a request that turned out to prove the lease.
     last_beat: Time,
     last_received: Time,
+    /// When the server last answered what it was asked. Notifications come unasked and say nothing about that.
+    last_answered: Time,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
     watches: Watches,
@@ -180,6 +186,8 @@ enum Link {
 struct Identity {
     id: i64,
     password: Vec<u8>,
+    /// As agreed when the session began: a new leader goes back to it.
+    timeout: Duration,
     lease: Lease,
 }
 
@@ -187,8 +195,8 @@ struct InFlight<T> {
     xid: i32,
     op: OpCode,
     sent: Time,
-    /// An answer comes only after a quorum has committed it.
-    proof: bool,
+    /// What the answer proves, if it comes only after a quorum has committed the request.
+    proof: Option<Proof>,
     purpose: Purpose<T>,
 }
 
@@ -220,8 +228,10 @@ impl<T> Session<T> {
             last_xid: 0,
             up_since: now,
             last_sent: now,
+            sent: Sent::new(now),
             last_beat: now,
             last_received: now,
+            last_answered: now,
             ping_sent: None,
             in_flight: VecDeque::new(),
             watches: Watches::default(),
@@ -285,10 +295,13 @@ impl<T> Session<T> {
 
     /// The server in use and why the connection before it was lost, for error messages.
     pub fn story(&self) -> String {
-        match &self.server {
-            Some(server) if self.is_connected() => format!("connected to {server}"),
-            Some(server) => format!("last tried {server}: {}", self.cause),
-            None => self.cause.clone(),
+        let Some(server) = &self.server else { return self.cause.clone() };
+        match self.link {
+            Link::Up => format!("connected to {server}"),
+            Link::Connecting { .. } => format!("{server} does not take the connection"),
+            Link::Handshake { .. } => format!("{server} does not answer the handshake"),
+            Link::Authenticating { .. } => format!("{server} does not answer the credentials"),
+            Link::Down { .. } | Link::Closed => format!("last tried {server}: {}", self.cause),
         }
     }
 
@@ -322,6 +335,17 @@ impl<T> Session<T> {
         self.last_beat = now;
         let request = Request::Multi(vec![Request::Check { path: "/zookeeper".to_owned(), version: -1 }]);
         self.send(now, &request, Purpose::Housekeeping);
+    }
+
+    /// How long to wait before a proof makes the lease run. Zero: one does so now, for all that is known.
+    pub fn proof_due_in(&self, now: Time) -> Duration {
+        let Some(lease) = self.lease() else { return Duration::ZERO };
+        let would_run = |heard: Time| lease.end_by(Proof { committed: now, heard }) > now + self.beat();
+        if would_run(self.sent.heard(now, lease.relay())) {
+            return Duration::ZERO;
+        }
+        let first = self.sent.iter().find(|&sent| would_run(sent)).unwrap_or(now);
+        (first + lease.relay()) - now
     }
 
     /// Sends a request. Without a connection its answer is [`Failure::ConnectionLost`].
@@ -416,23 +440,43 @@ impl<T> Session<T> {
         self.lose(now, cause);
     }
 
-    /// Bytes have come in.
-    pub fn received(&mut self, now: Time, bytes: &[u8]) {
-        self.frames.push(bytes);
+    /// Bytes have come in. `Break` means that nothing more of this connection is wanted.
+    pub fn received(&mut self, now: Time, bytes: &[u8]) -> ControlFlow<()> {
+        if self.has_connection() {
+            self.frames.push(bytes);
+        }
         loop {
-            if matches!(self.link, Link::Down { .. } | Link::Connecting { .. } | Link::Closed) {
-                return;
+            if !self.has_connection() {
+                self.frames = Frames::new(self.config.frame_limit);
+                return ControlFlow::Break(());
             }
             match self.frames.next() {
-                Ok(None) => return,
+                Ok(None) => return ControlFlow::Continue(()),
                 Ok(Some(frame)) => {
                     self.last_received = now;
                     if let Err(error) = self.frame(now, &frame) {
                         self.hang_up(now, &format!("it sent a frame that can't be right: {error}"));
                     }
                 }
+                Err(ProtoError::TooLong { len, .. }) if self.link == Link::Up => match self.frames.skip() {
+                    None => return ControlFlow::Continue(()),
+                    Some(head) => self.too_long(now, head, len),
+                },
                 Err(error) => self.hang_up(now, &format!("it sent bytes that can't be right: {error}")),
             }
+        }
+    }
+
+    /// A reply is longer than we take: that is the trouble of who asked for it, and nobody else's.
+    fn too_long(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH], len: usize) {
+        match (ReplyHeader::decode(&head), self.in_flight.front()) {
+            (Ok((header, _)), Some(front)) if header.xid == front.xid => {
+                self.last_answered = now;
+                if let Some(InFlight { purpose, .. }) = self.in_flight.pop_front() {
+                    self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+                }
+            }
+            _ => self.hang_up(now, &format!("it sent {len} bytes at once that nobody had asked for")),
         }
     }
 
@@ -473,6 +517,10 @@ impl<T> Session<T> {
         }
     }
 
+    fn has_connection(&self) -> bool {
+        !matches!(self.link, Link::Down { .. } | Link::Connecting { .. } | Link::Closed)
+    }
+
     // Connecting.
 
     fn connect(&mut self, now: Time) {
@@ -505,12 +553,23 @@ impl<T> Session<T> {
                 return Ok(());
             }
         }
-        self.timeout = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
-        let margin = self.config.lease_margin;
+        let agreed = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
+        self.sent = Sent::new(sent);
         // To make a session is a transaction; to resume one proves nothing, since a single server may answer it.
-        let mut lease = self.lease().copied().unwrap_or_else(|| Lease::new(sent, self.timeout, margin));
-        lease.resume(self.timeout, margin);
-        self.identity = Some(Identity { id: response.session_id, password: response.password, lease });
+        let identity = match self.identity.take() {
+            Some(before) => {
+                self.timeout = agreed.min(before.timeout);
+                let mut lease = before.lease;
+                lease.resume(self.timeout);
+                Identity { password: response.password, lease, ..before }
+            }
+            None => {
+                self.timeout = agreed;
+                let lease = Lease::new(sent, agreed, self.config.lease_margin);
+                Identity { id: response.session_id, password: response.password, timeout: agreed, lease }
+            }
+        };
+        self.identity = Some(identity);
         self.authenticate(now, resumed);
         Ok(())
     }
@@ -520,8 +579,8 @@ impl<T> Session<T> {
         for (scheme, auth) in &self.config.auth {
             let request = Request::Auth { scheme: scheme.clone(), auth: auth.clone() };
             replies += usize::from(request.encode(XID_AUTH, &mut self.output).is_ok());
-            self.last_sent = now;
         }
+        self.last_sent = now;
         self.link = Link::Authenticating { replies, resumed };
         if replies == 0 {
             self.stand(now, resumed);
@@ -571,16 +630,17 @@ impl<T> Session<T> {
             // Too long for any frame: no server would have taken it.
             return self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
         }
-        let proof = is_transaction(request);
-        self.last_sent = now;
+        let proof =
+            is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now, self.relay()) });
+        self.note_sent(now);
         self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
     }
 
     fn send_heartbeat(&mut self, now: Time) {
-        if self.guard != Guard::None {
+        if self.proof_at().is_some_and(|at| now >= at) {
             return self.prove(now);
         }
-        self.last_sent = now;
+        self.note_sent(now);
         if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
             self.ping_sent.get_or_insert(now);
         }
@@ -593,7 +653,12 @@ impl<T> Session<T> {
         let (header, body) = ReplyHeader::decode(frame)?;
         match header.xid {
             XID_NOTIFICATION => self.notification(&WatchEvent::decode(body)?),
-            XID_PING => self.ping_sent = None,
+            XID_PING => {
+                self.ping_sent = None;
+                if self.in_flight.is_empty() {
+                    self.last_answered = now;
+                }
+            }
             XID_AUTH => self.auth_reply(now, header.err),
             _ => return self.reply(now, &header, body),
         }
@@ -642,11 +707,12 @@ impl<T> Session<T> {
             (code, _) => Err(Failure::Code(code)),
         };
         let Some(InFlight { sent, proof, purpose, .. }) = self.in_flight.pop_front() else { return Ok(()) };
+        self.last_answered = now;
         if header.zxid > 0 {
             self.last_zxid = header.zxid;
         }
-        if let (true, Some(identity)) = (proof && proves(&result), &mut self.identity) {
-            identity.lease.prove(sent);
+        if let (Some(proof), true, Some(identity)) = (proof, proves(&result), &mut self.identity) {
+            identity.lease.prove(proof);
             self.last_beat = self.last_beat.max(sent);
         }
         self.answer(now, purpose, result);
@@ -665,6 +731,8 @@ impl<T> Session<T> {
                 self.hang_up(now, "it refused to set the watches again");
             }
             Purpose::Housekeeping | Purpose::Restore => {}
+            // Whether it got there is not known: the next connection closes it, as long as there is time.
+            Purpose::Close if result == Err(Failure::ConnectionLost) => {}
             Purpose::Close => self.finish(),
         }
     }
@@ -755,7 +823,7 @@ impl<T> Session<T> {
             (Some(front), None) => Some(front.sent),
             (None, ping) => ping,
         };
-        asked.map(|asked| asked.max(self.last_received))
+        asked.map(|asked| asked.max(self.last_answered))
     }
 
     /// How long a server may owe an answer before it counts as dead.
@@ -768,12 +836,32 @@ impl<T> Session<T> {
     }
 
     fn beat_at(&self) -> Option<Time> {
+        let ping_at = match self.guard {
+            _ if self.closing.is_some() => return None,
+            Guard::None => self.last_sent + self.timeout / 3,
+            // Of these the next proof tells that the leader has heard them.
+            Guard::Waiting | Guard::Holding => self.last_sent + self.beat(),
+        };
+        Some(self.proof_at().map_or(ping_at, |proof_at| proof_at.min(ping_at)))
+    }
+
+    /// When a quorum is to be asked next.
+    fn proof_at(&self) -> Option<Time> {
         match self.guard {
-            _ if self.closing.is_some() => None,
-            Guard::None => Some(self.last_sent + self.timeout / 3),
+            Guard::None => None,
             Guard::Waiting => Some(self.last_beat + self.timeout / 3),
             Guard::Holding => Some(self.last_beat + self.beat()),
         }
+    }
+
+    fn relay(&self) -> Duration {
+        self.lease().map_or(Duration::ZERO, Lease::relay)
+    }
+
+    fn note_sent(&mut self, now: Time) {
+        self.last_sent = now;
+        let relay = self.relay();
+        self.sent.note(now, relay);
     }
 }
 
