@@ -1,9 +1,12 @@
 //! `zklock.Client`.
 
+use std::sync::{self, PoisonError};
+use std::thread;
+
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use zklock::{Config, Connecting};
+use zklock::{Config, Connecting, PerProcess, WeakClient};
 
 use crate::errors::{OrRaise, add_to, word};
 use crate::mutex::Mutex;
@@ -25,7 +28,8 @@ use crate::wait::wait;
 /// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
 /// answers in time, AuthFailed where one refuses the credentials, ValueError and TypeError for wrong arguments.
 ///
-/// The session ends with ``close()``, at the end of a ``with`` block, or when the client and all its locks are gone.
+/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are gone, or with the
+/// interpreter (``atexit``).
 /// Methods may be called from any thread. In the child of a fork every call raises Forked: make a client there.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
@@ -59,6 +63,7 @@ impl Client {
         }
         let start = || zklock::Client::start_connect(&servers, &config);
         let client = wait(py, start, Connecting::wait_for, drop)?.or_raise(py)?;
+        remember(&client);
         Ok(Self { core: Parting::new(client), servers })
     }
 
@@ -130,6 +135,32 @@ impl Client {
             (Err(error), _) | (_, Err(error)) => Ok(format!("<zklock.Client {servers} {}>", word(error.status()))),
         }
     }
+}
+
+/// The clients that nobody may have closed when the interpreter ends.
+static LIVE: PerProcess<sync::Mutex<Vec<WeakClient>>> = PerProcess::new(sync::Mutex::default);
+
+fn remember(client: &zklock::Client) {
+    let mut live = LIVE.get().lock().unwrap_or_else(PoisonError::into_inner);
+    live.retain(|other| other.upgrade().is_some());
+    live.push(client.downgrade());
+}
+
+/// Closes all clients, side by side: at the end of the interpreter, lest a daemon thread that still waits gets a lock in a
+/// process that is no more.
+#[pyfunction]
+pub(crate) fn _close_all(py: Python<'_>) {
+    let live = std::mem::take(&mut *LIVE.get().lock().unwrap_or_else(PoisonError::into_inner));
+    py.detach(|| {
+        thread::scope(|scope| {
+            for client in live.iter().filter_map(WeakClient::upgrade) {
+                let own = client.clone();
+                if thread::Builder::new().spawn_scoped(scope, move || own.close()).is_err() {
+                    let _ = client.close();
+                }
+            }
+        });
+    });
 }
 
 fn add_auth(config: &mut Config, pairs: &Bound<'_, PyAny>) -> PyResult<()> {

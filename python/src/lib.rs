@@ -16,6 +16,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _zklock {
     #[pymodule_export]
+    use super::client::_close_all;
+    #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]
     use super::mutex::Mutex;

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use zklock::{Acquiring, Owner, Status};
+use zklock::{Acquiring, Call, Owner, Status};
 
 use crate::errors::{OrRaise, add_to, raise, word};
 use crate::participant::Participant;
@@ -38,6 +38,11 @@ impl Mutex {
             let _ = lock.release_nowait();
         })
     }
+
+    fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        let lock: &zklock::Lock = &self.core;
+        wait(py, || lock.start_release(Owner::current_thread(), true), Call::wait_for, drop)
+    }
 }
 
 #[pymethods]
@@ -63,10 +68,11 @@ impl Mutex {
 
     /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
     ///
-    /// Blocks for the session timeout at most. Raises NotOwner in a thread that does not hold, and changes nothing then;
-    /// LockLost where the hold had been lost, ConnectionLost where no server confirmed in time: it is released all the same.
+    /// Blocks for the session timeout at most; Ctrl-C interrupts the wait for the confirmation, not the release. Raises
+    /// NotOwner in a thread that does not hold, and changes nothing then; LockLost where the hold had been lost,
+    /// ConnectionLost where no server confirmed in time: it is released all the same.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.release()).or_raise(py)
+        self.give_back(py)?.or_raise(py)
     }
 
     /// Releases one entry of the calling thread, and leaves the removal of the node to the library. Does not block.
@@ -83,9 +89,10 @@ impl Mutex {
 
     /// Who holds and who waits, in the order of the queue, whatever process they are in.
     ///
-    /// Blocks for the session timeout at most. Raises ConnectionLost where no server answers by then.
+    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
-        let participants = py.detach(|| self.core.participants()).or_raise(py)?;
+        let lock: &zklock::Lock = &self.core;
+        let participants = wait(py, || lock.start_participants(), Call::wait_for, drop)?.or_raise(py)?;
         Ok(participants.into_iter().map(Participant::from).collect())
     }
 
@@ -151,7 +158,7 @@ impl Mutex {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match py.detach(|| self.core.release()) {
+        match self.give_back(py)? {
             Err(error) if !exc_value.is_none() => add_to(py, exc_value, "releasing the lock", &error),
             released => released.or_raise(py),
         }

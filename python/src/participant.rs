@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// One of those who hold a lock or wait for it, as ``participants()`` found it. Immutable; comparable.
-#[pyclass(frozen, eq, skip_from_py_object, module = "zklock")]
-#[derive(Clone, PartialEq, Eq)]
+/// One of those who hold a lock or wait for it, as ``participants()`` found it. Immutable; comparable and hashable.
+#[pyclass(frozen, eq, hash, skip_from_py_object, module = "zklock")]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Participant(zklock::Participant);
 
 impl From<zklock::Participant> for Participant {

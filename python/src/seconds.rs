@@ -29,25 +29,25 @@ impl Seconds {
 }
 
 pub(crate) fn session_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    parse("session_timeout", value)
+    parse("session_timeout", value, "more than zero")
 }
 
 pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    parse("connect_timeout", value)
+    parse("connect_timeout", value, "more than zero")
 }
 
 pub(crate) fn lease_margin(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
-    if value.is_none() { Ok(None) } else { parse("lease_margin", value).map(Some) }
+    if value.is_none() { Ok(None) } else { parse("lease_margin", value, "zero or more").map(Some) }
 }
 
 pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
-    if value.is_none() { Ok(None) } else { parse("timeout", value).map(Some) }
+    if value.is_none() { Ok(None) } else { parse("timeout", value, "zero or more").map(Some) }
 }
 
-fn parse(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+fn parse(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<Seconds> {
     let seconds = number(argument, value)?;
     if seconds.is_nan() || seconds < 0.0 {
-        return Err(PyValueError::new_err(format!("{argument}: {seconds} seconds; expected zero or more")));
+        return Err(PyValueError::new_err(format!("{argument}: {seconds} seconds; expected {expected}")));
     }
     let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     // Zero has a meaning of its own: only zero is to become zero.

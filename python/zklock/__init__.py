@@ -26,6 +26,8 @@ do is to stop a program that goes on after it lost the lock; a store that is giv
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
 """
 
+import atexit
+
 from zklock._errors import (
     AuthFailed,
     Canceled,
@@ -43,7 +45,9 @@ from zklock._errors import (
     ServerError,
 )
 from zklock._states import ClientState, LockState
-from zklock._zklock import Client, Mutex, Participant, __version__
+from zklock._zklock import Client, Mutex, Participant, __version__, _close_all
+
+atexit.register(_close_all)
 
 __all__ = [
     "AuthFailed",

@@ -99,6 +99,72 @@ static void a_replaced_callback_is_dropped(void)
     CHECK(one.drops == 1);
 }
 
+static void without_a_callback_user_is_dropped_at_once(void)
+{
+    struct recorder recorder = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set_event_callback(config, NULL, &recorder, dropped));
+    CHECK(recorder.drops == 1);
+    zkl_config_free(config);
+    CHECK(recorder.drops == 1);
+}
+
+static void what_is_freed_while_held_is_told_to_be_free(void)
+{
+    struct recorder recorder = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    zkl_config *config = zkl_config_new();
+    zkl_client *client = NULL;
+    OK(zkl_config_set_event_callback(config, record, &recorder, NULL));
+    OK(zkl_client_new(servers, config, &client));
+    zkl_config_free(config);
+    zkl_lock *first = new_mutex(client, fresh_path()), *second = new_mutex(client, fresh_path());
+    OK(zkl_acquire(first));
+    OK(zkl_acquire(second));
+    zkl_lock_free(first);
+    zkl_client_free(client);
+    int free_events = 0;
+    for (int i = 0; i < recorder.count; i++) {
+        const zkl_event *event = &recorder.events[i];
+        free_events += event->kind == ZKL_EVENT_LOCK && event->previous == ZKL_LOCK_HELD && event->state == ZKL_LOCK_FREE;
+    }
+    CHECK(free_events == 2);
+    expect_client(&recorder, recorder.count - 1, ZKL_STATE_CONNECTED, ZKL_STATE_CLOSED);
+    zkl_lock_free(second);
+}
+
+static int callbacks, together;
+
+/* Takes its time. */
+static void linger(void *user, const zkl_event *event)
+{
+    (void)event;
+    if (__atomic_add_fetch(&callbacks, 1, __ATOMIC_SEQ_CST) != 1) __atomic_store_n(&together, 1, __ATOMIC_SEQ_CST);
+    sleep_ms(*(int *)user);
+    __atomic_sub_fetch(&callbacks, 1, __ATOMIC_SEQ_CST);
+}
+
+static void a_slow_callback_delays_others_a_little_and_never_runs_beside_them(void)
+{
+    int slow = 3500, fast = 1;
+    zkl_client *one = NULL, *two = NULL, *three = NULL;
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set_event_callback(config, linger, &fast, NULL));
+    OK(zkl_client_new(servers, config, &two));
+    OK(zkl_config_set_event_callback(config, linger, &slow, NULL));
+    OK(zkl_client_new(servers, config, &one));
+    sleep_ms(100); /* It has begun to linger. */
+    int64_t start = now_ms();
+    zkl_client_free(two);
+    CHECK(now_ms() - start < 2000 + slack_ms());
+    /* The last client goes while the thread is busy, and a new one comes: still there is only one thread. */
+    OK(zkl_config_set_event_callback(config, linger, &fast, NULL));
+    OK(zkl_client_new(servers, config, &three));
+    zkl_config_free(config);
+    zkl_client_free(one);
+    zkl_client_free(three);
+    CHECK(together == 0);
+}
+
 static zkl_client *freed_by_callback;
 static pthread_mutex_t freeing = PTHREAD_MUTEX_INITIALIZER;
 
@@ -143,5 +209,8 @@ int main(int argc, char **argv)
     RUN(changes_are_told_in_order);
     RUN(a_replaced_callback_is_dropped);
     RUN(a_callback_may_free_its_client);
+    RUN(without_a_callback_user_is_dropped_at_once);
+    RUN(what_is_freed_while_held_is_told_to_be_free);
+    RUN(a_slow_callback_delays_others_a_little_and_never_runs_beside_them);
     return 0;
 }

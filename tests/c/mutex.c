@@ -414,6 +414,35 @@ static void signals_interrupt_nothing(void)
     zkl_lock_free(lock);
 }
 
+#ifndef __SANITIZE_ADDRESS__
+static void *wait_and_idle(void *argument)
+{
+    zkl_status status = zkl_acquire_timeout(argument, 300);
+    /* The call was not torn apart. What ends the thread is its own sleep. */
+    if (status == ZKL_E_TIMEOUT)
+        for (;;) sleep_ms(1000);
+    return NULL;
+}
+
+static void a_canceled_thread_ends_after_its_call(void)
+{
+    const char *path = fresh_path();
+    zkl_lock *held = new_mutex(client, path), *wanted = new_mutex(client, path);
+    OK(zkl_acquire(held));
+    pthread_t thread;
+    void *result = NULL;
+    CHECK(pthread_create(&thread, NULL, wait_and_idle, wanted) == 0);
+    sleep_ms(50);
+    CHECK(pthread_cancel(thread) == 0);
+    CHECK(pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED);
+    OK(zkl_release(held));
+    OK(zkl_acquire_timeout(wanted, 10000));
+    zkl_lock_free(wanted);
+    zkl_lock_free(held);
+}
+#endif
+
 static void no_server_is_a_connection_error_in_time(void)
 {
     zkl_config *config = zkl_config_new();
@@ -446,6 +475,9 @@ int main(int argc, char **argv)
     RUN(freeing_a_client_wakes_all_waiters);
     RUN(release_nowait_lets_the_next_one_in);
     RUN(signals_interrupt_nothing);
+#ifndef __SANITIZE_ADDRESS__ /* It takes the unwinding of a canceled thread itself for an error. */
+    RUN(a_canceled_thread_ends_after_its_call);
+#endif
     RUN(a_chroot_is_put_before_every_path);
     RUN(no_server_is_a_connection_error_in_time);
     zkl_client_free(client);

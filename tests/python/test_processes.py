@@ -286,6 +286,8 @@ def test_a_daemon_thread_does_not_disturb_the_end(
         leaving = program(DAEMON, server.address, path)
         assert leaving.says() == "leaves"
         assert leaving.ends() == 0
+        # It has taken its leave, though its session could go on for seconds.
+        assert len(client.mutex(path).participants()) == 1
 
 
 def test_a_wait_survives_its_session(

@@ -151,3 +151,34 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         witness.wait_for(path, 0)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("wait", ["lock.release()", "lock.participants()", "lock.__exit__(None, None, None)"])
+def test_ctrl_c_where_the_server_does_not_answer(
+    own_server: ZooKeeper, path: str, program: Callable[..., Program], wait: str
+) -> None:
+    waiting = program(HOLDS_FIRST.format(wait=wait), own_server.address, path)
+    assert waiting.says() == "holds"
+    own_server.freeze()
+    waiting.tell()
+    assert waiting.says() == "waits"
+    started = time.monotonic()
+    waiting.process.send_signal(signal.SIGINT)
+    assert waiting.says() == "interrupted"
+    assert time.monotonic() - started < 0.5
+    waiting.process.kill()
+
+
+HOLDS_FIRST = """
+import sys, zklock
+client = zklock.Client(sys.argv[1], session_timeout=20)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+print("holds", flush=True)
+input()
+print("waits", flush=True)
+try:
+    {wait}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""

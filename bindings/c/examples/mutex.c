@@ -1,6 +1,7 @@
 /* Several processes take turns: mutex SERVERS PATH NAME ROUNDS
  *
- *     cc mutex.c -o mutex -Iinclude -Ltarget/release -lzklock -Wl,-rpath,target/release
+ *     make build && cd bindings/c/examples
+ *     cc mutex.c -o mutex -I../../../include -L../../../target/release -lzklock -Wl,-rpath,$PWD/../../../target/release
  *     ./mutex localhost:2181 /locks/demo alice 3 & ./mutex localhost:2181 /locks/demo bob 3
  */
 #define _POSIX_C_SOURCE 200809L

@@ -78,6 +78,10 @@ pub unsafe extern "C" fn zkl_client_new(
 /// given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
 /// allowed. In a forked child the parent's session is left alone.
 ///
+/// The client's last events are delivered before, as far as there is time; afterwards its callback is not called any more. If it
+/// is being called now, that is waited for, however long it takes: do not hold a lock that it needs. (A callback that frees
+/// its own client is not waited for.) Other clients' callbacks can delay it by the two seconds below, and no longer.
+///
 /// Returns nothing; a handle that is not live changes nothing but the last error message.
 /// Blocks until the server has confirmed, but no longer than two seconds; any thread.
 #[unsafe(no_mangle)]

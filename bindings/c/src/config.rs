@@ -109,10 +109,11 @@ pub unsafe extern "C" fn zkl_config_add_auth(
     })
 }
 
-/// Gives the config a callback, and drops the one it had.
-pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Callback) -> Result<()> {
+/// Gives the config a callback, or none, and drops the one it had.
+pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Option<Callback>) -> Result<()> {
     let settings = handle::get(config)?;
-    let before = lock(&settings).callback.replace(Arc::new(callback()));
+    let callback = callback().map(Arc::new);
+    let before = std::mem::replace(&mut lock(&settings).callback, callback);
     // Not under the lock: it may call the program.
     drop(before);
     Ok(())

@@ -58,14 +58,28 @@ pub unsafe extern "C" fn zkl_config_set_event_callback(
     user: *mut c_void,
     user_drop: zkl_user_drop,
 ) -> zkl_status {
-    status(|| config::set_callback(config, || Callback { cb, user, user_drop }))
+    status(|| config::set_callback(config, || Callback::new(cb, user, user_drop)))
 }
 
 /// A program's callback, with what it owns.
 pub(crate) struct Callback {
-    cb: zkl_event_cb,
+    cb: unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event),
     user: *mut c_void,
     user_drop: zkl_user_drop,
+}
+
+impl Callback {
+    /// Without a function there is no callback, and what it would have owned is given back.
+    fn new(cb: zkl_event_cb, user: *mut c_void, user_drop: zkl_user_drop) -> Option<Self> {
+        if let Some(cb) = cb {
+            return Some(Self { cb, user, user_drop });
+        }
+        if let Some(user_drop) = user_drop {
+            // SAFETY: the caller gave a function of this type, for this pointer.
+            unsafe { user_drop(user) };
+        }
+        None
+    }
 }
 
 // SAFETY: the program lends `user` to the library's thread, and is told so; the library does not look at it.
@@ -116,7 +130,6 @@ pub(crate) fn handler(callback: Arc<Callback>, handles: LockHandles) -> impl Fn(
 
 impl Callback {
     fn deliver(&self, event: &Event, handles: &LockHandles) {
-        let Some(cb) = self.cb else { return };
         // ZooKeeper allows no NUL in a path.
         let text = match event {
             Event::Lock { path, .. } => CString::new(path.as_bytes()).unwrap_or_default(),
@@ -143,7 +156,7 @@ impl Callback {
             },
         };
         // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
-        unsafe { cb(self.user, &raw const told) };
+        unsafe { (self.cb)(self.user, &raw const told) };
     }
 }
 

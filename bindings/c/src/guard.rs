@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +22,7 @@ thread_local! {
 /// Runs the body of an exported function.
 pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> Result<T>) -> T {
     set_last_error("");
+    let _uncancelable = Uncancelable::new();
     // What a body can leave half done when it panics are the library's own locks, which are whole between statements.
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => {
@@ -34,6 +35,36 @@ pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> Result<T>) -> T {
     };
     set_last_error(error.message());
     T::failure(error.status())
+}
+
+/// Puts off a `pthread_cancel` until the call is over: it would unwind through code that can't be unwound so, and leave the
+/// library's locks taken.
+struct Uncancelable {
+    before: c_int,
+}
+
+impl Uncancelable {
+    fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: writes to the variable it is given; the argument is one of two that are allowed.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Uncancelable {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: as above, with the state that was found before.
+        unsafe { pthread_setcancelstate(self.before, &raw mut disabled) };
+    }
+}
+
+/// As glibc and musl define it.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
 /// The same for functions that return nothing but a status.

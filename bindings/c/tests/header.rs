@@ -46,6 +46,9 @@ fn tidy(header: &str) -> String {
             } else {
                 writeln!(tidied, "{line}\n{indent} {comment}").unwrap();
             }
+        } else if let Some((code, comment)) = text.split_once("  // ") {
+            // C89 has no such comments.
+            writeln!(tidied, "{indent}{code}  /* {comment} */").unwrap();
         } else if text.starts_with("typedef struct") {
             writeln!(tidied, "{line}").unwrap();
         } else {

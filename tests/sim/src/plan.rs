@@ -1,0 +1,144 @@
+//! What a seed stands for: how many clients and servers, how fast the network is, and which faults come when.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+/// A whole run, before it begins.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) servers: usize,
+    pub(crate) clients: Vec<ClientPlan>,
+    pub(crate) paths: usize,
+    pub(crate) session_timeout: Duration,
+    /// How often a follower tells its leader which sessions gave a sign of life.
+    pub(crate) relay: Duration,
+    pub(crate) latency: (Duration, Duration),
+    pub(crate) lag: (Duration, Duration),
+    pub(crate) sweep: Duration,
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    /// When all faults are over.
+    pub(crate) calm: Duration,
+}
+
+/// One process.
+#[derive(Debug)]
+pub(crate) struct ClientPlan {
+    /// How often each of its threads tries to get a lock.
+    pub(crate) rounds: Vec<u32>,
+    /// How many lock handles it has.
+    pub(crate) handles: usize,
+    /// What its clock shows more than others'.
+    pub(crate) clock: Duration,
+    pub(crate) begins: Duration,
+}
+
+/// What can go wrong. Numbers choose a client, a server, a path; they are taken modulo how many there are.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// A client's connection is reset.
+    Cut { client: usize },
+    /// A client's connection swallows what is sent, one way or both; perhaps it all arrives later.
+    BlackHole { client: usize, up: bool, down: bool, thaw: Option<Duration> },
+    /// A client can't reach one server, or any.
+    Unreachable { client: usize, server: Option<usize>, length: Duration },
+    /// A process stands still.
+    Pause { client: usize, length: Duration },
+    /// A process is killed: its connection ends, or nobody notices.
+    Kill { client: usize, noticed: bool },
+    /// A server stops and starts.
+    Restart { server: usize, length: Duration },
+    /// A server loses touch with the others, and notices it some time later.
+    Isolate { server: usize, notices: Duration, length: Duration },
+    /// The leader loses touch with the others, and notices it some time later.
+    IsolateLeader { notices: Duration, length: Duration },
+    /// A server falls behind.
+    Lag { server: usize, lag: Duration, length: Duration },
+    /// The network is slow for everybody.
+    Slow { latency: Duration, length: Duration },
+    /// A client's session is ended by an operator.
+    Expire { client: usize },
+    /// An operator deletes a lock's node: this one in the order of the queue.
+    Delete { path: usize, place: usize },
+    /// The reply to a request of this kind is lost, and its connection with it.
+    LoseReply { server: usize, op: zklock::proto::OpCode },
+}
+
+impl Plan {
+    pub(crate) fn new(rng: &mut Rng) -> Self {
+        let servers = if rng.u8(..4) == 0 { 1 } else { 3 };
+        let session_timeout = Duration::from_millis(*pick(rng, &[2_000, 4_000, 6_000, 10_000]));
+        let busy = Duration::from_millis(rng.u64(2_000..20_000));
+        let latency = *pick(rng, &[(0, 1), (0, 5), (1, 20), (5, 60), (0, 200)]);
+        let lag = *pick(rng, &[(0, 1), (0, 5), (1, 50), (0, 300)]);
+        let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy)).collect();
+        let mut plan = Self {
+            servers,
+            clients,
+            paths: rng.usize(1..=2),
+            session_timeout,
+            relay: session_timeout / *pick(rng, &[4, 8, 20]),
+            latency: (ms(latency.0), ms(latency.1)),
+            lag: (ms(lag.0), ms(lag.1)),
+            sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
+            faults: Vec::new(),
+            calm: busy,
+        };
+        let count = *pick(rng, &[0, 1, 1, 2, 3, 5, 8, 12]);
+        for _ in 0..count {
+            let at = Duration::from_millis(rng.u64(0..u64::try_from(busy.as_millis()).unwrap_or(1)));
+            let fault = Fault::new(rng, session_timeout);
+            plan.faults.push((at, fault));
+        }
+        plan
+    }
+}
+
+impl ClientPlan {
+    fn new(rng: &mut Rng, busy: Duration) -> Self {
+        Self {
+            rounds: (0..rng.usize(1..=3)).map(|_| rng.u32(1..=6)).collect(),
+            handles: rng.usize(1..=3),
+            clock: Duration::from_millis(rng.u64(0..1_000_000)),
+            begins: busy.mul_f64(rng.f64() * rng.f64()),
+        }
+    }
+}
+
+impl Fault {
+    fn new(rng: &mut Rng, session_timeout: Duration) -> Self {
+        let (client, server) = (rng.usize(..), rng.usize(..));
+        let part = |rng: &mut Rng, most: f64| session_timeout.mul_f64(rng.f64() * most);
+        match rng.u8(..16) {
+            0 | 1 => Self::Cut { client },
+            2 | 3 => {
+                let (up, down) = *pick(rng, &[(true, true), (true, false), (false, true)]);
+                let thaw = rng.bool().then(|| part(rng, 1.5));
+                Self::BlackHole { client, up, down, thaw }
+            }
+            4 => Self::Unreachable { client, server: rng.bool().then_some(server), length: part(rng, 2.0) },
+            5 | 6 => Self::Pause { client, length: part(rng, 2.5) },
+            7 => Self::Kill { client, noticed: rng.bool() },
+            8 => Self::Restart { server, length: part(rng, 1.0) },
+            9 => Self::Isolate { server, notices: part(rng, 2.0), length: part(rng, 3.0) },
+            10 => Self::IsolateLeader { notices: part(rng, 3.0), length: part(rng, 4.0) },
+            11 => Self::Lag { server, lag: part(rng, 0.5), length: part(rng, 2.0) },
+            12 => Self::Slow { latency: part(rng, 0.3), length: part(rng, 1.0) },
+            13 => Self::Expire { client },
+            14 => Self::Delete { path: client, place: *pick(rng, &[0, 0, 1, 2]) },
+            _ => {
+                use zklock::proto::OpCode as Op;
+                let op = *pick(rng, &[Op::Create2, Op::Create2, Op::Delete, Op::GetChildren2, Op::GetData, Op::Multi, Op::CreateContainer]);
+                Self::LoseReply { server, op }
+            }
+        }
+    }
+}
+
+pub(crate) fn pick<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
+    &from[rng.usize(..from.len())]
+}
+
+pub(crate) const fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
