@@ -159,6 +159,8 @@ struct Wait {
     /// How many are ahead.
     count: usize,
     watch: Watch,
+    /// It is a node of our own session, which may go because the session has ended.
+    is_ours: bool,
     /// The connection was lost since the list: changes were missed, and what fires may fire in any order.
     gap: bool,
 }
@@ -520,7 +522,7 @@ impl Contender {
             return Some(Output::Busy);
         }
         let ahead = format!("{}/{name}", self.directory);
-        self.stage = Stage::Waiting(Wait { ahead, count, watch: Watch::Unset, gap: false });
+        self.stage = Stage::Waiting(Wait { ahead, count, watch: Watch::Unset, is_ours: false, gap: false });
         self.watch_missing(desk);
         None
     }
@@ -574,7 +576,11 @@ impl Contender {
             return None;
         }
         match result {
-            Ok(_) => wait.watch = Watch::Set,
+            Ok(Response::Data { stat, .. }) => {
+                wait.watch = Watch::Set;
+                wait.is_ours = stat.ephemeral_owner == desk.session.id();
+            }
+            Ok(other) => return self.nonsense(desk, &other, "getData"),
             Err(Failure::ConnectionLost) => wait.watch = Watch::Unset,
             Err(Failure::Code(Code::NO_NODE)) => return self.moved_up(desk),
             Err(Failure::Code(code)) => {
@@ -606,9 +612,12 @@ impl Contender {
     }
 
     /// The node ahead is gone. If it was the only one, we are first: our own node was there when the watch on it was set,
-    /// would have been reported gone before, and nodes are only ever added behind it. Otherwise the list tells.
+    /// would have been reported gone before, and nodes are only ever added behind it. Otherwise the list tells. So it does where
+    /// both nodes are of one session, whose end takes them away one after the other.
     fn moved_up(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
-        if let (Stage::Waiting(Wait { count: 1, gap: false, .. }), Watch::Set) = (&self.stage, self.own_watch) {
+        if let (Stage::Waiting(Wait { count: 1, is_ours: false, gap: false, .. }), Watch::Set) =
+            (&self.stage, self.own_watch)
+        {
             return self.enter(desk);
         }
         self.stop_waiting(desk);

@@ -158,6 +158,13 @@ impl Leader {
         self.txn(now, session, Some(origin), body)
     }
 
+    /// Deletes a node whoever owns it, as an operator may. None if it can't be deleted.
+    pub fn delete(&mut self, now: Time, tree: &Tree, path: &str) -> Option<Txn> {
+        let request = Request::Delete { path: path.to_owned(), version: -1 };
+        let change = Draft::new(tree, 0, &[]).add(&request).ok()?;
+        Some(self.txn(now, 0, None, Body::One(change)))
+    }
+
     /// Ends a session as if its time were over. None if there is no such session.
     pub fn expire(&mut self, now: Time, session: i64) -> Option<Txn> {
         self.forget(session).then(|| self.txn(now, session, None, Body::CloseSession))

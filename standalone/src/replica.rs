@@ -222,6 +222,11 @@ impl Replica {
         self.losses.push((session, op));
     }
 
+    /// No reply is to be lost any more.
+    pub fn forget_losses(&mut self) {
+        self.losses.clear();
+    }
+
     /// The next thing it has to say.
     pub fn poll(&mut self) -> Option<Output> {
         self.output.pop_front()

@@ -41,14 +41,19 @@ impl Judge {
     /// Somebody was told that he has the lock.
     pub(crate) fn granted(&mut self, now: Time, holder: Holder, path: usize, token: i64) {
         self.grants += 1;
+        self.claims.insert(holder, Claim { path, token, until: now });
+        // He will hear in a moment that somebody took his node away.
+        if self.void.contains(&token) {
+            return;
+        }
         let last = self.last.entry(path).or_insert(i64::MIN);
         if token <= *last {
             let last = *last;
             self.blame(|| format!("path {path}: token {token} was given out after {last}"));
         }
         self.last.insert(path, token);
-        let other = self.claims.iter().find(|(_, claim)| {
-            claim.path == path && claim.until > now && !self.void.contains(&claim.token)
+        let other = self.claims.iter().find(|&(&other, claim)| {
+            other != holder && claim.path == path && claim.until > now && !self.void.contains(&claim.token)
         });
         if let Some((other, claim)) = other {
             let text = format!(
@@ -58,10 +63,9 @@ impl Judge {
             );
             self.blame(|| text);
         }
-        if self.gone.contains(&token) && !self.void.contains(&token) {
+        if self.gone.contains(&token) {
             self.blame(|| format!("path {path}: {holder:?} was granted token {token}, whose node is gone"));
         }
-        self.claims.insert(holder, Claim { path, token, until: now });
     }
 
     /// Somebody looked at his hold, and it is safe until then.
@@ -81,6 +85,11 @@ impl Judge {
     /// A client is no more: whoever worked with its holds is gone too.
     pub(crate) fn died(&mut self, client: usize) {
         self.claims.retain(|&(owner, _), _| owner != client);
+    }
+
+    /// Nobody will tell this client's program anything any more.
+    pub(crate) fn forgotten(&mut self, client: usize) {
+        self.told.retain(|&(owner, _, _), _| owner != client);
     }
 
     /// A node is about to be taken away by somebody who may.
@@ -108,7 +117,9 @@ impl Judge {
         let key = (client, lock, token);
         let before = self.told.get(&key).copied().unwrap_or(LockState::Free);
         if before != previous {
-            self.blame(|| format!("client {client}: token {token} was {before:?} and is now told to have been {previous:?}"));
+            self.blame(|| {
+                format!("client {client}: token {token} was {before:?} and is now told to have been {previous:?}")
+            });
         }
         if before == state {
             self.blame(|| format!("client {client}: token {token} was told twice to be {state:?}"));

@@ -128,7 +128,18 @@ impl Fault {
             14 => Self::Delete { path: client, place: *pick(rng, &[0, 0, 1, 2]) },
             _ => {
                 use zklock::proto::OpCode as Op;
-                let op = *pick(rng, &[Op::Create2, Op::Create2, Op::Delete, Op::GetChildren2, Op::GetData, Op::Multi, Op::CreateContainer]);
+                let op = *pick(
+                    rng,
+                    &[
+                        Op::Create2,
+                        Op::Create2,
+                        Op::Delete,
+                        Op::GetChildren2,
+                        Op::GetData,
+                        Op::Multi,
+                        Op::CreateContainer,
+                    ],
+                );
                 Self::LoseReply { server, op }
             }
         }

@@ -1,0 +1,83 @@
+//! `zklock-sim`: runs seeds, and tells what became of them.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use clap::Parser;
+
+/// Runs zklock's engines against a simulated ensemble, a schedule for each seed.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Run only this seed, and print what happened.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where to begin.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 100_000)]
+    seeds: u64,
+    /// On how many threads.
+    #[arg(long, default_value_t = thread::available_parallelism().map_or(1, |n| n.get() as u64))]
+    jobs: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.seed {
+        Some(seed) => replay(seed),
+        None => campaign(&arguments),
+    }
+}
+
+fn replay(seed: u64) -> ExitCode {
+    let outcome = zklock_sim::run(seed, true);
+    for line in outcome.history {
+        println!("{line}");
+    }
+    println!("seed {seed}: {} steps, {} grants, {} losses", outcome.steps, outcome.grants, outcome.losses);
+    match outcome.verdict {
+        None => ExitCode::SUCCESS,
+        Some(verdict) => {
+            println!("seed {seed}: {verdict}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn campaign(arguments: &Arguments) -> ExitCode {
+    let start = Instant::now();
+    let next = AtomicU64::new(arguments.first);
+    let end = arguments.first.saturating_add(arguments.seeds);
+    let [steps, grants, losses, failures] = [const { AtomicU64::new(0) }; 4];
+    thread::scope(|scope| {
+        for _ in 0..arguments.jobs {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let outcome = zklock_sim::run(seed, false);
+                    steps.fetch_add(outcome.steps, Ordering::Relaxed);
+                    grants.fetch_add(outcome.grants as u64, Ordering::Relaxed);
+                    losses.fetch_add(outcome.losses as u64, Ordering::Relaxed);
+                    if let Some(verdict) = outcome.verdict {
+                        failures.fetch_add(1, Ordering::Relaxed);
+                        println!("seed {seed}: {verdict}");
+                    }
+                }
+            });
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let [steps, grants, losses, failures] = [steps, grants, losses, failures].map(AtomicU64::into_inner);
+    println!(
+        "{} seeds in {seconds:.1} s, {:.0} a second: {steps} steps, {grants} grants, {losses} losses; {failures} failed",
+        arguments.seeds,
+        arguments.seeds as f64 / seconds
+    );
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

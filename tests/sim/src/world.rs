@@ -1,0 +1,759 @@
+//! The world: a virtual clock, what happens next, the network, and the faults.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use fastrand::Rng;
+use zklock::Time;
+use zklock::session::Command;
+use zklock_standalone::{Action, Output};
+
+use crate::client::{Client, Life, Wish, path_of};
+use crate::cluster::{Cluster, between};
+use crate::judge::Judge;
+use crate::plan::{Fault, Plan, ms};
+
+/// What can happen.
+#[derive(Debug)]
+enum Happening {
+    Birth(usize),
+    Timer(usize),
+    Act(usize, usize),
+    Cancel(usize, usize),
+    /// A process that stood still goes on: the first thing it does is to look at what it holds.
+    Awake(usize),
+    /// A connection attempt comes to its server.
+    Dial {
+        client: usize,
+        attempt: u64,
+        server: usize,
+    },
+    Up(usize),
+    Down(usize),
+    Thaw(usize),
+    Hear(usize),
+    Obey(usize),
+    LeaderTimer,
+    Relay,
+    Fault(usize),
+    Elect,
+    /// A server that was cut off notices it.
+    Notice(usize, u32),
+    /// A server comes back.
+    Return(usize, u32),
+    LagEnds(usize),
+    SlowEnds,
+    ReachableAgain(usize),
+    Calm,
+    Settled,
+    Closed,
+}
+
+/// One connection.
+struct Link {
+    client: usize,
+    server: usize,
+    up: Pipe,
+    down: Pipe,
+}
+
+#[derive(Default)]
+struct Pipe {
+    queue: VecDeque<(Time, Message)>,
+    frozen: bool,
+}
+
+enum Message {
+    Bytes(Vec<u8>),
+    End,
+}
+
+pub(crate) struct World {
+    pub(crate) judge: Judge,
+    pub(crate) steps: u64,
+    /// What happened, if anybody wants to know.
+    pub(crate) history: Option<Vec<String>>,
+    plan: Plan,
+    rng: Rng,
+    now: Time,
+    agenda: BTreeMap<(Time, u64), Happening>,
+    sequence: u64,
+    cluster: Cluster,
+    clients: Vec<Client>,
+    links: BTreeMap<usize, Link>,
+    last_link: usize,
+    attempts: u64,
+    latency: (Duration, Duration),
+    /// Which servers a client can't reach: one, or all.
+    unreachable: BTreeMap<usize, Option<usize>>,
+    /// How often a server was cut off or stopped, so that what was planned for an earlier time is not done.
+    troubles: Vec<u32>,
+    leader_timer: Option<Time>,
+    is_over: bool,
+}
+
+/// How long the clients have, once all faults are over, until everybody has got what he wants.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+impl World {
+    pub(crate) fn new(seed: u64, with_history: bool) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let plan = Plan::new(&mut rng);
+        let now = Time::default() + ms(1_000);
+        let cluster = Cluster::new(&plan, now);
+        let clients =
+            plan.clients.iter().enumerate().map(|(index, own)| Client::new(index, &plan, own, &mut rng, now)).collect();
+        let mut world = Self {
+            judge: Judge::default(),
+            steps: 0,
+            history: with_history.then(Vec::new),
+            latency: plan.latency,
+            troubles: vec![0; plan.servers],
+            plan,
+            rng,
+            now,
+            agenda: BTreeMap::new(),
+            sequence: 0,
+            cluster,
+            clients,
+            links: BTreeMap::new(),
+            last_link: 0,
+            attempts: 0,
+            unreachable: BTreeMap::new(),
+            leader_timer: None,
+            is_over: false,
+        };
+        world.prepare();
+        world
+    }
+
+    fn prepare(&mut self) {
+        let begin = self.now;
+        let births: Vec<Duration> = self.plan.clients.iter().map(|own| own.begins).collect();
+        for (client, begins) in births.into_iter().enumerate() {
+            self.at(begin + begins, Happening::Birth(client));
+        }
+        let faults: Vec<Duration> = self.plan.faults.iter().map(|&(at, _)| at).collect();
+        for (fault, at) in faults.into_iter().enumerate() {
+            self.at(begin + at, Happening::Fault(fault));
+        }
+        self.at(begin + self.plan.relay, Happening::Relay);
+        self.at(begin + self.plan.calm, Happening::Calm);
+        self.set_leader_timer();
+        if self.history.is_some() {
+            let text = format!("{:#?}", self.plan);
+            self.say(|| text);
+        }
+    }
+
+    /// Runs to the end, or to the first thing that must not be.
+    pub(crate) fn run(&mut self) {
+        while !self.is_over && self.judge.verdict.is_none() {
+            let Some(((at, _), happening)) = self.agenda.pop_first() else { break };
+            self.now = at;
+            self.steps += 1;
+            self.happen(happening);
+        }
+    }
+
+    fn at(&mut self, time: Time, happening: Happening) {
+        self.sequence += 1;
+        self.agenda.insert((time, self.sequence), happening);
+    }
+
+    fn say(&mut self, what: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(history) = &mut self.history {
+            let seconds = (now - Time::default()).as_secs_f64();
+            history.push(format!("{seconds:10.4} {}", what()));
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        if let Some(client) = self.concerned(&happening) {
+            if self.clients[client].life == Life::Over {
+                return;
+            }
+            // A process that stands still finds everything when it goes on, in its order.
+            if self.clients[client].paused_until > self.now {
+                return self.at(self.clients[client].paused_until, happening);
+            }
+        }
+        match happening {
+            Happening::Birth(client) => self.birth(client),
+            Happening::Timer(client) => self.timer(client),
+            Happening::Act(client, actor) => {
+                let wishes = self.clients[client].act(&mut self.rng, &mut self.judge, self.now, actor);
+                self.grant(client, wishes);
+                self.pump(client);
+            }
+            Happening::Cancel(client, actor) => {
+                self.say(|| format!("client {client}: thread {actor} and those who wait with it are canceled"));
+                self.clients[client].cancel(self.now, actor);
+                self.pump(client);
+            }
+            Happening::Awake(client) => {
+                self.say(|| format!("client {client} goes on"));
+                self.clients[client].wakes_up(self.now);
+                self.clients[client].look(&mut self.judge, self.now);
+            }
+            Happening::Dial { client, attempt, server } => self.dial(client, attempt, server),
+            Happening::Up(link) => self.up(link),
+            Happening::Down(link) => self.down(link),
+            Happening::Thaw(link) => self.thaw(link),
+            Happening::Hear(server) => {
+                let news = self.cluster.hear(&mut self.rng, &mut self.judge, self.now, server);
+                self.spread(news);
+            }
+            Happening::Obey(server) => {
+                self.cluster.obey(self.now, server);
+                self.serve(server);
+            }
+            Happening::LeaderTimer => {
+                self.leader_timer = None;
+                let news = self.cluster.advance(&mut self.rng, &mut self.judge, self.now);
+                self.spread(news);
+            }
+            Happening::Relay => {
+                let arrivals = self.cluster.relay(&mut self.rng, self.now);
+                for (server, at) in arrivals {
+                    self.at(at, Happening::Hear(server));
+                }
+                self.at(self.now + self.plan.relay, Happening::Relay);
+            }
+            Happening::Fault(number) => self.fault(number),
+            Happening::Elect => self.elect(),
+            Happening::Notice(server, trouble) => {
+                if self.troubles[server] == trouble && self.cluster.servers[server].is_cut_off {
+                    self.say(|| format!("server {server} notices that it was cut off"));
+                    self.stop_serving(server);
+                }
+            }
+            Happening::Return(server, trouble) => {
+                if self.troubles[server] == trouble {
+                    self.come_back(server);
+                }
+            }
+            Happening::LagEnds(server) => self.cluster.servers[server].lag = Duration::ZERO,
+            Happening::SlowEnds => self.latency = self.plan.latency,
+            Happening::ReachableAgain(client) => {
+                self.unreachable.remove(&client);
+            }
+            Happening::Calm => self.calm(),
+            Happening::Settled => self.settled(),
+            Happening::Closed => self.closed(),
+        }
+    }
+
+    fn concerned(&self, happening: &Happening) -> Option<usize> {
+        match *happening {
+            Happening::Timer(client)
+            | Happening::Act(client, _)
+            | Happening::Cancel(client, _)
+            | Happening::Awake(client)
+            | Happening::Dial { client, .. } => Some(client),
+            Happening::Down(link) => self.links.get(&link).map(|link| link.client),
+            _ => None,
+        }
+    }
+
+    // Clients.
+
+    fn birth(&mut self, client: usize) {
+        self.clients[client].life = Life::Running;
+        for actor in 0..self.clients[client].actors() {
+            let at = self.now + between(&mut self.rng, (Duration::ZERO, ms(500)));
+            self.at(at, Happening::Act(client, actor));
+        }
+        let local = self.clients[client].local(self.now);
+        self.clients[client].engine.advance(local);
+        self.pump(client);
+    }
+
+    fn timer(&mut self, client: usize) {
+        self.clients[client].timer = None;
+        let local = self.clients[client].local(self.now);
+        self.clients[client].engine.advance(local);
+        self.pump(client);
+    }
+
+    fn grant(&mut self, client: usize, wishes: Vec<Wish>) {
+        for wish in wishes {
+            match wish {
+                Wish::Act(actor, at) => self.at(at, Happening::Act(client, actor)),
+                Wish::Cancel(actor, at) => self.at(at, Happening::Cancel(client, actor)),
+            }
+        }
+    }
+
+    /// Carries out what an engine says.
+    fn pump(&mut self, client: usize) {
+        if self.clients[client].life == Life::Unborn {
+            return;
+        }
+        while let Some(command) = self.clients[client].engine.poll_command() {
+            self.hang_up(client);
+            if let Command::Connect(server) = command {
+                let server: usize = server.host[1..].parse().unwrap_or_default();
+                self.attempts += 1;
+                let attempt = self.attempts;
+                self.clients[client].dialing = Some(attempt);
+                let at = self.now + between(&mut self.rng, self.latency);
+                self.at(at, Happening::Dial { client, attempt, server });
+            }
+        }
+        let bytes = std::mem::take(self.clients[client].engine.output());
+        if let (Some(link), false) = (self.clients[client].link, bytes.is_empty()) {
+            self.send_up(link, Message::Bytes(bytes));
+        }
+        let mut said = Vec::new();
+        let wishes = self.clients[client].listen(&mut self.rng, &mut self.judge, self.now, &mut |text| said.push(text));
+        if self.history.is_some() {
+            for text in said {
+                self.say(|| format!("client {client}: {text}"));
+            }
+        }
+        self.grant(client, wishes);
+        self.clients[client].look(&mut self.judge, self.now);
+        self.set_timer(client);
+        if self.clients[client].life == Life::Running && self.clients[client].is_done() && self.is_calm() {
+            self.check_all_done();
+        }
+    }
+
+    fn set_timer(&mut self, client: usize) {
+        let owner = &self.clients[client];
+        let Some(next) = owner.engine.next_timeout() else { return };
+        let next = owner.global(next).max(self.now);
+        if owner.life != Life::Over && owner.timer.is_none_or(|timer| next < timer) {
+            self.clients[client].timer = Some(next);
+            self.at(next, Happening::Timer(client));
+        }
+    }
+
+    // The network.
+
+    fn hang_up(&mut self, client: usize) {
+        self.clients[client].dialing = None;
+        if let Some(link) = self.clients[client].link.take() {
+            self.send_up(link, Message::End);
+        }
+    }
+
+    fn dial(&mut self, client: usize, attempt: u64, server: usize) {
+        if self.clients[client].dialing != Some(attempt) {
+            return;
+        }
+        if self.unreachable.get(&client).is_some_and(|only| only.is_none_or(|only| only == server)) {
+            // Nobody answers; the client gives up by itself.
+            return;
+        }
+        let local = self.clients[client].local(self.now);
+        self.clients[client].dialing = None;
+        if !self.cluster.servers[server].serves {
+            self.clients[client].engine.disconnected(local, "connection refused");
+            return self.pump(client);
+        }
+        self.last_link += 1;
+        let id = self.last_link;
+        self.links.insert(id, Link { client, server, up: Pipe::default(), down: Pipe::default() });
+        self.clients[client].link = Some(id);
+        let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8 + 1)), 1);
+        self.cluster.servers[server].replica.accept(id as u64, peer);
+        self.say(|| format!("client {client} connects to server {server}: connection {id}"));
+        self.clients[client].engine.connected(local, "10.0.0.1");
+        self.pump(client);
+    }
+
+    fn send_up(&mut self, id: usize, message: Message) {
+        let delay = between(&mut self.rng, self.latency);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let at = link.up.push(self.now + delay, message);
+        self.at(at, Happening::Up(id));
+    }
+
+    fn send_down(&mut self, id: usize, message: Message) {
+        let delay = between(&mut self.rng, self.latency);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let at = link.down.push(self.now + delay, message);
+        self.at(at, Happening::Down(id));
+    }
+
+    fn up(&mut self, id: usize) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (server, Some(message)) = (link.server, link.up.pop(self.now)) else { return };
+        match message {
+            Message::Bytes(bytes) => self.cluster.servers[server].replica.received(id as u64, &bytes),
+            Message::End => {
+                self.cluster.servers[server].replica.closed(id as u64);
+                self.links.remove(&id);
+            }
+        }
+        self.serve(server);
+    }
+
+    fn down(&mut self, id: usize) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (client, Some(message)) = (link.client, link.down.pop(self.now)) else { return };
+        if self.clients[client].link != Some(id) || self.clients[client].life == Life::Over {
+            return;
+        }
+        let local = self.clients[client].local(self.now);
+        match message {
+            Message::Bytes(bytes) => {
+                let _ = self.clients[client].engine.received(local, &bytes);
+            }
+            Message::End => {
+                self.say(|| format!("client {client} loses connection {id}"));
+                self.clients[client].link = None;
+                self.links.remove(&id);
+                self.clients[client].engine.disconnected(local, "it closed the connection");
+            }
+        }
+        self.pump(client);
+    }
+
+    fn thaw(&mut self, id: usize) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (up, down) = (link.up.thaw(self.now), link.down.thaw(self.now));
+        let now = self.now;
+        (0..up).for_each(|_| self.at(now, Happening::Up(id)));
+        (0..down).for_each(|_| self.at(now, Happening::Down(id)));
+    }
+
+    /// Resets a connection: both ends hear of it soon, and nothing else arrives.
+    fn reset(&mut self, id: usize) {
+        if let Some(link) = self.links.get_mut(&id) {
+            (link.up, link.down) = (Pipe::default(), Pipe::default());
+            self.send_up(id, Message::End);
+            self.send_down_end(id);
+        }
+    }
+
+    /// The client hears of the end though the server may have forgotten the connection first.
+    fn send_down_end(&mut self, id: usize) {
+        self.send_down(id, Message::End);
+    }
+
+    // Servers.
+
+    /// Carries out what a replica says.
+    fn serve(&mut self, server: usize) {
+        while let Some(output) = self.cluster.servers[server].replica.poll() {
+            match output {
+                Output::Act(Action::Send(id, bytes)) => self.send_down(id as usize, Message::Bytes(bytes)),
+                Output::Act(Action::Close(id)) => self.send_down_end(id as usize),
+                Output::Act(Action::Reset(id)) => self.reset(id as usize),
+                Output::Ask(upcall) => {
+                    if let Some(at) = self.cluster.ask(&mut self.rng, self.now, server, upcall) {
+                        self.at(at, Happening::Hear(server));
+                        self.at(at, Happening::Obey(server));
+                    }
+                }
+            }
+        }
+        self.set_leader_timer();
+    }
+
+    fn spread(&mut self, news: Vec<(usize, Time)>) {
+        for (server, at) in news {
+            self.at(at, Happening::Obey(server));
+        }
+        self.set_leader_timer();
+    }
+
+    fn set_leader_timer(&mut self) {
+        let Some(next) = self.cluster.next_timeout() else { return };
+        let next = next.max(self.now);
+        if self.leader_timer.is_none_or(|timer| next < timer) {
+            self.leader_timer = Some(next);
+            self.at(next, Happening::LeaderTimer);
+        }
+    }
+
+    fn stop_serving(&mut self, server: usize) {
+        self.cluster.stop_serving(server);
+        let links: Vec<usize> =
+            self.links.iter().filter(|(_, link)| link.server == server).map(|(&id, _)| id).collect();
+        for id in links {
+            if let Some(link) = self.links.get_mut(&id) {
+                link.up = Pipe::default();
+            }
+            self.send_down_end(id);
+        }
+    }
+
+    fn elect(&mut self) {
+        if self.cluster.leader.is_some() {
+            return;
+        }
+        // Who takes part begins anew.
+        for server in 0..self.cluster.servers.len() {
+            let able = self.cluster.servers[server].is_alive && !self.cluster.servers[server].is_cut_off;
+            if able && self.cluster.servers[server].serves {
+                self.stop_serving(server);
+            }
+        }
+        if self.cluster.elect(self.now) {
+            let leader = self.cluster.leader.as_ref().map(|(leader, _)| *leader);
+            self.say(|| format!("server {leader:?} leads"));
+            self.set_leader_timer();
+        } else {
+            self.at(self.now + ms(200), Happening::Elect);
+        }
+    }
+
+    fn come_back(&mut self, server: usize) {
+        self.say(|| format!("server {server} is back"));
+        let own = &mut self.cluster.servers[server];
+        (own.is_alive, own.is_cut_off) = (true, false);
+        self.stop_serving(server);
+        if self.cluster.leader.is_some() {
+            self.cluster.join(server);
+        } else {
+            self.at(self.now, Happening::Elect);
+        }
+    }
+
+    /// A server stops, or is cut off.
+    fn lose_server(&mut self, server: usize, length: Duration) -> u32 {
+        self.troubles[server] += 1;
+        let trouble = self.troubles[server];
+        self.at(self.now + length, Happening::Return(server, trouble));
+        trouble
+    }
+
+    fn is_leader(&self, server: usize) -> bool {
+        self.cluster.leader.as_ref().is_some_and(|(leader, _)| *leader == server)
+    }
+
+    fn restart(&mut self, server: usize, length: Duration) {
+        self.lose_server(server, length);
+        self.cluster.servers[server].is_alive = false;
+        let led = self.is_leader(server);
+        self.stop_serving(server);
+        if led {
+            self.cluster.leader = None;
+            let others: Vec<usize> = (0..self.cluster.servers.len())
+                .filter(|&other| self.cluster.servers[other].serves && !self.cluster.servers[other].is_cut_off)
+                .collect();
+            others.into_iter().for_each(|other| self.stop_serving(other));
+            let at = self.now + between(&mut self.rng, (ms(100), ms(1_500)));
+            self.at(at, Happening::Elect);
+        }
+    }
+
+    fn isolate(&mut self, server: usize, notices: Duration, length: Duration) {
+        if self.cluster.servers.len() == 1 || !self.cluster.servers[server].serves {
+            return;
+        }
+        let trouble = self.lose_server(server, length);
+        self.cluster.servers[server].is_cut_off = true;
+        self.cluster.servers[server].decrees.clear();
+        self.cluster.servers[server].upcalls.clear();
+        self.at(self.now + notices, Happening::Notice(server, trouble));
+        if self.is_leader(server) {
+            if let Some((old, _)) = self.cluster.stale.take() {
+                self.stop_serving(old);
+            }
+            self.cluster.stale = self.cluster.leader.take();
+            // The others notice before they can elect.
+            let at = self.now + between(&mut self.rng, (ms(100), ms(2_000)));
+            self.at(at, Happening::Elect);
+        }
+    }
+
+    // Faults.
+
+    fn fault(&mut self, number: usize) {
+        let fault = self.plan.faults[number].1.clone();
+        self.say(|| format!("FAULT {fault:?}"));
+        let (clients, servers) = (self.clients.len(), self.cluster.servers.len());
+        match fault {
+            Fault::Cut { client } => {
+                if let Some(link) = self.clients[client % clients].link {
+                    self.reset(link);
+                }
+            }
+            Fault::BlackHole { client, up, down, thaw } => {
+                let Some(id) = self.clients[client % clients].link else { return };
+                if let Some(link) = self.links.get_mut(&id) {
+                    (link.up.frozen, link.down.frozen) = (up, down);
+                }
+                if let Some(thaw) = thaw {
+                    self.at(self.now + thaw, Happening::Thaw(id));
+                }
+            }
+            Fault::Unreachable { client, server, length } => {
+                let client = client % clients;
+                self.unreachable.insert(client, server.map(|server| server % servers));
+                if let Some(link) = self.clients[client].link {
+                    self.reset(link);
+                }
+                self.at(self.now + length, Happening::ReachableAgain(client));
+            }
+            Fault::Pause { client, length } => self.pause(client % clients, length),
+            Fault::Kill { client, noticed } => self.kill(client % clients, noticed),
+            Fault::Restart { server, length } => self.restart(server % servers, length),
+            Fault::Isolate { server, notices, length } => self.isolate(server % servers, notices, length),
+            Fault::IsolateLeader { notices, length } => {
+                if let Some((leader, _)) = self.cluster.leader {
+                    self.isolate(leader, notices, length);
+                }
+            }
+            Fault::Lag { server, lag, length } => {
+                self.cluster.servers[server % servers].lag = lag;
+                self.at(self.now + length, Happening::LagEnds(server % servers));
+            }
+            Fault::Slow { latency, length } => {
+                self.latency = (Duration::ZERO, latency);
+                self.at(self.now + length, Happening::SlowEnds);
+            }
+            Fault::Expire { client } => {
+                let session = self.clients[client % clients].engine.session_id();
+                let news = self.cluster.expire(&mut self.rng, &mut self.judge, self.now, session);
+                self.spread(news);
+            }
+            Fault::Delete { path, place } => self.delete(path % self.plan.paths, place),
+            Fault::LoseReply { server, op } => self.cluster.servers[server % servers].replica.lose_reply(None, op),
+        }
+    }
+
+    fn pause(&mut self, client: usize, length: Duration) {
+        let until = self.now + length;
+        if self.clients[client].life == Life::Running && self.clients[client].paused_until < until {
+            self.clients[client].paused_until = until;
+            // Before everything that piles up.
+            self.at(until, Happening::Awake(client));
+        }
+    }
+
+    fn kill(&mut self, client: usize, noticed: bool) {
+        if self.clients[client].life != Life::Running {
+            return;
+        }
+        self.clients[client].life = Life::Over;
+        self.judge.died(client);
+        self.judge.forgotten(client);
+        if let Some(link) = self.clients[client].link.take()
+            && noticed
+        {
+            self.send_up(link, Message::End);
+        }
+    }
+
+    fn delete(&mut self, path: usize, place: usize) {
+        let directory = path_of(path);
+        let Some(node) = self.cluster.truth.tree().get(&directory) else { return };
+        let mut names: Vec<&String> = node.children.iter().collect();
+        names.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
+        let Some(name) = names.get(place) else { return };
+        let node = format!("{directory}/{name}");
+        let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, &node);
+        self.spread(news);
+    }
+
+    // The end.
+
+    fn is_calm(&self) -> bool {
+        self.now >= Time::default() + ms(1_000) + self.plan.calm
+    }
+
+    /// From now on nothing goes wrong any more; processes that stand still go on in their time.
+    fn calm(&mut self) {
+        self.say(|| "all faults are over".to_owned());
+        self.latency = (Duration::ZERO, ms(5));
+        self.unreachable.clear();
+        let links: Vec<usize> = self.links.keys().copied().collect();
+        links.into_iter().for_each(|link| self.thaw(link));
+        for server in 0..self.cluster.servers.len() {
+            self.cluster.servers[server].lag = Duration::ZERO;
+            self.cluster.servers[server].replica.forget_losses();
+            let own = &self.cluster.servers[server];
+            if !own.is_alive || own.is_cut_off {
+                self.troubles[server] += 1;
+                self.come_back(server);
+            }
+        }
+        self.at(self.now + PATIENCE, Happening::Settled);
+        self.check_all_done();
+    }
+
+    fn check_all_done(&mut self) {
+        let done = |client: &Client| client.life == Life::Over || (client.life == Life::Running && client.is_done());
+        if self.clients.iter().all(done) {
+            // Sessions that nobody uses any more have time to end.
+            let at = self.now + self.plan.session_timeout * 3;
+            self.at(at, Happening::Settled);
+        }
+    }
+
+    /// Everybody has had his turn. Nothing may be left but directories.
+    fn settled(&mut self) {
+        for (index, client) in self.clients.iter().enumerate() {
+            if client.life != Life::Over && !client.is_done() {
+                let text = client.describe();
+                self.judge.blame(|| format!("client {index} is stuck: {text}"));
+            }
+        }
+        self.expect_no_nodes("after everybody had released");
+        for client in 0..self.clients.len() {
+            let watches = self.clients[client].engine.watch_count();
+            if self.clients[client].life == Life::Running && watches > 0 {
+                self.judge.blame(|| format!("client {client} has {watches} watches and nothing to wait for"));
+            }
+            if self.clients[client].life == Life::Running {
+                self.clients[client].close(&mut self.judge, self.now);
+                self.pump(client);
+            }
+        }
+        self.at(self.now + ms(2_500), Happening::Closed);
+    }
+
+    fn closed(&mut self) {
+        for index in 0..self.clients.len() {
+            if self.clients[index].life != Life::Over {
+                self.judge.blame(|| format!("client {index} does not end"));
+            }
+        }
+        let sessions = self.cluster.truth.sessions().count();
+        if sessions > 0 {
+            self.judge.blame(|| format!("{sessions} sessions are left"));
+        }
+        self.judge.ended();
+        self.is_over = true;
+    }
+
+    fn expect_no_nodes(&mut self, when: &str) {
+        for path in 0..self.plan.paths {
+            let directory = path_of(path);
+            let left = self.cluster.truth.tree().get(&directory).map_or(0, |node| node.children.len());
+            if left > 0 {
+                self.judge.blame(|| format!("{left} nodes are left in {directory} {when}"));
+            }
+        }
+    }
+}
+
+impl Pipe {
+    /// When the message arrives: not before those that were sent before it.
+    fn push(&mut self, at: Time, message: Message) -> Time {
+        let at = self.queue.back().map_or(at, |&(last, _)| at.max(last));
+        self.queue.push_back((at, message));
+        at
+    }
+
+    fn pop(&mut self, now: Time) -> Option<Message> {
+        if self.frozen || self.queue.front().is_none_or(|&(at, _)| at > now) {
+            return None;
+        }
+        self.queue.pop_front().map(|(_, message)| message)
+    }
+
+    /// Lets everything through that stood still; gives how much has arrived.
+    fn thaw(&mut self, now: Time) -> usize {
+        self.frozen = false;
+        self.queue.iter().filter(|&&(at, _)| at <= now).count()
+    }
+}
