@@ -25,6 +25,7 @@ mod config;
 pub mod engine;
 mod error;
 mod lock;
+mod mutant;
 mod path;
 pub mod proto;
 pub mod recipe;
@@ -37,6 +38,8 @@ pub use config::Config;
 pub use engine::{Event, LockId, LockState, Owner};
 pub use error::{Error, Result, Status};
 pub use lock::{Acquiring, Call, Guard, Lock, MAX_DATA};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use recipe::Participant;
 pub use runtime::{Epoch, PerProcess};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::holds::{Hold, Trust, lost};
 use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Role};
 use crate::error::{Error, Result, Status};
+use crate::mutant::Mutant;
 use crate::recipe::{Census, Contender, Input};
 use crate::session::ClientState;
 use crate::time::Time;
@@ -168,6 +169,10 @@ impl Engine {
     pub fn expire(&mut self, now: Time, op: OpId) {
         let Some(due) = self.ops.get(&op) else { return };
         if due.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        if Mutant::OversleepDeadline.lives() && !self.session.is_connected() {
+            self.deadlines.retain(|&(_, other)| other != op);
             return;
         }
         let error = self.overdue(now, due);
@@ -339,6 +344,7 @@ impl Engine {
         let kind = *kind;
         self.answer(op, Err(error));
         match kind {
+            Kind::Acquire { .. } if Mutant::LeaveNode.lives() => {}
             Kind::Acquire { machine, .. } => self.dismiss(now, machine, None),
             Kind::Census { machine } => {
                 self.machines.remove(&machine);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Engine, Event, HoldView, LockId, LockState, Machine, Owner, Role};
 use crate::error::{Error, Status};
+use crate::mutant::Mutant;
 use crate::recipe::{Contender, Input, Removal};
 use crate::time::Time;
 
@@ -72,7 +73,7 @@ impl Engine {
 
     /// Looks at the lease clock before anything lengthens it: a hold whose lease was over is in doubt until it is seen again.
     pub(super) fn observe(&mut self, now: Time) {
-        if self.holding > 0 && !self.lapsed && !self.session.lease_runs(now) {
+        if self.holding > 0 && !self.lapsed && !self.session.lease_runs(now) && !Mutant::ForgetLapse.lives() {
             self.lapsed = true;
             self.distrust(now, Trust::Doubtful);
         }
@@ -121,6 +122,9 @@ impl Engine {
     }
 
     pub(super) fn lose(&mut self, now: Time, lock: LockId, owner: Owner, removal: Removal) {
+        if Mutant::HideLoss.lives() {
+            return;
+        }
         if let Some(hold) = self.hold_mut(lock, owner) {
             hold.trust = Trust::Lost(removal);
         }

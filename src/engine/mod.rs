@@ -369,7 +369,7 @@ impl Engine {
         }
     }
 
-    fn on_ended(&mut self, now: Time, replaced: bool) {
+    fn on_ended(&mut self, now: Time, replaced: Option<Time>) {
         self.lapsed = false;
         for op in self.select(|kind| matches!(kind, Kind::Release { .. })) {
             let path = self.path_of(op);

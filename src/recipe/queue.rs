@@ -10,9 +10,11 @@ use std::time::Duration;
 use super::name::{self, Kind, SEQUENCE_LIMIT};
 use super::{Desk, Step};
 use crate::error::{Error, Status};
+use crate::mutant::Mutant;
 use crate::path::from_the_top;
 use crate::proto::{Acl, Code, CreateMode, EventKind, Request, Response};
 use crate::session::Failure;
+use crate::time::Time;
 
 /// The first wait before a refused delete is tried again; it doubles up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
@@ -30,8 +32,8 @@ pub enum Input<'a> {
     Disconnected,
     /// The session is over.
     SessionEnded {
-        /// Its nodes may still be there.
-        replaced: bool,
+        /// Its nodes may still be there, and until this moment surely are.
+        replaced: Option<Time>,
     },
     /// A request of ours was answered.
     Reply(Step, Result<Response, Failure>),
@@ -92,6 +94,8 @@ pub struct Contender {
     parent_refused: Option<Code>,
     /// A delete was sent whose answer was lost.
     maybe_deleted: bool,
+    /// It is not deleted before.
+    spared_until: Option<Time>,
     retry: Retry,
 }
 
@@ -180,6 +184,7 @@ impl Contender {
             container_tries: CONTAINER_TRIES,
             parent_refused: None,
             maybe_deleted: false,
+            spared_until: None,
             retry: Retry { wait: FIRST_RETRY, due: Due::Never },
         }
     }
@@ -257,18 +262,24 @@ impl Contender {
 
     fn disconnected(&mut self) -> Option<Output> {
         if let Stage::Waiting(wait) = &mut self.stage {
-            wait.gap = true;
+            wait.gap = !Mutant::GrantAcrossGap.lives();
         }
         None
     }
 
-    fn session_ended(&mut self, desk: &mut Desk<'_>, replaced: bool) -> Option<Output> {
+    fn session_ended(&mut self, desk: &mut Desk<'_>, replaced: Option<Time>) -> Option<Output> {
         let was_leaving = self.is_leaving();
-        let may_be_left = replaced && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
+        if Mutant::AdoptDeadNode.lives() && matches!(self.stage, Stage::Waiting(_)) {
+            self.own_watch = Watch::Unset;
+            return None;
+        }
+        let may_be_left = replaced.is_some() && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
         if !may_be_left {
             self.stage = Stage::Gone;
         } else if self.node.is_some() {
-            // What is left of it would stand in everybody's way until the old session expires. The new one may delete it.
+            // What is left of it would stand in everybody's way until the old session expires. The new one may delete it, but not
+            // before the moment until which the program was told that it is safe.
+            self.spared_until = replaced.filter(|_| self.stage == Stage::In);
             self.stage = Stage::Leaving;
             self.delete(desk);
         } else {
@@ -355,6 +366,10 @@ impl Contender {
             }
             Err(Failure::Code(Code::NO_NODE)) if !leaving => {
                 self.stage = Stage::NoParent;
+                None
+            }
+            Err(Failure::ConnectionLost) if Mutant::ForgetLostCreate.lives() && !leaving => {
+                self.stage = Stage::Outside;
                 None
             }
             Err(Failure::ConnectionLost) => {
@@ -529,7 +544,7 @@ impl Contender {
 
     /// Asks for the watches that are not set. The own node comes first: where it is still there, what follows is sound.
     fn watch_missing(&mut self, desk: &mut Desk<'_>) {
-        if self.own_watch == Watch::Unset {
+        if self.own_watch == Watch::Unset && !Mutant::IgnoreOwnNode.lives() {
             self.watch_own(desk);
         }
         let Stage::Waiting(wait) = &mut self.stage else { return };
@@ -558,7 +573,7 @@ impl Contender {
                 return self.failure(code, "reading the own node in");
             }
         };
-        if stat.ephemeral_owner != desk.session.id() {
+        if stat.ephemeral_owner != desk.session.id() && !Mutant::AdoptDeadNode.lives() {
             // Rule 1: it has the UUID we asked for, but another session's life.
             self.start_leaving(desk);
             return Some(Output::Removed(Removal::SessionEnded));
@@ -582,6 +597,7 @@ impl Contender {
             }
             Ok(other) => return self.nonsense(desk, &other, "getData"),
             Err(Failure::ConnectionLost) => wait.watch = Watch::Unset,
+            Err(Failure::Code(Code::NO_NODE)) if Mutant::WaitForNobody.lives() => return None,
             Err(Failure::Code(Code::NO_NODE)) => return self.moved_up(desk),
             Err(Failure::Code(code)) => {
                 self.start_leaving(desk);
@@ -615,6 +631,9 @@ impl Contender {
     /// would have been reported gone before, and nodes are only ever added behind it. Otherwise the list tells. So it does where
     /// both nodes are of one session, whose end takes them away one after the other.
     fn moved_up(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        if Mutant::GrantOutOfTurn.lives() {
+            return self.enter(desk);
+        }
         if let (Stage::Waiting(Wait { count: 1, is_ours: false, gap: false, .. }), Watch::Set) =
             (&self.stage, self.own_watch)
         {
@@ -629,11 +648,11 @@ impl Contender {
     /// Nobody is ahead. Rule 1: granted only to a node of the session that is surely alive now.
     fn enter(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         let node = self.node.as_ref()?;
-        if node.session != desk.session.id() {
+        if node.session != desk.session.id() && !Mutant::AdoptDeadNode.lives() {
             self.start_leaving(desk);
             return Some(Output::Removed(Removal::SessionEnded));
         }
-        if !desk.session.lease_runs(desk.now) {
+        if !desk.session.lease_runs(desk.now) && !Mutant::GrantOnDeadLease.lives() {
             // The answer was long on its way, or the process stood still: have the session confirmed, and look again.
             self.stop_waiting(desk);
             self.stage = Stage::Listing;
@@ -671,7 +690,9 @@ impl Contender {
     }
 
     fn stop_waiting(&self, desk: &mut Desk<'_>) {
-        if let Stage::Waiting(wait) = &self.stage {
+        if let Stage::Waiting(wait) = &self.stage
+            && !Mutant::LeakWatch.lives()
+        {
             desk.unwatch(&wait.ahead);
         }
     }
@@ -700,7 +721,13 @@ impl Contender {
         self.delete(desk);
     }
 
-    fn delete(&self, desk: &mut Desk<'_>) {
+    fn delete(&mut self, desk: &mut Desk<'_>) {
+        if let Some(end) = self.spared_until.filter(|&end| desk.now < end) {
+            if self.retry.due == Due::Never {
+                self.retry.due = Due::In(end - desk.now);
+            }
+            return;
+        }
         let Some(node) = &self.node else { return };
         if !desk.session.is_connected() {
             // It is deleted as soon as there is a connection.
@@ -721,6 +748,7 @@ impl Contender {
                 Some(Output::Removed(Removal::Deleted))
             }
             // Sent again as soon as there is a connection.
+            Err(Failure::ConnectionLost) if Mutant::DeleteOnce.lives() => self.gone(),
             Err(Failure::ConnectionLost) => {
                 self.maybe_deleted = true;
                 None

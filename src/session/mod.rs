@@ -25,6 +25,7 @@ use servers::Servers;
 pub use watches::Subscriber;
 use watches::{Then, Watches};
 
+use crate::mutant::Mutant;
 use crate::proto::{
     Code, ConnectRequest, ConnectResponse, EventKind, Frames, MultiResult, OpCode, ProtoError, ReplyHeader, Request,
     Response, WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
@@ -101,8 +102,8 @@ pub enum Event<T> {
     Disconnected,
     /// The session is over for good, with its nodes; a new one is being made.
     Ended {
-        /// No server said that it expired: its nodes may still be there for a while.
-        replaced: bool,
+        /// No server said that it expired: its nodes may still be there for a while, and until this moment surely are.
+        replaced: Option<Time>,
     },
     /// The answer to a request.
     Reply {
@@ -561,6 +562,9 @@ impl<T> Session<T> {
                 self.timeout = agreed.min(before.timeout);
                 let mut lease = before.lease;
                 lease.resume(self.timeout);
+                if Mutant::ResumeProves.lives() {
+                    lease.prove(Proof { committed: sent, heard: sent });
+                }
                 Identity { password: response.password, lease, ..before }
             }
             None => {
@@ -605,6 +609,9 @@ impl<T> Session<T> {
 
     /// Asks for all watches again. What changed since the last zxid seen fires at once.
     fn restore_watches(&mut self, now: Time) {
+        if Mutant::ForgetWatches.lives() {
+            return;
+        }
         let mut paths = self.watches.take_stock().into_iter().peekable();
         while paths.peek().is_some() {
             let mut data = Vec::new();
@@ -711,6 +718,11 @@ impl<T> Session<T> {
         if header.zxid > 0 {
             self.last_zxid = header.zxid;
         }
+        let proof = match proof {
+            Some(_) if Mutant::LeaseFromReply.lives() => Some(Proof { committed: now, heard: now }),
+            Some(proof) if Mutant::SentIsHeard.lives() => Some(Proof { heard: proof.committed, ..proof }),
+            proof => proof,
+        };
         if let (Some(proof), true, Some(identity)) = (proof, proves(&result), &mut self.identity) {
             identity.lease.prove(proof);
             self.last_beat = self.last_beat.max(sent);
@@ -732,7 +744,7 @@ impl<T> Session<T> {
             }
             Purpose::Housekeeping | Purpose::Restore => {}
             // Whether it got there is not known: the next connection closes it, as long as there is time.
-            Purpose::Close if result == Err(Failure::ConnectionLost) => {}
+            Purpose::Close if result == Err(Failure::ConnectionLost) && !Mutant::CloseOnce.lives() => {}
             Purpose::Close => self.finish(),
         }
     }
@@ -778,9 +790,7 @@ impl<T> Session<T> {
 
     /// The session is over.
     fn end(&mut self, replaced: bool) {
-        if self.identity.take().is_none() {
-            return;
-        }
+        let Some(identity) = self.identity.take() else { return };
         self.watches.clear();
         // A new session has seen nothing: servers that were set up anew must be able to take it.
         self.last_zxid = 0;
@@ -788,7 +798,7 @@ impl<T> Session<T> {
         if self.closing.is_some() {
             return self.finish();
         }
-        self.events.push_back(Event::Ended { replaced });
+        self.events.push_back(Event::Ended { replaced: replaced.then_some(identity.lease.end()) });
     }
 
     fn finish(&mut self) {

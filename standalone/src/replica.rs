@@ -198,6 +198,11 @@ impl Replica {
         self.zxid
     }
 
+    /// How many watches it keeps.
+    pub fn watch_count(&self) -> usize {
+        self.watches.count().2
+    }
+
     /// The sessions it knows of.
     pub fn sessions(&self) -> impl Iterator<Item = (i64, &Session)> {
         self.sessions.iter().map(|(&id, session)| (id, session))

@@ -28,6 +28,10 @@ pub(crate) struct Client {
     session_timeout: Duration,
     /// Until when it last stood still.
     stood_still: Time,
+    /// Since when it has the connection it has.
+    pub(crate) connected_at: Time,
+    /// The session that is being closed, and when that is given up.
+    pub(crate) closing: (i64, Time),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +124,8 @@ impl Client {
             clock: own.clock,
             session_timeout: plan.session_timeout,
             stood_still: now,
+            connected_at: now,
+            closing: (0, now),
         }
     }
 
@@ -237,8 +243,10 @@ impl Client {
     pub(crate) fn close(&mut self, judge: &mut Judge, now: Time) {
         judge.died(self.index);
         self.life = Life::Closing;
+        let limit = ms(2_000).min(self.engine.session_timeout() / 3);
+        self.closing = (self.engine.session_id(), now + limit);
         let op = self.engine.close(self.local(now));
-        let deadline = Some(now + ms(2_000));
+        let deadline = Some(now + limit);
         self.calls.insert(op, Call { actor: None, kind: Kind::Close, deadline, may_be_canceled: false });
     }
 
@@ -299,7 +307,7 @@ impl Client {
             return;
         }
         let Some(actor) = call.actor else { return };
-        let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300)]);
+        let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300), self.session_timeout / 2]);
         let expected = match (call.kind, &result) {
             (_, Ok(_)) => true,
             (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running,
@@ -351,7 +359,7 @@ impl Client {
     fn granted(&self, judge: &mut Judge, now: Time, actor: usize, handle: usize) {
         let Handle { lock, path } = self.handles[handle];
         match self.engine.hold_of(self.local(now), lock, owner(actor)) {
-            Some(view) => judge.granted(now, (self.index, actor), path, view.token),
+            Some(view) => judge.granted(now, (self.index, actor), path, &path_of(path), view.token, self.connected_at),
             None => judge
                 .blame(|| format!("client {}: thread {actor} was granted a lock that it does not hold", self.index)),
         }

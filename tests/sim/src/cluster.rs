@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::Time;
-use zklock_standalone::{Body, Change, Leader, Origin, Replica, ServerId, Settings, Txn, Upcall};
+use zklock_standalone::{Body, Change, Kind, Leader, Origin, Replica, ServerId, Settings, Txn, Upcall};
 
 use crate::judge::Judge;
 use crate::plan::Plan;
@@ -234,6 +234,11 @@ impl Cluster {
             judge.removed(now, token);
         }
         self.truth.apply(&txn);
+        for path in created_by(&txn.body) {
+            if let (Some(node), Some((directory, _))) = (self.truth.tree().get(path), path.rsplit_once('/')) {
+                judge.created(directory, node.stat().czxid);
+            }
+        }
         self.log.push(Rc::new(txn));
         (0..self.servers.len())
             .filter(|&server| self.servers[server].serves && !self.servers[server].is_cut_off)
@@ -319,6 +324,19 @@ impl Cluster {
         server.applied = self.log.len();
         server.serves = true;
     }
+}
+
+/// The ephemeral nodes that a transaction has made.
+fn created_by(body: &Body) -> impl Iterator<Item = &str> {
+    let changes = match body {
+        Body::One(change) => std::slice::from_ref(change),
+        Body::Many(changes) => changes,
+        _ => &[],
+    };
+    changes.iter().filter_map(|change| match change {
+        Change::Create { path, kind: Kind::Ephemeral(_), .. } => Some(&**path),
+        _ => None,
+    })
 }
 
 pub(crate) fn id_of(index: usize) -> ServerId {

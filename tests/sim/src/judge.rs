@@ -15,8 +15,10 @@ pub(crate) struct Judge {
     claims: BTreeMap<Holder, Claim>,
     /// The newest token that was given out for each path.
     last: BTreeMap<usize, i64>,
-    /// Nodes that are no more.
-    gone: BTreeSet<i64>,
+    /// Nodes that are no more, and since when.
+    gone: BTreeMap<i64, Time>,
+    /// Those that are, by directory.
+    queues: BTreeMap<String, BTreeSet<i64>>,
     /// Nodes that somebody took away who may: no claim to them is worth anything any more.
     void: BTreeSet<i64>,
     /// What was told of each hold, by client, lock and token.
@@ -38,10 +40,20 @@ impl Judge {
         self.verdict.get_or_insert_with(what);
     }
 
-    /// Somebody was told that he has the lock.
-    pub(crate) fn granted(&mut self, now: Time, holder: Holder, path: usize, token: i64) {
+    /// A node is made.
+    pub(crate) fn created(&mut self, directory: &str, token: i64) {
+        self.queues.entry(directory.to_owned()).or_default().insert(token);
+    }
+
+    /// Somebody was told that he has the lock, by a connection that has stood since then.
+    pub(crate) fn granted(&mut self, now: Time, holder: Holder, path: usize, directory: &str, token: i64, since: Time) {
         self.grants += 1;
         self.claims.insert(holder, Claim { path, token, until: now });
+        if self.gone.get(&token).is_some_and(|&gone| gone < since) {
+            self.blame(|| {
+                format!("path {path}: {holder:?} was granted token {token}, whose node was gone before it connected")
+            });
+        }
         // He will hear in a moment that somebody took his node away.
         if self.void.contains(&token) {
             return;
@@ -63,7 +75,15 @@ impl Judge {
             );
             self.blame(|| text);
         }
-        if self.gone.contains(&token) {
+        // Who has left may still seem to be there, but nobody who is there may be overtaken.
+        if let Some(&first) = self.queues.get(directory).and_then(BTreeSet::first)
+            && first < token
+        {
+            self.blame(|| {
+                format!("path {path}: {holder:?} was granted token {token} before {first}, which is still there")
+            });
+        }
+        if self.gone.contains_key(&token) {
             self.blame(|| format!("path {path}: {holder:?} was granted token {token}, whose node is gone"));
         }
     }
@@ -72,7 +92,7 @@ impl Judge {
     pub(crate) fn safe(&mut self, now: Time, holder: Holder, token: i64, until: Time) {
         let Some(claim) = self.claims.get_mut(&holder) else { return };
         claim.until = claim.until.max(until);
-        if until > now && self.gone.contains(&token) && !self.void.contains(&token) {
+        if until > now && self.gone.contains_key(&token) && !self.void.contains(&token) {
             self.blame(|| format!("{holder:?} takes token {token} for safe, whose node is gone"));
         }
     }
@@ -99,7 +119,10 @@ impl Judge {
 
     /// A node is taken away.
     pub(crate) fn removed(&mut self, now: Time, token: i64) {
-        self.gone.insert(token);
+        self.gone.insert(token, now);
+        self.queues.values_mut().for_each(|queue| {
+            queue.remove(&token);
+        });
         if self.void.contains(&token) {
             return;
         }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Parser;
+use zklock::Mutant;
 
 /// Runs zklock's engines against a simulated ensemble, a schedule for each seed.
 #[derive(Debug, Parser)]
@@ -19,6 +20,12 @@ struct Arguments {
     /// How many seeds to run.
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
+    /// Run each of the deliberate bugs until a seed finds it, and print how many it took.
+    #[arg(long)]
+    mutants: bool,
+    /// Run with this deliberate bug.
+    #[arg(long)]
+    mutant: Option<String>,
     /// On how many threads.
     #[arg(long, default_value_t = thread::available_parallelism().map_or(1, |n| n.get() as u64))]
     jobs: u64,
@@ -26,13 +33,47 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let mutant = match arguments.mutant.as_deref().map(find) {
+        None => None,
+        Some(Some(mutant)) => Some(mutant),
+        Some(None) => {
+            let names: Vec<String> = Mutant::ALL.iter().map(|mutant| format!("{mutant:?}")).collect();
+            eprintln!("zklock-sim: no such deliberate bug; there are {}", names.join(", "));
+            return ExitCode::FAILURE;
+        }
+    };
     match arguments.seed {
-        Some(seed) => replay(seed),
-        None => campaign(&arguments),
+        _ if arguments.mutants => hunt(arguments.seeds),
+        Some(seed) => replay(seed, mutant),
+        None => campaign(&arguments, mutant),
     }
 }
 
-fn replay(seed: u64) -> ExitCode {
+fn find(name: &str) -> Option<Mutant> {
+    Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)
+}
+
+/// How long each deliberate bug stays hidden.
+fn hunt(limit: u64) -> ExitCode {
+    let mut escaped = 0;
+    for mutant in Mutant::ALL {
+        Mutant::release(Some(mutant));
+        let found = (0..limit).find_map(|seed| Some((seed, zklock_sim::run(seed, false).verdict?)));
+        Mutant::release(None);
+        match found {
+            Some((seed, verdict)) => println!("{:20} {:6} seeds  {verdict}", format!("{mutant:?}"), seed + 1),
+            None => {
+                escaped += 1;
+                println!("{:20} not found in {limit} seeds", format!("{mutant:?}"));
+            }
+        }
+    }
+    println!("{} of {} deliberate bugs found", Mutant::ALL.len() - escaped, Mutant::ALL.len());
+    if escaped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn replay(seed: u64, mutant: Option<Mutant>) -> ExitCode {
+    Mutant::release(mutant);
     let outcome = zklock_sim::run(seed, true);
     for line in outcome.history {
         println!("{line}");
@@ -47,7 +88,7 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
-fn campaign(arguments: &Arguments) -> ExitCode {
+fn campaign(arguments: &Arguments, mutant: Option<Mutant>) -> ExitCode {
     let start = Instant::now();
     let next = AtomicU64::new(arguments.first);
     let end = arguments.first.saturating_add(arguments.seeds);
@@ -55,6 +96,7 @@ fn campaign(arguments: &Arguments) -> ExitCode {
     thread::scope(|scope| {
         for _ in 0..arguments.jobs {
             scope.spawn(|| {
+                Mutant::release(mutant);
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {

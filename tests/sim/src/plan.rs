@@ -60,6 +60,12 @@ pub(crate) enum Fault {
     Expire { client: usize },
     /// An operator deletes a lock's node: this one in the order of the queue.
     Delete { path: usize, place: usize },
+    /// A client reaches no other server than the one it is connected to.
+    Stick { client: usize, length: Duration },
+    /// The server that a client is connected to stops and starts.
+    RestartServerOf { client: usize, length: Duration },
+    /// A client's next handshake is answered with a new session, though the old one goes on (as ClickHouse Keeper does).
+    NewSession { client: usize },
     /// The reply to a request of this kind is lost, and its connection with it.
     LoseReply { server: usize, op: zklock::proto::OpCode },
 }
@@ -86,10 +92,12 @@ impl Plan {
         };
         let count = *pick(rng, &[0, 1, 1, 2, 3, 5, 8, 12]);
         for _ in 0..count {
-            let at = Duration::from_millis(rng.u64(0..u64::try_from(busy.as_millis()).unwrap_or(1)));
+            let at = busy.mul_f64(rng.f64());
             let fault = Fault::new(rng, session_timeout);
             plan.faults.push((at, fault));
         }
+        let at = busy.mul_f64(rng.f64());
+        plan.faults.extend(theme(rng, session_timeout).into_iter().map(|(after, fault)| (at + after, fault)));
         plan
     }
 }
@@ -109,7 +117,7 @@ impl Fault {
     fn new(rng: &mut Rng, session_timeout: Duration) -> Self {
         let (client, server) = (rng.usize(..), rng.usize(..));
         let part = |rng: &mut Rng, most: f64| session_timeout.mul_f64(rng.f64() * most);
-        match rng.u8(..16) {
+        match rng.u8(..18) {
             0 | 1 => Self::Cut { client },
             2 | 3 => {
                 let (up, down) = *pick(rng, &[(true, true), (true, false), (false, true)]);
@@ -126,6 +134,8 @@ impl Fault {
             12 => Self::Slow { latency: part(rng, 0.3), length: part(rng, 1.0) },
             13 => Self::Expire { client },
             14 => Self::Delete { path: client, place: *pick(rng, &[0, 0, 1, 2]) },
+            15 => Self::NewSession { client },
+            16 => Self::RestartServerOf { client, length: part(rng, 1.0) },
             _ => {
                 use zklock::proto::OpCode as Op;
                 let op = *pick(
@@ -143,6 +153,42 @@ impl Fault {
                 Self::LoseReply { server, op }
             }
         }
+    }
+}
+
+/// Faults that hurt only together, and seldom come together by chance.
+fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+    let client = rng.usize(..);
+    let part = |rng: &mut Rng, least: f64, most: f64| session_timeout.mul_f64(least + rng.f64() * (most - least));
+    match rng.u8(..8) {
+        // A client comes back to a leader that was cut off.
+        0 => {
+            let length = session_timeout * 4;
+            vec![
+                (Duration::ZERO, Fault::Stick { client, length }),
+                (Duration::ZERO, Fault::IsolateLeader { notices: session_timeout * 3, length }),
+                (part(rng, 0.3, 1.5), Fault::Cut { client }),
+            ]
+        }
+        // A process that stood still loses its server as soon as it goes on.
+        1 => {
+            let length = part(rng, 0.2, 0.9);
+            let after = length + part(rng, 0.0, 0.1);
+            vec![
+                (Duration::ZERO, Fault::Pause { client, length }),
+                (after, Fault::RestartServerOf { client, length: session_timeout }),
+                (after, Fault::Unreachable { client, server: None, length: session_timeout }),
+            ]
+        }
+        // A session is replaced while its nodes are still there.
+        2 => vec![(Duration::ZERO, Fault::NewSession { client }), (ms(1), Fault::Cut { client })],
+        // A node goes while its owner is away.
+        3 => vec![
+            (Duration::ZERO, Fault::Unreachable { client, server: None, length: session_timeout / 2 }),
+            (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: rng.usize(..3) }),
+            (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: 0 }),
+        ],
+        _ => Vec::new(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! The world: a virtual clock, what happens next, the network, and the faults.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::Time;
+use zklock::proto::ConnectRequest;
 use zklock::session::Command;
 use zklock_standalone::{Action, Output};
 
@@ -54,6 +55,8 @@ enum Happening {
 struct Link {
     client: usize,
     server: usize,
+    /// Nothing was sent on it yet: the handshake comes first.
+    is_new: bool,
     up: Pipe,
     down: Pipe,
 }
@@ -87,6 +90,12 @@ pub(crate) struct World {
     latency: (Duration, Duration),
     /// Which servers a client can't reach: one, or all.
     unreachable: BTreeMap<usize, Option<usize>>,
+    /// Which server alone a client can reach.
+    stuck: BTreeMap<usize, usize>,
+    /// Whose next handshake is for a new session, whatever he asks.
+    reborn: BTreeSet<usize>,
+    /// Sessions that a server made their clients forget.
+    abandoned: BTreeSet<i64>,
     /// How often a server was cut off or stopped, so that what was planned for an earlier time is not done.
     troubles: Vec<u32>,
     leader_timer: Option<Time>,
@@ -95,6 +104,9 @@ pub(crate) struct World {
 
 /// How long the clients have, once all faults are over, until everybody has got what he wants.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A run that goes on beyond this goes round in circles.
+const MOST_STEPS: u64 = 300_000;
 
 impl World {
     pub(crate) fn new(seed: u64, with_history: bool) -> Self {
@@ -121,6 +133,9 @@ impl World {
             last_link: 0,
             attempts: 0,
             unreachable: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+            reborn: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
             leader_timer: None,
             is_over: false,
         };
@@ -153,6 +168,9 @@ impl World {
             let Some(((at, _), happening)) = self.agenda.pop_first() else { break };
             self.now = at;
             self.steps += 1;
+            if self.steps > MOST_STEPS {
+                self.judge.blame(|| "it does not come to rest".to_owned());
+            }
             self.happen(happening);
         }
     }
@@ -239,6 +257,7 @@ impl World {
             Happening::SlowEnds => self.latency = self.plan.latency,
             Happening::ReachableAgain(client) => {
                 self.unreachable.remove(&client);
+                self.stuck.remove(&client);
             }
             Happening::Calm => self.calm(),
             Happening::Settled => self.settled(),
@@ -303,8 +322,14 @@ impl World {
                 self.at(at, Happening::Dial { client, attempt, server });
             }
         }
-        let bytes = std::mem::take(self.clients[client].engine.output());
+        let mut bytes = std::mem::take(self.clients[client].engine.output());
         if let (Some(link), false) = (self.clients[client].link, bytes.is_empty()) {
+            if self.links.get(&link).is_some_and(|link| link.is_new) && self.reborn.remove(&client) {
+                self.abandoned.extend(forget_session(&mut bytes));
+            }
+            if let Some(link) = self.links.get_mut(&link) {
+                link.is_new = false;
+            }
             self.send_up(link, Message::Bytes(bytes));
         }
         let mut said = Vec::new();
@@ -317,7 +342,29 @@ impl World {
         self.grant(client, wishes);
         self.clients[client].look(&mut self.judge, self.now);
         self.set_timer(client);
-        if self.clients[client].life == Life::Running && self.clients[client].is_done() && self.is_calm() {
+        match self.clients[client].life {
+            Life::Running if self.clients[client].is_done() && self.is_calm() => self.check_all_done(),
+            // Half of the programs end when they have nothing more to do, whatever is going on.
+            Life::Running if self.clients[client].is_done() && client.is_multiple_of(2) => self.close(client),
+            Life::Over => self.check_closed(client),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, client: usize) {
+        self.say(|| format!("client {client} closes"));
+        self.clients[client].close(&mut self.judge, self.now);
+        self.pump(client);
+    }
+
+    /// A client that was closed before its time was up has nothing left on the servers.
+    fn check_closed(&mut self, client: usize) {
+        let (session, given_up) = self.clients[client].closing;
+        let ended = session != 0 && self.now < given_up && !self.abandoned.contains(&session);
+        if ended && self.cluster.truth.sessions().any(|(id, _)| id == session) {
+            self.judge.blame(|| format!("client {client} was closed, and its session {session:#x} goes on"));
+        }
+        if self.is_calm() {
             self.check_all_done();
         }
     }
@@ -345,7 +392,8 @@ impl World {
         if self.clients[client].dialing != Some(attempt) {
             return;
         }
-        if self.unreachable.get(&client).is_some_and(|only| only.is_none_or(|only| only == server)) {
+        let unreachable = self.unreachable.get(&client).is_some_and(|only| only.is_none_or(|only| only == server));
+        if unreachable || self.stuck.get(&client).is_some_and(|&only| only != server) {
             // Nobody answers; the client gives up by itself.
             return;
         }
@@ -357,8 +405,9 @@ impl World {
         }
         self.last_link += 1;
         let id = self.last_link;
-        self.links.insert(id, Link { client, server, up: Pipe::default(), down: Pipe::default() });
+        self.links.insert(id, Link { client, server, is_new: true, up: Pipe::default(), down: Pipe::default() });
         self.clients[client].link = Some(id);
+        self.clients[client].connected_at = self.now;
         let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8 + 1)), 1);
         self.cluster.servers[server].replica.accept(id as u64, peer);
         self.say(|| format!("client {client} connects to server {server}: connection {id}"));
@@ -616,6 +665,21 @@ impl World {
                 self.spread(news);
             }
             Fault::Delete { path, place } => self.delete(path % self.plan.paths, place),
+            Fault::Stick { client, length } => {
+                let client = client % clients;
+                let Some(link) = self.clients[client].link.and_then(|link| self.links.get(&link)) else { return };
+                self.stuck.insert(client, link.server);
+                self.at(self.now + length, Happening::ReachableAgain(client));
+            }
+            Fault::RestartServerOf { client, length } => {
+                let link = self.clients[client % clients].link.and_then(|link| self.links.get(&link));
+                if let Some(server) = link.map(|link| link.server) {
+                    self.restart(server, length);
+                }
+            }
+            Fault::NewSession { client } => {
+                self.reborn.insert(client % clients);
+            }
             Fault::LoseReply { server, op } => self.cluster.servers[server % servers].replica.lose_reply(None, op),
         }
     }
@@ -665,6 +729,8 @@ impl World {
         self.say(|| "all faults are over".to_owned());
         self.latency = (Duration::ZERO, ms(5));
         self.unreachable.clear();
+        self.stuck.clear();
+        self.reborn.clear();
         let links: Vec<usize> = self.links.keys().copied().collect();
         links.into_iter().for_each(|link| self.thaw(link));
         for server in 0..self.cluster.servers.len() {
@@ -703,9 +769,16 @@ impl World {
             if self.clients[client].life == Life::Running && watches > 0 {
                 self.judge.blame(|| format!("client {client} has {watches} watches and nothing to wait for"));
             }
+        }
+        for server in 0..self.cluster.servers.len() {
+            let watches = self.cluster.servers[server].replica.watch_count();
+            if watches > 0 {
+                self.judge.blame(|| format!("server {server} keeps {watches} watches that nobody needs"));
+            }
+        }
+        for client in 0..self.clients.len() {
             if self.clients[client].life == Life::Running {
-                self.clients[client].close(&mut self.judge, self.now);
-                self.pump(client);
+                self.close(client);
             }
         }
         self.at(self.now + ms(2_500), Happening::Closed);
@@ -734,6 +807,15 @@ impl World {
             }
         }
     }
+}
+
+/// Makes a handshake ask for a new session; gives the one it would have asked for.
+fn forget_session(handshake: &mut Vec<u8>) -> Option<i64> {
+    let asked = ConnectRequest::decode(&handshake[4..]).ok()?;
+    let abandoned = asked.session_id;
+    handshake.clear();
+    ConnectRequest { session_id: 0, password: vec![0; 16], ..asked }.encode(handshake);
+    Some(abandoned)
 }
 
 impl Pipe {

@@ -1,0 +1,94 @@
+//! Deliberate bugs, to see whether the simulation finds them: a test that finds nothing proves nothing until it has found
+//! something. Without the feature `mutants`, which no release has, every question here is answered with no at compile time.
+
+#![forbid(unsafe_code)]
+#![allow(unreachable_pub, reason = "public only with the feature")]
+
+/// A deliberate bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// Grants without asking whether the lease runs.
+    GrantOnDeadLease,
+    /// Goes on with the node of a session that has ended (CURATOR-604).
+    AdoptDeadNode,
+    /// Grants when the node ahead goes, though changes may have been missed.
+    GrantAcrossGap,
+    /// Grants when the node ahead goes, whoever else is ahead.
+    GrantOutOfTurn,
+    /// Does not set watches again after a reconnect.
+    ForgetWatches,
+    /// Takes a delete whose answer was lost for done.
+    DeleteOnce,
+    /// Does not look for the node of a create whose answer was lost.
+    ForgetLostCreate,
+    /// Leaves the node of a call that gave up.
+    LeaveNode,
+    /// Counts the lease from the answer and not from the request.
+    LeaseFromReply,
+    /// Takes the resumption of a session for a proof of its lease.
+    ResumeProves,
+    /// Takes what was sent for heard by the leader.
+    SentIsHeard,
+    /// Does not notice that a lease was over before it was proven again.
+    ForgetLapse,
+    /// Does not tell that a hold is lost.
+    HideLoss,
+    /// Waits for a node that is not there.
+    WaitForNobody,
+    /// Does not watch the own node.
+    IgnoreOwnNode,
+    /// Lets deadlines pass while there is no connection.
+    OversleepDeadline,
+    /// Takes a close whose answer was lost for done.
+    CloseOnce,
+    /// Leaves a watch behind on the node ahead.
+    LeakWatch,
+}
+
+impl Mutant {
+    /// All of them.
+    #[cfg(feature = "mutants")]
+    pub const ALL: [Self; 18] = [
+        Self::GrantOnDeadLease,
+        Self::AdoptDeadNode,
+        Self::GrantAcrossGap,
+        Self::GrantOutOfTurn,
+        Self::ForgetWatches,
+        Self::DeleteOnce,
+        Self::ForgetLostCreate,
+        Self::LeaveNode,
+        Self::LeaseFromReply,
+        Self::ResumeProves,
+        Self::SentIsHeard,
+        Self::ForgetLapse,
+        Self::HideLoss,
+        Self::WaitForNobody,
+        Self::IgnoreOwnNode,
+        Self::OversleepDeadline,
+        Self::CloseOnce,
+        Self::LeakWatch,
+    ];
+
+    /// Whether this one is alive on this thread.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn lives(self) -> bool {
+        ALIVE.get() == Some(self)
+    }
+
+    /// Whether this one is alive on this thread: there are none.
+    #[cfg(not(feature = "mutants"))]
+    pub(crate) const fn lives(self) -> bool {
+        false
+    }
+
+    /// Lets one live on this thread, or none.
+    #[cfg(feature = "mutants")]
+    pub fn release(mutant: Option<Self>) {
+        ALIVE.set(mutant);
+    }
+}
+
+#[cfg(feature = "mutants")]
+std::thread_local! {
+    static ALIVE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
