@@ -131,10 +131,10 @@ impl<'a> Draft<'a> {
         if !path.contains('/') || path.contains('\0') || ["/", OWN, QUOTA, CONFIG].contains(&path) {
             return Err(Code::BAD_ARGUMENTS);
         }
-        let head = self.head(path).ok_or(Code::NO_NODE)?;
         let (parent_path, _) = split(path);
         let mut parent = self.head(parent_path).ok_or(Code::NO_NODE)?;
         acl::check(&parent.acl, DELETE, self.identities)?;
+        let head = self.head(path).ok_or(Code::NO_NODE)?;
         expect(head.version, version)?;
         if head.children > 0 {
             return Err(Code::NOT_EMPTY);

@@ -105,6 +105,8 @@ pub struct Happening {
     pub kind: EventKind,
     /// To which node.
     pub path: Arc<str>,
+    /// Its access list: who may not read the node is not told.
+    pub acl: Arc<[Acl]>,
 }
 
 impl Default for Tree {
@@ -116,6 +118,10 @@ impl Default for Tree {
         for (path, acl) in [("/", &open), (OWN, &open), (QUOTA, &open), (CONFIG, &readable)] {
             tree.nodes.insert(path.into(), Node::new(Arc::new([]), Arc::clone(acl), Kind::Persistent, 0, 0));
         }
+        if let Some(config) = tree.nodes.get_mut(CONFIG) {
+            // Where servers without an ensemble begin to count.
+            config.stat.aversion = -1;
+        }
         for (parent, name) in [("/", "zookeeper"), (OWN, "quota"), (OWN, "config")] {
             if let Some(parent) = tree.nodes.get_mut(parent) {
                 parent.children.insert(name.to_owned());
@@ -126,9 +132,9 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A node.
+    /// A node. The root has an empty path too.
     pub fn get(&self, path: &str) -> Option<&Node> {
-        self.nodes.get(path)
+        self.nodes.get(if path.is_empty() { "/" } else { path })
     }
 
     /// How many nodes there are.
@@ -179,13 +185,14 @@ impl Tree {
                 let node = Node::new(Arc::clone(data), Arc::clone(acl), *kind, zxid, wall_ms);
                 let stat = node.stat();
                 self.insert(zxid, path, node, *creates);
-                happened.push(Happening { kind: EventKind::Created, path: Arc::clone(path) });
+                happened.push(Happening { kind: EventKind::Created, path: Arc::clone(path), acl: Arc::clone(acl) });
                 let path = path.to_string();
                 if *with_stat { Response::Create2 { path, stat } } else { Response::Path(path) }
             }
             Change::Delete { path } => {
-                self.remove(zxid, path);
-                happened.push(Happening { kind: EventKind::Deleted, path: Arc::clone(path) });
+                if let Some(Node { acl, .. }) = self.remove(zxid, path) {
+                    happened.push(Happening { kind: EventKind::Deleted, path: Arc::clone(path), acl });
+                }
                 Response::Empty
             }
             Change::SetData { path, data } => {
@@ -193,7 +200,8 @@ impl Tree {
                 node.data = Arc::clone(data);
                 node.stat.version = next_version(node.stat.version);
                 (node.stat.mzxid, node.stat.mtime) = (zxid, wall_ms);
-                happened.push(Happening { kind: EventKind::DataChanged, path: Arc::clone(path) });
+                let (path, acl) = (Arc::clone(path), Arc::clone(&node.acl));
+                happened.push(Happening { kind: EventKind::DataChanged, path, acl });
                 Response::Stat(node.stat())
             }
             Change::SetAcl { path, acl } => {
@@ -221,8 +229,8 @@ impl Tree {
         self.nodes.insert(Arc::clone(path), node);
     }
 
-    fn remove(&mut self, zxid: i64, path: &Arc<str>) {
-        let Some(node) = self.nodes.remove(path) else { return };
+    fn remove(&mut self, zxid: i64, path: &Arc<str>) -> Option<Node> {
+        let node = self.nodes.remove(path)?;
         if let Kind::Ephemeral(session) = node.kind
             && let Some(paths) = self.ephemerals.get_mut(&session)
         {
@@ -237,6 +245,7 @@ impl Tree {
             parent.children.remove(name);
             parent.stat.pzxid = zxid;
         }
+        Some(node)
     }
 }
 
