@@ -23,7 +23,7 @@ pub(crate) const SEEN: i64 = -2;
 /// What one of several clients does.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// Connects and asks for a new session.
+    /// Closes the session it has, connects and asks for a new one.
     Open,
     /// Sends a request and waits for the answer.
     Ask(Request),
@@ -109,18 +109,25 @@ impl<'a> Player<'a> {
         for &who in &everybody {
             self.step(who, &Step::Ask(Request::Ping));
         }
-        for who in everybody {
-            if self.clients[&who].connection.is_none() {
-                self.step(who, &Step::Resume(true));
-            }
-            self.step(who, &Step::Ask(Request::CloseSession));
-        }
+        everybody.into_iter().for_each(|who| self.close(who));
         self.transcript()
+    }
+
+    /// Ends a session: none may be left to expire while another script is played.
+    fn close(&mut self, who: usize) {
+        let Some(client) = self.clients.get(&who) else { return };
+        if client.connection.is_none() {
+            self.step(who, &Step::Resume(true));
+        }
+        self.step(who, &Step::Ask(Request::CloseSession));
     }
 
     fn step(&mut self, who: usize, step: &Step) {
         match step {
-            Step::Open => self.greet(who, 0, 60_000, 0, vec![0; 16]),
+            Step::Open => {
+                self.close(who);
+                self.greet(who, 0, 60_000, 0, vec![0; 16]);
+            }
             Step::Greet(seen, timeout_ms) => self.greet(who, *seen, *timeout_ms, 0, vec![0; 16]),
             Step::Ask(request) => self.ask(who, request),
             Step::Raw(op, body) => {

@@ -88,12 +88,12 @@ fn read() -> impl Strategy<Value = Request> {
     ]
 }
 
+/// Nobody asks for watches: others' count too, and how long they outlive a connection is chance.
 fn watches() -> impl Strategy<Value = Request> {
     let kinds = || select(WatcherType::ALL);
     let since = select(&[0, SEEN, i64::MAX][..]);
     prop_oneof![
         (path(), select(AddWatchMode::ALL)).prop_map(|(path, mode)| Request::AddWatch { path, mode }),
-        (path(), kinds()).prop_map(|(path, kind)| Request::CheckWatches { path, kind }),
         (path(), kinds()).prop_map(|(path, kind)| Request::RemoveWatches { path, kind }),
         (since, vec(paths(), 5)).prop_map(|(relative_zxid, paths)| {
             let [data, exist, child, persistent, persistent_recursive] = paths.try_into().unwrap();
