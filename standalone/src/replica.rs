@@ -450,7 +450,7 @@ impl Replica {
             }
             Request::GetData { path, watch } => {
                 let node = self.readable(id, path)?;
-                let response = Response::Data { data: node.data.to_vec(), stat: node.stat() };
+                let response = Response::Data { data: node.data.as_deref().map(<[u8]>::to_vec), stat: node.stat() };
                 self.watch_if(*watch, Kind::Data, path, id);
                 Ok(response)
             }

@@ -5,7 +5,7 @@
 //!
 //! | the real server | this one | why |
 //! |---|---|---|
-//! | tells null from an empty string or empty data | takes the one for the other | the records of the protocol here have no null |
+//! | tells a null string from an empty one | takes the one for the other | the records of the protocol here have no such null |
 //! | takes strings that are not UTF-8, and sends characters beyond the basic plane as two surrogates | refuses them; sends UTF-8 | nobody needs what is no text |
 //! | looks at a create's type to know a container, at its flags to know the rest | refuses types and flags that disagree | no client sends such |
 //! | ends after a `check` outside of a multi that is right | answers | it is a mistake there |
@@ -111,15 +111,15 @@ fn create(path: &str, mode: CreateMode) -> (usize, Step) {
 }
 
 fn create_with(path: &str, mode: CreateMode, acl: Vec<Acl>) -> (usize, Step) {
-    ask(Request::Create { path: path.to_owned(), data: b"data".to_vec(), acl, mode })
+    ask(Request::Create { path: path.to_owned(), data: Some(b"data".to_vec()), acl, mode })
 }
 
 fn create2(path: &str, mode: CreateMode) -> (usize, Step) {
-    ask(Request::Create2 { path: path.to_owned(), data: b"data".to_vec(), acl: Acl::open(), mode })
+    ask(Request::Create2 { path: path.to_owned(), data: Some(b"data".to_vec()), acl: Acl::open(), mode })
 }
 
 fn create_ttl(path: &str, mode: CreateMode, ttl_ms: i64) -> (usize, Step) {
-    ask(Request::CreateTtl { path: path.to_owned(), data: Vec::new(), acl: Acl::open(), mode, ttl_ms })
+    ask(Request::CreateTtl { path: path.to_owned(), data: None, acl: Acl::open(), mode, ttl_ms })
 }
 
 fn delete(path: &str, version: i32) -> (usize, Step) {
@@ -143,7 +143,7 @@ fn children2(path: &str, watch: bool) -> (usize, Step) {
 }
 
 fn set(path: &str, version: i32) -> (usize, Step) {
-    ask(Request::SetData { path: path.to_owned(), data: b"other".to_vec(), version })
+    ask(Request::SetData { path: path.to_owned(), data: Some(b"other".to_vec()), version })
 }
 
 fn check(path: &str, version: i32) -> (usize, Step) {
@@ -699,7 +699,12 @@ fn frames_that_are_none() {
     // The longest data that fits into a frame.
     let mut script = opened(1);
     let create_long = |len: usize| {
-        ask(Request::Create { path: at("/long"), data: vec![7; len], acl: Acl::open(), mode: CreateMode::Persistent })
+        ask(Request::Create {
+            path: at("/long"),
+            data: Some(vec![7; len]),
+            acl: Acl::open(),
+            mode: CreateMode::Persistent,
+        })
     };
     let fixed = 8 + 4 + at("/long").len() + 4 + 4 + 4 + 4 + 5 + 4 + 6 + 4;
     script.extend([create_long(0xf_ffff - fixed), exists(&at("/long"), false), create_long(0xf_ffff - fixed + 1)]);

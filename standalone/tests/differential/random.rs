@@ -51,10 +51,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn change() -> impl Strategy<Value = Request> {
     prop_oneof![
-        4 => (path(), list(), mode()).prop_map(|(path, acl, mode)| Request::Create { path, data: vec![1], acl, mode }),
-        2 => (path(), list(), mode()).prop_map(|(path, acl, mode)| Request::Create2 { path, data: vec![], acl, mode }),
+        4 => (path(), list(), mode()).prop_map(|(path, acl, mode)| Request::Create { path, data: Some(vec![1]), acl, mode }),
+        2 => (path(), list(), mode()).prop_map(|(path, acl, mode)| Request::Create2 { path, data: None, acl, mode }),
         3 => (path(), version()).prop_map(|(path, version)| Request::Delete { path, version }),
-        3 => (path(), version()).prop_map(|(path, version)| Request::SetData { path, data: vec![2, 2], version }),
+        3 => (path(), data(), version()).prop_map(|(path, data, version)| Request::SetData { path, data, version }),
         1 => (path(), list(), version()).prop_map(|(path, acl, version)| Request::SetAcl { path, acl, version }),
     ]
 }
@@ -117,6 +117,10 @@ fn mode() -> impl Strategy<Value = CreateMode> {
 
 fn version() -> impl Strategy<Value = i32> {
     prop_oneof![3 => Just(-1), 1 => 0..3]
+}
+
+fn data() -> impl Strategy<Value = Option<Vec<u8>>> {
+    select(vec![Some(vec![2, 2]), Some(vec![]), None])
 }
 
 /// Mostly the open one.
