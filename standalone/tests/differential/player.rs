@@ -27,6 +27,8 @@ pub(crate) enum Step {
     Open,
     /// Sends a request and waits for the answer.
     Ask(Request),
+    /// Sends several requests at once and waits for all answers.
+    AskAll(Vec<Request>),
     /// Sends a request that [`Request`] has no words for: its type and its body.
     Raw(i32, Vec<u8>),
     /// Sends a frame with this length, and this in it.
@@ -130,6 +132,7 @@ impl<'a> Player<'a> {
             }
             Step::Greet(seen, timeout_ms) => self.greet(who, *seen, *timeout_ms, 0, vec![0; 16]),
             Step::Ask(request) => self.ask(who, request),
+            Step::AskAll(requests) => self.ask_all(who, requests),
             Step::Raw(op, body) => {
                 let xid = self.next_xid(who);
                 let frame = [&xid.to_be_bytes()[..], &op.to_be_bytes(), body].concat();
@@ -186,28 +189,37 @@ impl<'a> Player<'a> {
     }
 
     fn ask(&mut self, who: usize, request: &Request) {
-        let mut request = request.clone();
-        if let Request::SetWatches { relative_zxid, .. } | Request::SetWatches2 { relative_zxid, .. } = &mut request
-            && *relative_zxid == SEEN
-            && let Some(client) = self.clients.get(&who)
-        {
-            *relative_zxid = client.seen;
-        }
-        let xid = match request {
-            Request::Ping => XID_PING,
-            Request::Auth { .. } => XID_AUTH,
-            Request::SetWatches { .. } | Request::SetWatches2 { .. } => XID_SET_WATCHES,
-            _ => self.next_xid(who),
-        };
-        if request == Request::CloseSession {
+        if *request == Request::CloseSession {
             self.clients.values_mut().for_each(|client| client.in_disorder = true);
         }
-        let mut frame = Vec::new();
-        request.encode(xid, &mut frame).unwrap();
-        self.exchange(who, xid, request.op().to_wire(), &frame);
-        if request == Request::CloseSession {
+        self.ask_all(who, std::slice::from_ref(request));
+        if *request == Request::CloseSession {
             self.hear(who, Until::End);
         }
+    }
+
+    fn ask_all(&mut self, who: usize, requests: &[Request]) {
+        let mut frames = Vec::new();
+        let mut awaited = Vec::new();
+        for request in requests {
+            let mut request = request.clone();
+            if let Request::SetWatches { relative_zxid, .. } | Request::SetWatches2 { relative_zxid, .. } = &mut request
+                && *relative_zxid == SEEN
+                && let Some(client) = self.clients.get(&who)
+            {
+                *relative_zxid = client.seen;
+            }
+            let xid = match request {
+                Request::Ping => XID_PING,
+                Request::Auth { .. } => XID_AUTH,
+                Request::SetWatches { .. } | Request::SetWatches2 { .. } => XID_SET_WATCHES,
+                _ => self.next_xid(who),
+            };
+            request.encode(xid, &mut frames).unwrap();
+            awaited.push(Until::Answer(xid, request.op().to_wire()));
+        }
+        self.send(who, &frames);
+        awaited.into_iter().for_each(|until| self.hear(who, until));
     }
 
     fn next_xid(&mut self, who: usize) -> i32 {
@@ -216,13 +228,17 @@ impl<'a> Player<'a> {
         client.xid
     }
 
-    /// Sends bytes and listens until their answer is there.
     fn exchange(&mut self, who: usize, xid: i32, op: i32, bytes: &[u8]) {
-        let Some(client) = self.clients.get_mut(&who) else { return };
-        let Some(connection) = &mut client.connection else { return };
-        // One that the server has closed meanwhile shows when it is read from.
-        let _ = connection.stream.write_all(&replaced(bytes, HOME, self.home));
+        self.send(who, bytes);
         self.hear(who, Until::Answer(xid, op));
+    }
+
+    fn send(&mut self, who: usize, bytes: &[u8]) {
+        let connection = self.clients.get_mut(&who).and_then(|client| client.connection.as_mut());
+        if let Some(connection) = connection {
+            // One that the server has closed meanwhile shows when it is read from.
+            let _ = connection.stream.write_all(&replaced(bytes, HOME, self.home));
+        }
     }
 
     fn hear(&mut self, who: usize, until: Until) {

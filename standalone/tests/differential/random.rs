@@ -41,6 +41,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         30 => prop_oneof![change(), change(), read(), watches()].prop_map(Step::Ask),
         3 => vec(part_of_multi(), 0..5).prop_map(|parts| Step::Ask(Request::Multi(parts))),
+        // Auth is answered out of turn.
+        5 => vec(prop_oneof![change(), read()].prop_filter("one in turn", |ask| !matches!(ask, Request::Auth { .. })), 2..6)
+            .prop_map(Step::AskAll),
         1 => Just(Step::Leave),
         2 => Just(Step::Resume(true)),
         1 => Just(Step::Resume(false)),
