@@ -8,7 +8,7 @@
 //! | tells a null string from an empty one | takes the one for the other | the records of the protocol here have no such null |
 //! | takes strings that are not UTF-8, and sends characters beyond the basic plane as two surrogates | refuses them; sends UTF-8 | nobody needs what is no text |
 //! | looks at a create's type to know a container, at its flags to know the rest | refuses types and flags that disagree | no client sends such |
-//! | ends after a `check` outside of a multi that is right | answers | it is a mistake there |
+//! | never answers a `check` outside of a multi that is right | answers | it is a mistake there |
 //! | numbers some of the requests it can't read like changes | never | the number means nothing |
 //! | does what other servers and operators ask: createSession, deleteContainer, reconfig, SASL | does not know them | it is alone |
 //! | counts what is below nodes with a quota | keeps quotas as nodes like others | its quotas are only warnings, too |
