@@ -14,10 +14,10 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test check header clean test-rust test-python run-demo
+.PHONY: help setup build demo test kazoo-suite check header clean test-rust test-python run-demo
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
 setup: ## install what is missing: Debian packages (as root), a Python environment in target/venv
 	@scripts/setup
@@ -32,6 +32,10 @@ build: setup ## build libzklock.so and libzklock.a (target/release), and the Pyt
 demo: build run-demo ## see a C and a Python program take turns on one lock of a real ZooKeeper
 
 test: setup check test-rust build test-python run-demo ## run everything that continuous integration runs
+
+kazoo-suite: setup ## run kazoo's own tests against a real server and the standalone one (a minute)
+	@cargo build --quiet --locked -p zklock-standalone
+	@$(PYTHON) scripts/kazoo-suite
 
 check: setup ## check formatting, lints, and that include/zklock.h is up to date
 	@echo "check: formatting"

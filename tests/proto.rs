@@ -60,7 +60,7 @@ fn connect_response_bytes() {
 
 #[test]
 fn create2_request_bytes() {
-    let create = |mode| Request::Create2 { path: "/a".into(), data: vec![0xff], acl: Acl::open(), mode };
+    let create = |mode| Request::Create2 { path: "/a".into(), data: Some(vec![0xff]), acl: Acl::open(), mode };
     let golden = |op: u8, flags: u8| {
         [
             &[0, 0, 0, 50][..],
@@ -207,13 +207,13 @@ fn node_deleted_notification_bytes() {
 // Particular cases.
 
 #[test]
-fn nulls_read_as_empty() {
+fn nulls_read_as_empty_except_data() {
     let null = [0xff; 4];
     assert_eq!(Response::decode(OpCode::Sync, &null), Ok(Response::Path(String::new())));
     assert_eq!(Response::decode(OpCode::GetChildren, &null), Ok(Response::Children(vec![])));
 
     let create = [&[0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..], &null, &null, &[0; 4]].concat();
-    let request = Request::Create { path: String::new(), data: vec![], acl: vec![], mode: CreateMode::Persistent };
+    let request = Request::Create { path: String::new(), data: None, acl: vec![], mode: CreateMode::Persistent };
     assert_eq!(Request::decode(&create), Ok((1, request)));
 }
 
@@ -276,7 +276,7 @@ fn nested_multis_do_not_exhaust_the_stack() {
 
 #[test]
 fn a_container_has_its_own_opcode() {
-    let create = Request::Create { path: "/a".into(), data: vec![], acl: vec![], mode: CreateMode::Container };
+    let create = Request::Create { path: "/a".into(), data: Some(vec![]), acl: vec![], mode: CreateMode::Container };
     assert_eq!(create.op(), OpCode::CreateContainer);
 
     let mut frame = request_frame(1, &create);
@@ -536,6 +536,10 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..20)
 }
 
+fn data() -> impl Strategy<Value = Option<Vec<u8>>> {
+    proptest::option::of(bytes())
+}
+
 fn texts() -> impl Strategy<Value = Vec<String>> {
     vec(text(), 0..4)
 }
@@ -597,17 +601,17 @@ fn operation() -> impl Strategy<Value = Request> {
     );
     let without_ttl = prop_oneof![plain.clone(), Just(CreateMode::Container)];
     prop_oneof![
-        (text(), bytes(), acl(), plain).prop_map(|(path, data, acl, mode)| Request::Create { path, data, acl, mode }),
-        (text(), bytes(), acl(), without_ttl).prop_map(|(path, data, acl, mode)| Request::Create2 {
+        (text(), data(), acl(), plain).prop_map(|(path, data, acl, mode)| Request::Create { path, data, acl, mode }),
+        (text(), data(), acl(), without_ttl).prop_map(|(path, data, acl, mode)| Request::Create2 {
             path,
             data,
             acl,
             mode
         }),
         (text(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
-        (text(), bytes(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData { path, data, version }),
+        (text(), data(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData { path, data, version }),
         (text(), any::<i32>()).prop_map(|(path, version)| Request::Check { path, version }),
-        (text(), bytes(), acl(), select(&WITH_TTL[..]), any::<i64>())
+        (text(), data(), acl(), select(&WITH_TTL[..]), any::<i64>())
             .prop_map(|(path, data, acl, mode, ttl_ms)| { Request::CreateTtl { path, data, acl, mode, ttl_ms } }),
     ]
 }
@@ -671,7 +675,7 @@ fn response() -> impl Strategy<Value = (OpCode, Response)> {
         any::<i32>().prop_map(|err| MultiResult::Err(Code(err))),
     ];
     let read = prop_oneof![
-        (bytes(), stat()).prop_map(|(data, stat)| MultiResult::Ok(Response::Data { data, stat })),
+        (data(), stat()).prop_map(|(data, stat)| MultiResult::Ok(Response::Data { data, stat })),
         texts().prop_map(|children| MultiResult::Ok(Response::Children(children))),
         any::<i32>().prop_map(|err| MultiResult::Err(Code(err))),
     ];
@@ -683,7 +687,7 @@ fn response() -> impl Strategy<Value = (OpCode, Response)> {
         1 => vec((text(), text()).prop_map(|(scheme, id)| Identity { scheme, id }), 0..4)
             .prop_map(|identities| (OpCode::WhoAmI, Response::Identities(identities))),
         2 => vec(read, 0..4).prop_map(|results| (OpCode::MultiRead, Response::Multi(results))),
-        1 => (bytes(), stat()).prop_map(|(data, stat)| (OpCode::GetData, Response::Data { data, stat })),
+        1 => (data(), stat()).prop_map(|(data, stat)| (OpCode::GetData, Response::Data { data, stat })),
         1 => texts().prop_map(|children| (OpCode::GetChildren, Response::Children(children))),
         1 => (texts(), stat())
             .prop_map(|(children, stat)| (OpCode::GetChildren2, Response::Children2 { children, stat })),

@@ -58,6 +58,12 @@ impl<'a> Reader<'a> {
         self.bytes(what).map(<[u8]>::to_vec)
     }
 
+    /// A buffer, or null.
+    pub(super) fn nullable(&mut self, what: &'static str) -> Result<Option<Vec<u8>>, ProtoError> {
+        let is_null = self.rest.starts_with(&NULL.to_be_bytes());
+        self.buffer(what).map(|bytes| (!is_null).then_some(bytes))
+    }
+
     /// A null string reads as an empty one.
     pub(super) fn string(&mut self, what: &'static str) -> Result<String, ProtoError> {
         let bytes = self.bytes(what)?;
@@ -138,6 +144,13 @@ impl Writer<'_> {
     pub(super) fn buffer(&mut self, bytes: &[u8]) {
         self.i32(saturate(bytes.len()));
         self.out.extend_from_slice(bytes);
+    }
+
+    pub(super) fn nullable(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            Some(bytes) => self.buffer(bytes),
+            None => self.i32(NULL),
+        }
     }
 
     pub(super) fn string(&mut self, text: &str) {

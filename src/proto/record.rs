@@ -128,19 +128,17 @@ impl ConnectRequest {
         });
     }
 
-    /// Reads the body of a frame.
+    /// Reads the body of a frame. Bytes behind it are ignored, as by other servers.
     pub fn decode(body: &[u8]) -> Result<Self, ProtoError> {
         let mut r = Reader::new(body);
-        let request = Self {
+        Ok(Self {
             protocol_version: r.i32("connect request protocol version")?,
             last_zxid_seen: r.i64("connect request last zxid")?,
             timeout_ms: r.i32("connect request timeout")?,
             session_id: r.i64("connect request session id")?,
             password: r.buffer("connect request password")?,
             read_only: read_only(&mut r, "connect request read-only flag")?,
-        };
-        r.finish("connect request")?;
-        Ok(request)
+        })
     }
 }
 

@@ -15,8 +15,8 @@ pub enum Request {
     Create {
         /// The node, without the suffix a sequential mode appends.
         path: String,
-        /// Its data.
-        data: Vec<u8>,
+        /// Its data, or null, which some programs tell from nothing.
+        data: Option<Vec<u8>>,
         /// Its access list.
         acl: Vec<Acl>,
         /// What kind of node.
@@ -26,8 +26,8 @@ pub enum Request {
     Create2 {
         /// The node, without the suffix a sequential mode appends.
         path: String,
-        /// Its data.
-        data: Vec<u8>,
+        /// Its data, or null, which some programs tell from nothing.
+        data: Option<Vec<u8>>,
         /// Its access list.
         acl: Vec<Acl>,
         /// What kind of node.
@@ -38,8 +38,8 @@ pub enum Request {
     CreateTtl {
         /// The node, without the suffix a sequential mode appends.
         path: String,
-        /// Its data.
-        data: Vec<u8>,
+        /// Its data, or null, which some programs tell from nothing.
+        data: Option<Vec<u8>>,
         /// Its access list.
         acl: Vec<Acl>,
         /// What kind of node: one of the two with a time to live.
@@ -72,8 +72,8 @@ pub enum Request {
     SetData {
         /// The node.
         path: String,
-        /// The new data.
-        data: Vec<u8>,
+        /// The new data, or null.
+        data: Option<Vec<u8>>,
         /// The version it must have; -1 for any.
         version: i32,
     },
@@ -366,25 +366,22 @@ impl Request {
         Ok((xid, Self::decode_as(op.try_into()?, rest)?))
     }
 
-    /// Reads what follows the [`RequestHeader`], as a request of type `op`.
+    /// Reads what follows the [`RequestHeader`], as a request of type `op`. Bytes behind it are ignored, as by other servers.
     pub fn decode_as(op: OpCode, body: &[u8]) -> Result<Self, ProtoError> {
-        let mut r = Reader::new(body);
-        let request = Self::read(op, &mut r)?;
-        r.finish("request")?;
-        Ok(request)
+        Self::read(op, &mut Reader::new(body))
     }
 
     fn write(&self, w: &mut Writer<'_>) -> Result<(), ProtoError> {
         match self {
             Self::Create { path, data, acl, mode } | Self::Create2 { path, data, acl, mode } => {
                 w.string(path);
-                w.buffer(data);
+                w.nullable(data.as_deref());
                 w.vector(acl, |w, entry| entry.write(w));
                 w.i32(mode.to_wire());
             }
             Self::CreateTtl { path, data, acl, mode, ttl_ms } => {
                 w.string(path);
-                w.buffer(data);
+                w.nullable(data.as_deref());
                 w.vector(acl, |w, entry| entry.write(w));
                 w.i32(mode.to_wire());
                 w.i64(*ttl_ms);
@@ -407,7 +404,7 @@ impl Request {
             }
             Self::SetData { path, data, version } => {
                 w.string(path);
-                w.buffer(data);
+                w.nullable(data.as_deref());
                 w.i32(*version);
             }
             Self::Sync { path } | Self::GetAcl { path } | Self::CountDescendants { path } => w.string(path),
@@ -452,7 +449,7 @@ impl Request {
             OpCode::GetData => Self::GetData { path: r.string("getData path")?, watch: r.bool("getData watch")? },
             OpCode::SetData => Self::SetData {
                 path: r.string("setData path")?,
-                data: r.buffer("setData data")?,
+                data: r.nullable("setData data")?,
                 version: r.i32("setData version")?,
             },
             OpCode::GetChildren => {
@@ -580,7 +577,7 @@ pub(super) const fn fits_multi_read(op: OpCode) -> bool {
 
 fn read_create(op: OpCode, r: &mut Reader<'_>) -> Result<Request, ProtoError> {
     let path = r.string("create path")?;
-    let data = r.buffer("create data")?;
+    let data = r.nullable("create data")?;
     let acl = r.vector("create acl", Acl::MIN_BYTES, Acl::read)?;
     let mode: CreateMode = r.choice("create flags")?;
     // The opcode and the flags both say what kind it is, and a server believes now one, now the other.
@@ -600,8 +597,7 @@ fn read_create(op: OpCode, r: &mut Reader<'_>) -> Result<Request, ProtoError> {
 }
 
 fn read_auth(r: &mut Reader<'_>) -> Result<Request, ProtoError> {
-    match r.i32("auth type")? {
-        AUTH_PACKET => Ok(Request::Auth { scheme: r.string("auth scheme")?, auth: r.buffer("auth data")? }),
-        value => Err(ProtoError::Unknown { what: "auth type", value }),
-    }
+    // Nobody has ever looked at the type.
+    r.i32("auth type")?;
+    Ok(Request::Auth { scheme: r.string("auth scheme")?, auth: r.buffer("auth data")? })
 }

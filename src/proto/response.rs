@@ -55,8 +55,8 @@ pub enum Response {
     Stat(Stat),
     /// To getData.
     Data {
-        /// The node's data.
-        data: Vec<u8>,
+        /// The node's data, or null.
+        data: Option<Vec<u8>>,
         /// Its stat.
         stat: Stat,
     },
@@ -139,7 +139,7 @@ impl Response {
                 Self::Create2 { path: r.string("reply path")?, stat: Stat::read(r)? }
             }
             OpCode::Exists | OpCode::SetData | OpCode::SetAcl => Self::Stat(Stat::read(r)?),
-            OpCode::GetData => Self::Data { data: r.buffer("reply data")?, stat: Stat::read(r)? },
+            OpCode::GetData => Self::Data { data: r.nullable("reply data")?, stat: Stat::read(r)? },
             OpCode::GetChildren => Self::Children(r.strings("reply children")?),
             OpCode::GetChildren2 => Self::Children2 { children: r.strings("reply children")?, stat: Stat::read(r)? },
             OpCode::GetAcl => {
@@ -176,7 +176,7 @@ impl Response {
             }
             Self::Stat(stat) => stat.write(w),
             Self::Data { data, stat } => {
-                w.buffer(data);
+                w.nullable(data.as_deref());
                 stat.write(w);
             }
             Self::Acl { acl, stat } => {

@@ -98,7 +98,7 @@ impl Census {
                     holds: self.found.is_empty(),
                     session_id: stat.ephemeral_owner,
                     czxid: stat.czxid,
-                    data,
+                    data: data.unwrap_or_default(),
                 });
             }
             // It left meanwhile.

@@ -844,5 +844,5 @@ fn key<'a>(name: &'a str, base: &str) -> Option<&'a str> {
 }
 
 fn create(path: String, data: Vec<u8>, mode: CreateMode) -> Request {
-    Request::Create2 { path, data, acl: Acl::open(), mode }
+    Request::Create2 { path, data: Some(data), acl: Acl::open(), mode }
 }

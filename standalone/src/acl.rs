@@ -1,6 +1,6 @@
 //! Who may do what: identities of connections, and the access lists of nodes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,14 +18,14 @@ pub(crate) fn identity_of(peer: IpAddr) -> Identity {
     Identity { scheme: IP.to_owned(), id: peer.to_canonical().to_string() }
 }
 
-/// Who shows these credentials; AUTH_FAILED if the scheme is none of ours or they are malformed.
+/// Who shows these credentials; AUTH_FAILED if the scheme is none of ours.
 pub(crate) fn authenticate(scheme: &str, credentials: &[u8], peer: IpAddr) -> Result<Identity, Code> {
     match scheme {
         IP => Ok(identity_of(peer)),
         DIGEST => {
-            let text = str::from_utf8(credentials).map_err(|_| Code::AUTH_FAILED)?;
-            let (user, _) = text.split_once(':').ok_or(Code::AUTH_FAILED)?;
-            let hash = STANDARD.encode(Sha1::digest(credentials));
+            let text = String::from_utf8_lossy(credentials);
+            let user = text.split(':').next().unwrap_or_default();
+            let hash = STANDARD.encode(Sha1::digest(text.as_bytes()));
             Ok(Identity { scheme: DIGEST.to_owned(), id: format!("{user}:{hash}") })
         }
         _ => Err(Code::AUTH_FAILED),
@@ -43,26 +43,24 @@ pub(crate) fn public(identity: &Identity) -> Identity {
 
 /// The list as it is kept: `auth` stands for whoever asks. INVALID_ACL if it allows nobody anything, or makes no sense.
 pub(crate) fn resolve(asked: &[Acl], identities: &[Identity]) -> Result<Vec<Acl>, Code> {
-    let mut resolved = Vec::new();
-    let mut add = |acl: Acl| {
-        if !resolved.contains(&acl) {
-            resolved.push(acl);
+    let mut resolved: Vec<Acl> = Vec::new();
+    for (at, acl) in asked.iter().enumerate() {
+        if asked.iter().take(at).any(|earlier| earlier == acl) {
+            continue;
         }
-    };
-    for acl in asked {
         match acl.scheme.as_str() {
-            WORLD if acl.id == ANYONE => add(acl.clone()),
+            WORLD if acl.id == ANYONE => resolved.push(acl.clone()),
             AUTH => {
-                let authenticated: Vec<_> = identities.iter().filter(|identity| identity.scheme != IP).collect();
-                if authenticated.is_empty() {
-                    return Err(Code::INVALID_ACL);
-                }
-                for Identity { scheme, id } in authenticated {
-                    add(Acl { perms: acl.perms, scheme: scheme.clone(), id: id.clone() });
-                }
+                let mut authenticated = identities.iter().filter(|identity| identity.scheme != IP).peekable();
+                authenticated.peek().ok_or(Code::INVALID_ACL)?;
+                resolved.extend(authenticated.cloned().map(|Identity { scheme, id }| Acl {
+                    perms: acl.perms,
+                    scheme,
+                    id,
+                }));
             }
-            DIGEST if acl.id.split(':').count() == 2 => add(acl.clone()),
-            IP if Network::parse(&acl.id).is_some() => add(acl.clone()),
+            DIGEST if is_digest(&acl.id) => resolved.push(acl.clone()),
+            IP if Network::parse(&acl.id).is_some() => resolved.push(acl.clone()),
             _ => return Err(Code::INVALID_ACL),
         }
     }
@@ -83,39 +81,39 @@ fn matches(acl: &Acl, identity: &Identity) -> bool {
     }
     match (acl.scheme.as_str(), identity.id.parse()) {
         (IP, Ok(address)) => Network::parse(&acl.id).is_some_and(|network| network.contains(address)),
+        (IP, Err(_)) => false,
         _ => acl.id == identity.id,
     }
 }
 
-/// An address, or the addresses that begin with the same bits: `10.0.0.0/8`.
+/// A name and a hash. Colons at the end don't count.
+fn is_digest(id: &str) -> bool {
+    id.trim_end_matches(':').split(':').count() == 2
+}
+
+/// An address, or the addresses that begin with the same bits: `10.0.0.0/8`. There are none of version 6.
 struct Network {
-    address: IpAddr,
+    address: Ipv4Addr,
     bits: u32,
 }
 
 impl Network {
     fn parse(text: &str) -> Option<Self> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().ok()?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Some(width), |bits| bits.parse().ok())?;
-        (bits <= width).then_some(Self { address, bits })
+        let (address, bits) = text.split_once('/').unwrap_or((text, "32"));
+        let numbers: Option<Vec<u8>> = address.split('.').map(number).collect();
+        let numbers: [u8; 4] = numbers?.try_into().ok()?;
+        let bits = number(bits)?.into();
+        (bits <= 32).then_some(Self { address: numbers.into(), bits })
     }
 
-    fn contains(&self, other: IpAddr) -> bool {
-        match (self.address, other) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                (own.to_bits() ^ other.to_bits()).checked_shr(32 - self.bits).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                (own.to_bits() ^ other.to_bits()).checked_shr(128 - self.bits).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+    fn contains(&self, other: Ipv4Addr) -> bool {
+        (self.address.to_bits() ^ other.to_bits()).checked_shr(32 - self.bits).unwrap_or(0) == 0
     }
+}
+
+/// Zeros may go before it, and a sign.
+fn number(text: &str) -> Option<u8> {
+    text.parse::<i32>().ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -41,16 +41,16 @@ impl<'a> Draft<'a> {
     pub(crate) fn add(&mut self, request: &Request) -> Result<Change, Code> {
         match request {
             Request::Create { path, data, acl, mode } => {
-                self.create(path, data, acl, kind(*mode, self.session), *mode, false)
+                self.create(path, data.as_deref(), acl, kind(*mode, self.session), *mode, false)
             }
             Request::Create2 { path, data, acl, mode } => {
-                self.create(path, data, acl, kind(*mode, self.session), *mode, true)
+                self.create(path, data.as_deref(), acl, kind(*mode, self.session), *mode, true)
             }
             Request::CreateTtl { path, data, acl, mode, ttl_ms } => {
                 if !(1..=MAX_TTL_MS).contains(ttl_ms) {
                     return Err(Code::BAD_ARGUMENTS);
                 }
-                self.create(path, data, acl, Kind::Ttl(*ttl_ms), *mode, true)
+                self.create(path, data.as_deref(), acl, Kind::Ttl(*ttl_ms), *mode, true)
             }
             Request::Delete { path, version } => self.delete(path, *version),
             Request::SetData { path, data, version } => {
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
                 expect(head.version, *version)?;
                 head.version = next_version(head.version);
                 self.touched.insert(path.clone(), Some(head));
-                Ok(Change::SetData { path: path.as_str().into(), data: data.as_slice().into() })
+                Ok(Change::SetData { path: path.as_str().into(), data: data.as_deref().map(Arc::from) })
             }
             Request::SetAcl { path, acl, version } => {
                 if !is_valid(path) {
@@ -84,7 +84,7 @@ impl<'a> Draft<'a> {
     fn create(
         &mut self,
         path: &str,
-        data: &[u8],
+        data: Option<&[u8]>,
         acl: &[Acl],
         kind: Kind,
         mode: CreateMode,
@@ -122,7 +122,8 @@ impl<'a> Draft<'a> {
             creates: 0,
             children: 0,
         };
-        let change = Change::Create { path: path.as_str().into(), data: data.into(), acl, kind, creates, with_stat };
+        let change =
+            Change::Create { path: path.as_str().into(), data: data.map(Arc::from), acl, kind, creates, with_stat };
         self.touched.insert(path, Some(head));
         Ok(change)
     }
@@ -131,10 +132,10 @@ impl<'a> Draft<'a> {
         if !path.contains('/') || path.contains('\0') || ["/", OWN, QUOTA, CONFIG].contains(&path) {
             return Err(Code::BAD_ARGUMENTS);
         }
-        let head = self.head(path).ok_or(Code::NO_NODE)?;
         let (parent_path, _) = split(path);
         let mut parent = self.head(parent_path).ok_or(Code::NO_NODE)?;
         acl::check(&parent.acl, DELETE, self.identities)?;
+        let head = self.head(path).ok_or(Code::NO_NODE)?;
         expect(head.version, version)?;
         if head.children > 0 {
             return Err(Code::NOT_EMPTY);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zklock::Time;
-use zklock::proto::{Code, Identity, Request};
+use zklock::proto::{Code, CreateMode, Identity, Request};
 
 use crate::draft::Draft;
 use crate::tree::{Change, Tree};
@@ -216,7 +216,13 @@ fn many(mut draft: Draft<'_>, requests: &[Request]) -> Body {
     let mut changes = Vec::with_capacity(requests.len());
     for (at, request) in requests.iter().enumerate() {
         match draft.add(request) {
-            Ok(change) => changes.push(change),
+            Ok(mut change) => {
+                // A server takes the one type of create for the other here.
+                if let (Request::Create2 { mode, .. }, Change::Create { with_stat, .. }) = (request, &mut change) {
+                    *with_stat = *mode == CreateMode::Container;
+                }
+                changes.push(change);
+            }
             Err(code) => {
                 let mut codes = vec![Code::OK; at];
                 codes.push(code);

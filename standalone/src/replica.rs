@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use zklock::proto::{
     Acl, Code, ConnectRequest, ConnectResponse, EventKind, Frames, Identity, MultiResult, OpCode, Request,
-    RequestHeader, Response, Stat, WatchEvent, XID_AUTH, encode_error,
+    RequestHeader, Response, Stat, WatchEvent, XID_PING, encode_error,
 };
 
 use crate::leader::{Body, Origin, Txn};
@@ -372,45 +372,48 @@ impl Replica {
         let Some(connection) = self.connections.get(&id) else { return };
         let (timeout, identities) = (connection.timeout, Arc::clone(&connection.identities));
         self.ask(Upcall::Touch { session, timeout });
-        let what = match OpCode::try_from(op).map(|op| Request::decode_as(op, body)) {
-            Err(_) => Turn::Refuse(Code::UNIMPLEMENTED),
-            Ok(Err(_)) => Turn::Refuse(Code::MARSHALLING_ERROR),
-            Ok(Ok(Request::Auth { scheme, auth })) => return self.authenticate(id, &scheme, &auth),
-            Ok(Ok(Request::Sync { path })) => {
+        let Ok(op) = OpCode::try_from(op) else {
+            self.reply(id, xid, NO_ZXID, Err(Code::UNIMPLEMENTED));
+            return self.close(id);
+        };
+        let what = match Request::decode_as(op, body) {
+            Ok(Request::Auth { scheme, auth }) => return self.authenticate(id, xid, &scheme, &auth),
+            Err(_) if op == OpCode::Auth => return self.close(id),
+            Err(_) => Turn::Refuse(Code::MARSHALLING_ERROR),
+            Ok(Request::Sync { path }) => {
                 let origin = self.origin(id);
                 self.ask(Upcall::Sync { origin });
                 Turn::Sync(origin.number, path)
             }
-            Ok(Ok(request)) if is_write(&request) => {
+            Ok(request) if is_write(&request) => {
                 let origin = self.origin(id);
                 self.ask(Upcall::Write { origin, session, identities, request: Box::new(request) });
                 Turn::Write(origin.number)
             }
-            Ok(Ok(request)) => Turn::Read(request),
+            Ok(request) => Turn::Read(request),
         };
-        let lost =
-            self.losses.iter().position(|&(whose, kind)| kind.to_wire() == op && whose.is_none_or(|s| s == session));
+        let lost = self.losses.iter().position(|&(whose, kind)| kind == op && whose.is_none_or(|s| s == session));
         if let Some(at) = lost {
             self.losses.remove(at);
         }
         if let Some(connection) = self.connections.get_mut(&id) {
+            let xid = if op == OpCode::Ping { XID_PING } else { xid };
             connection.waiting.push_back(Waiting { xid, what, lost: lost.is_some() });
         }
         self.answer_reads(id);
     }
 
-    fn authenticate(&mut self, id: ConnectionId, scheme: &str, auth: &[u8]) {
-        let zxid = self.zxid;
+    fn authenticate(&mut self, id: ConnectionId, xid: i32, scheme: &str, auth: &[u8]) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match acl::authenticate(scheme, auth, connection.peer.ip()) {
             Ok(identity) => {
                 if !connection.identities.contains(&identity) {
                     connection.identities = connection.identities.iter().cloned().chain([identity]).collect();
                 }
-                self.reply(id, XID_AUTH, zxid, Ok(Response::Empty));
+                self.reply(id, xid, 0, Ok(Response::Empty));
             }
             Err(code) => {
-                self.reply(id, XID_AUTH, zxid, Err(code));
+                self.reply(id, xid, 0, Err(code));
                 self.close(id);
             }
         }
@@ -450,13 +453,14 @@ impl Replica {
     fn read(&mut self, id: ConnectionId, request: &Request) -> Result<Response, Code> {
         match request {
             Request::Ping => Ok(Response::Empty),
+            Request::Exists { path, .. } if path.contains('\0') => Err(Code::BAD_ARGUMENTS),
             Request::Exists { path, watch } => {
                 self.watch_if(*watch, Kind::Data, path, id);
                 self.node(path).map(|node| Response::Stat(node.stat()))
             }
             Request::GetData { path, watch } => {
                 let node = self.readable(id, path)?;
-                let response = Response::Data { data: node.data.to_vec(), stat: node.stat() };
+                let response = Response::Data { data: node.data.as_deref().map(<[u8]>::to_vec), stat: node.stat() };
                 self.watch_if(*watch, Kind::Data, path, id);
                 Ok(response)
             }
@@ -480,10 +484,9 @@ impl Replica {
             }
             Request::WhoAmI => Ok(Response::Identities(self.identities(id).iter().map(acl::public).collect())),
             Request::MultiRead(requests) => {
-                let results = requests.iter().map(|request| self.read(id, request));
-                Ok(Response::Multi(
-                    results.map(|result| result.map_or_else(MultiResult::Err, MultiResult::Ok)).collect(),
-                ))
+                let results = requests.iter().map(|request| self.read_one(id, request));
+                let result = |result: Result<_, _>| result.map_or_else(MultiResult::Err, MultiResult::Ok);
+                Ok(Response::Multi(results.map(result).collect()))
             }
             Request::SetWatches { relative_zxid, data, exist, child } => {
                 self.set_watches(id, *relative_zxid, data, exist, child);
@@ -505,11 +508,20 @@ impl Replica {
                 Ok(Response::WatchAdded)
             }
             Request::CheckWatches { path, kind } => {
-                self.watches.contains(*kind, path, id).then_some(Response::Empty).ok_or(Code::NO_WATCHER)
+                self.watches.contains(*kind, path).then_some(Response::Empty).ok_or(Code::NO_WATCHER)
             }
             Request::RemoveWatches { path, kind } => {
                 self.watches.remove(*kind, path, id).then_some(Response::Empty).ok_or(Code::NO_WATCHER)
             }
+            _ => Err(Code::UNIMPLEMENTED),
+        }
+    }
+
+    /// One of several reads, which set no watches whatever they say.
+    fn read_one(&mut self, id: ConnectionId, request: &Request) -> Result<Response, Code> {
+        match request.clone() {
+            Request::GetData { path, .. } => self.read(id, &Request::GetData { path, watch: false }),
+            Request::GetChildren { path, .. } => self.read(id, &Request::GetChildren { path, watch: false }),
             _ => Err(Code::UNIMPLEMENTED),
         }
     }
@@ -620,7 +632,11 @@ impl Replica {
 
     fn tell(&mut self, happening: &Happening) {
         for (id, kind, path) in self.watches.fire(happening) {
-            self.notify(id, kind, &path);
+            let acl =
+                if kind == happening.kind { Some(&happening.acl) } else { self.tree.get(&path).map(|node| &node.acl) };
+            if acl.is_some_and(|acl| acl::check(acl, READ, self.identities(id)).is_ok()) {
+                self.notify(id, kind, &path);
+            }
         }
     }
 
@@ -720,7 +736,7 @@ impl Replica {
     }
 }
 
-/// Servers put no number on their notifications.
+/// Servers put no number on their notifications, nor on their answer to what they have never heard of.
 const NO_ZXID: i64 = -1;
 
 const fn is_write(request: &Request) -> bool {

@@ -31,8 +31,8 @@ pub struct Tree {
 /// One node.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its data.
-    pub data: Arc<[u8]>,
+    /// Its data, or null.
+    pub data: Option<Arc<[u8]>>,
     /// Its access list.
     pub acl: Arc<[Acl]>,
     /// What becomes of it.
@@ -65,7 +65,7 @@ pub enum Change {
         /// Its full path.
         path: Arc<str>,
         /// Its data.
-        data: Arc<[u8]>,
+        data: Option<Arc<[u8]>>,
         /// Its access list.
         acl: Arc<[Acl]>,
         /// What becomes of it.
@@ -85,7 +85,7 @@ pub enum Change {
         /// Its path.
         path: Arc<str>,
         /// The new data.
-        data: Arc<[u8]>,
+        data: Option<Arc<[u8]>>,
     },
     /// A node's access list is replaced.
     SetAcl {
@@ -105,6 +105,8 @@ pub struct Happening {
     pub kind: EventKind,
     /// To which node.
     pub path: Arc<str>,
+    /// Its access list: who may not read the node is not told.
+    pub acl: Arc<[Acl]>,
 }
 
 impl Default for Tree {
@@ -114,7 +116,11 @@ impl Default for Tree {
         let open: Arc<[Acl]> = Acl::open().into();
         let readable: Arc<[Acl]> = Acl::open().into_iter().map(|acl| Acl { perms: READ, ..acl }).collect();
         for (path, acl) in [("/", &open), (OWN, &open), (QUOTA, &open), (CONFIG, &readable)] {
-            tree.nodes.insert(path.into(), Node::new(Arc::new([]), Arc::clone(acl), Kind::Persistent, 0, 0));
+            tree.nodes.insert(path.into(), Node::new(Some(Arc::new([])), Arc::clone(acl), Kind::Persistent, 0, 0));
+        }
+        if let Some(config) = tree.nodes.get_mut(CONFIG) {
+            // Where servers without an ensemble begin to count.
+            config.stat.aversion = -1;
         }
         for (parent, name) in [("/", "zookeeper"), (OWN, "quota"), (OWN, "config")] {
             if let Some(parent) = tree.nodes.get_mut(parent) {
@@ -126,9 +132,9 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A node.
+    /// A node. The root has an empty path too.
     pub fn get(&self, path: &str) -> Option<&Node> {
-        self.nodes.get(path)
+        self.nodes.get(if path.is_empty() { "/" } else { path })
     }
 
     /// How many nodes there are.
@@ -138,7 +144,7 @@ impl Tree {
 
     /// How many bytes their paths and data take.
     pub fn data_size(&self) -> usize {
-        self.nodes.iter().map(|(path, node)| path.len() + node.data.len()).sum()
+        self.nodes.iter().map(|(path, node)| path.len() + node.data_len()).sum()
     }
 
     /// How many nodes there are below one.
@@ -176,24 +182,26 @@ impl Tree {
     pub fn apply(&mut self, zxid: i64, wall_ms: i64, change: &Change, happened: &mut Vec<Happening>) -> Response {
         match change {
             Change::Create { path, data, acl, kind, creates, with_stat } => {
-                let node = Node::new(Arc::clone(data), Arc::clone(acl), *kind, zxid, wall_ms);
+                let node = Node::new(data.clone(), Arc::clone(acl), *kind, zxid, wall_ms);
                 let stat = node.stat();
                 self.insert(zxid, path, node, *creates);
-                happened.push(Happening { kind: EventKind::Created, path: Arc::clone(path) });
+                happened.push(Happening { kind: EventKind::Created, path: Arc::clone(path), acl: Arc::clone(acl) });
                 let path = path.to_string();
                 if *with_stat { Response::Create2 { path, stat } } else { Response::Path(path) }
             }
             Change::Delete { path } => {
-                self.remove(zxid, path);
-                happened.push(Happening { kind: EventKind::Deleted, path: Arc::clone(path) });
+                if let Some(Node { acl, .. }) = self.remove(zxid, path) {
+                    happened.push(Happening { kind: EventKind::Deleted, path: Arc::clone(path), acl });
+                }
                 Response::Empty
             }
             Change::SetData { path, data } => {
                 let Some(node) = self.nodes.get_mut(path) else { return Response::Empty };
-                node.data = Arc::clone(data);
+                node.data = data.clone();
                 node.stat.version = next_version(node.stat.version);
                 (node.stat.mzxid, node.stat.mtime) = (zxid, wall_ms);
-                happened.push(Happening { kind: EventKind::DataChanged, path: Arc::clone(path) });
+                let (path, acl) = (Arc::clone(path), Arc::clone(&node.acl));
+                happened.push(Happening { kind: EventKind::DataChanged, path, acl });
                 Response::Stat(node.stat())
             }
             Change::SetAcl { path, acl } => {
@@ -221,8 +229,8 @@ impl Tree {
         self.nodes.insert(Arc::clone(path), node);
     }
 
-    fn remove(&mut self, zxid: i64, path: &Arc<str>) {
-        let Some(node) = self.nodes.remove(path) else { return };
+    fn remove(&mut self, zxid: i64, path: &Arc<str>) -> Option<Node> {
+        let node = self.nodes.remove(path)?;
         if let Kind::Ephemeral(session) = node.kind
             && let Some(paths) = self.ephemerals.get_mut(&session)
         {
@@ -237,13 +245,18 @@ impl Tree {
             parent.children.remove(name);
             parent.stat.pzxid = zxid;
         }
+        Some(node)
     }
 }
 
 impl Node {
-    fn new(data: Arc<[u8]>, acl: Arc<[Acl]>, kind: Kind, zxid: i64, wall_ms: i64) -> Self {
+    fn new(data: Option<Arc<[u8]>>, acl: Arc<[Acl]>, kind: Kind, zxid: i64, wall_ms: i64) -> Self {
         let stat = Stat { czxid: zxid, mzxid: zxid, pzxid: zxid, ctime: wall_ms, mtime: wall_ms, ..Stat::default() };
         Self { data, acl, kind, children: Names::default(), creates: 0, stat }
+    }
+
+    fn data_len(&self) -> usize {
+        self.data.as_ref().map_or(0, |data| data.len())
     }
 
     /// What the server tells of it.
@@ -256,7 +269,7 @@ impl Node {
                 Kind::Ephemeral(session) => session,
                 Kind::Persistent | Kind::Container | Kind::Ttl(_) => 0,
             },
-            data_length: i32::try_from(self.data.len()).unwrap_or(i32::MAX),
+            data_length: i32::try_from(self.data_len()).unwrap_or(i32::MAX),
             num_children,
             ..self.stat
         }

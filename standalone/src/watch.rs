@@ -8,8 +8,8 @@ use zklock::proto::{EventKind, WatcherType};
 use crate::ConnectionId;
 use crate::tree::{Happening, split};
 
-/// What a watch waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What a client asks to be told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The next change of a node's data or existence.
     Data,
@@ -21,33 +21,58 @@ pub(crate) enum Kind {
     Recursive,
 }
 
+/// What of a node is watched. A client has at most one watch on each: a new one takes the place of the old one, of
+/// whatever kind that was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Aspect {
+    Data,
+    Children,
+}
+
+/// When a watch fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Once,
+    Always,
+    AlwaysAndBelow,
+}
+
+type Key = (Aspect, Arc<str>);
+
 /// All watches.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    by_path: HashMap<(Kind, Arc<str>), BTreeSet<ConnectionId>>,
-    by_connection: BTreeMap<ConnectionId, BTreeSet<(Kind, Arc<str>)>>,
+    by_path: HashMap<Key, BTreeMap<ConnectionId, Mode>>,
+    by_connection: BTreeMap<ConnectionId, BTreeSet<Key>>,
 }
 
 impl Watches {
     /// Sets a watch.
     pub(crate) fn add(&mut self, kind: Kind, path: &str, connection: ConnectionId) {
-        let key = (kind, Arc::from(path));
-        self.by_connection.entry(connection).or_default().insert(key.clone());
-        self.by_path.entry(key).or_default().insert(connection);
+        let (aspects, mode): (&[_], _) = match kind {
+            Kind::Data => (&[Aspect::Data], Mode::Once),
+            Kind::Children => (&[Aspect::Children], Mode::Once),
+            Kind::Persistent => (&[Aspect::Data, Aspect::Children], Mode::Always),
+            Kind::Recursive => (&[Aspect::Data, Aspect::Children], Mode::AlwaysAndBelow),
+        };
+        for &aspect in aspects {
+            let key = (aspect, Arc::from(path));
+            self.by_connection.entry(connection).or_default().insert(key.clone());
+            self.by_path.entry(key).or_default().insert(connection, mode);
+        }
     }
 
     /// Takes a connection's watches off a node; false if it had none such.
     pub(crate) fn remove(&mut self, wanted: WatcherType, path: &str, connection: ConnectionId) -> bool {
-        let found: Vec<_> = self.find(wanted, path, connection).collect();
-        for key in &found {
-            self.forget(key, connection);
-        }
-        !found.is_empty()
+        let mut keys = keys(wanted, path);
+        keys.retain(|key| self.by_connection.get(&connection).is_some_and(|own| own.contains(key)));
+        keys.iter().for_each(|key| self.forget(key, connection));
+        !keys.is_empty()
     }
 
-    /// Whether a connection has such a watch on a node.
-    pub(crate) fn contains(&self, wanted: WatcherType, path: &str, connection: ConnectionId) -> bool {
-        self.find(wanted, path, connection).next().is_some()
+    /// Whether a node has such a watch. Whose it is makes no difference to a server of this version.
+    pub(crate) fn contains(&self, wanted: WatcherType, path: &str) -> bool {
+        keys(wanted, path).iter().any(|key| self.by_path.contains_key(key))
     }
 
     /// Takes off all watches of a connection.
@@ -57,68 +82,60 @@ impl Watches {
         }
     }
 
-    /// Whom to tell what, in this order; one-shot watches that are told are gone.
+    /// Whom to tell what, in this order; watches that fire once are gone.
     pub(crate) fn fire(&mut self, happening: &Happening) -> Vec<(ConnectionId, EventKind, Arc<str>)> {
-        let Happening { kind, path } = happening;
-        let mut told = BTreeSet::new();
-        told.extend(self.take(Kind::Data, path));
+        let Happening { kind, path, .. } = happening;
+        let mut told = self.take(Aspect::Data, *kind, path);
         if *kind == EventKind::Deleted {
-            told.extend(self.take(Kind::Children, path));
-        }
-        told.extend(self.look(Kind::Persistent, path));
-        for ancestor in itself_and_ancestors(path) {
-            told.extend(self.look(Kind::Recursive, ancestor));
+            told.extend(self.take(Aspect::Children, *kind, path));
         }
         let mut events: Vec<_> = told.into_iter().map(|connection| (connection, *kind, Arc::clone(path))).collect();
         if matches!(kind, EventKind::Created | EventKind::Deleted) {
             let parent: Arc<str> = split(path).0.into();
-            let mut told = self.take(Kind::Children, &parent);
-            told.extend(self.look(Kind::Persistent, &parent));
+            let told = self.take(Aspect::Children, EventKind::ChildrenChanged, &parent);
             let event = |connection| (connection, EventKind::ChildrenChanged, Arc::clone(&parent));
             events.extend(told.into_iter().map(event));
         }
         events
     }
 
-    /// How many connections watch how many nodes with how many watches.
-    pub(crate) fn count(&self) -> (usize, usize, usize) {
-        let paths: BTreeSet<&str> = self.by_path.keys().map(|(_, path)| &**path).collect();
-        (self.by_connection.len(), paths.len(), self.by_path.values().map(BTreeSet::len).sum())
+    /// How many watches there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_path.values().map(BTreeMap::len).sum()
     }
 
-    /// What each connection watches.
-    pub(crate) fn by_connection(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
-        self.by_connection.iter().map(|(&id, keys)| (id, keys.iter().map(|(_, path)| &**path).collect()))
-    }
-
-    fn find(&self, wanted: WatcherType, path: &str, id: ConnectionId) -> impl Iterator<Item = (Kind, Arc<str>)> {
-        let kinds: &[Kind] = match wanted {
-            WatcherType::Data => &[Kind::Data],
-            WatcherType::Children => &[Kind::Children],
-            WatcherType::Any => &[Kind::Data, Kind::Children, Kind::Persistent, Kind::Recursive],
+    /// Which nodes' data each connection watches.
+    pub(crate) fn of_data(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
+        let paths = |keys| -> BTreeSet<&str> {
+            let keys: &BTreeSet<Key> = keys;
+            keys.iter().filter(|(aspect, _)| *aspect == Aspect::Data).map(|(_, path)| &**path).collect()
         };
-        let path: Arc<str> = path.into();
-        let of_connection = self.by_connection.get(&id);
-        kinds
-            .iter()
-            .map(move |&kind| (kind, Arc::clone(&path)))
-            .filter(move |key| of_connection.is_some_and(|keys| keys.contains(key)))
+        self.by_connection.iter().map(move |(&id, keys)| (id, paths(keys))).filter(|(_, paths)| !paths.is_empty())
     }
 
-    fn look(&self, kind: Kind, path: &str) -> impl Iterator<Item = ConnectionId> {
-        self.by_path.get(&(kind, Arc::from(path))).into_iter().flatten().copied()
-    }
-
-    fn take(&mut self, kind: Kind, path: &str) -> BTreeSet<ConnectionId> {
-        let key = (kind, Arc::from(path));
-        let taken = self.by_path.remove(&key).unwrap_or_default();
-        for connection in &taken {
-            self.forget(&key, *connection);
+    /// Who has to be told.
+    fn take(&mut self, aspect: Aspect, kind: EventKind, path: &str) -> BTreeSet<ConnectionId> {
+        let mut told = BTreeSet::new();
+        for node in itself_and_ancestors(path) {
+            let key = (aspect, Arc::from(node));
+            let mut spent = Vec::new();
+            for (&connection, mode) in self.by_path.get(&key).into_iter().flatten() {
+                let concerned = match mode {
+                    // Changes of a list show as what happens to its members.
+                    Mode::AlwaysAndBelow => kind != EventKind::ChildrenChanged,
+                    Mode::Always | Mode::Once => node == path,
+                };
+                if concerned {
+                    told.insert(connection);
+                    spent.extend((*mode == Mode::Once).then_some(connection));
+                }
+            }
+            spent.into_iter().for_each(|connection| self.forget(&key, connection));
         }
-        taken
+        told
     }
 
-    fn forget(&mut self, key: &(Kind, Arc<str>), connection: ConnectionId) {
+    fn forget(&mut self, key: &Key, connection: ConnectionId) {
         if let Some(connections) = self.by_path.get_mut(key) {
             connections.remove(&connection);
             if connections.is_empty() {
@@ -132,6 +149,15 @@ impl Watches {
             }
         }
     }
+}
+
+fn keys(wanted: WatcherType, path: &str) -> Vec<Key> {
+    let aspects: &[_] = match wanted {
+        WatcherType::Data => &[Aspect::Data],
+        WatcherType::Children => &[Aspect::Children],
+        WatcherType::Any => &[Aspect::Data, Aspect::Children],
+    };
+    aspects.iter().map(|&aspect| (aspect, Arc::from(path))).collect()
 }
 
 /// `/a/b` gives `/a/b`, `/a`, `/`.

@@ -1,5 +1,6 @@
 //! The words of four letters by which operators and tools ask a server how it is.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::replica::{Connection, Phase, Replica};
@@ -17,8 +18,9 @@ pub(crate) fn answer(server: &Replica, word: [u8; 4]) -> Option<String> {
         b"mntr" => metrics(server),
         b"dump" => sessions(server),
         b"wchs" => {
-            let (connections, paths, watches) = server.watches.count();
-            format!("{connections} connections watching {paths} paths\nTotal watches:{watches}\n")
+            let (connections, watches): (Vec<_>, Vec<_>) = server.watches.of_data().unzip();
+            let (paths, total) = (watches.iter().flatten().collect::<BTreeSet<_>>(), watches.iter().flatten().count());
+            format!("{} connections watching {} paths\nTotal watches:{total}\n", connections.len(), paths.len())
         }
         b"wchc" => watches(server),
         _ => return None,
@@ -77,7 +79,7 @@ fn configuration(server: &Replica) -> String {
 }
 
 fn metrics(server: &Replica) -> String {
-    let (_, _, watches) = server.watches.count();
+    let watches = server.watches.count();
     let counters = &server.counters;
     let sessions = server.sessions.len();
     let lines: [(&str, &dyn std::fmt::Display); 11] = [
@@ -114,7 +116,7 @@ fn sessions(server: &Replica) -> String {
 
 fn watches(server: &Replica) -> String {
     let mut text = String::new();
-    for (connection, paths) in server.watches.by_connection() {
+    for (connection, paths) in server.watches.of_data() {
         let _ = writeln!(text, "{:#x}", server.session_of(connection).unwrap_or_default());
         text.extend(paths.iter().map(|path| format!("\t{path}\n")));
     }

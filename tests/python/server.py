@@ -20,7 +20,7 @@ minSessionTimeout=400
 maxSessionTimeout=60000
 maxClientCnxns=0
 admin.enableServer=false
-4lw.commands.whitelist=srvr,wchs,cons
+4lw.commands.whitelist=*
 """
 JAVA = [
     "java",
