@@ -39,7 +39,7 @@ pub use error::{Error, Result, Status};
 pub use lock::{Acquiring, Guard, Lock, MAX_DATA};
 pub use path::MAX_PATH;
 pub use recipe::Participant;
-pub use runtime::{Epoch, PerProcess};
+pub use runtime::{Epoch, PerProcess, with_signals_blocked};
 pub use session::ClientState;
 pub use time::Time;
 
