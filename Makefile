@@ -6,6 +6,7 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 VENV := $(CURDIR)/target/venv
 PYTHON := $(VENV)/bin/python
 CARGO_TEST := cargo test --quiet --locked
+HEADERS := -p zklock-c -p zklock-standalone-c --test header
 # One interpreter for clippy, maturin and the tests, so that cargo builds the Python binding for it once.
 export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
@@ -33,16 +34,16 @@ demo: build run-demo ## see a C and a Python program take turns on one lock of a
 
 test: setup check test-rust build test-python run-demo ## run everything that continuous integration runs
 
-check: setup ## check formatting, lints, and that include/zklock.h is up to date
+check: setup ## check formatting, lints, and that the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	@echo "check: include/zklock.h is what the crate makes"
-	@$(CARGO_TEST) -p zklock-c --test header
+	@echo "check: the headers are what the crates make"
+	@$(CARGO_TEST) $(HEADERS)
 
-header: ## write include/zklock.h anew
-	@ZKL_BLESS=1 $(CARGO_TEST) -p zklock-c --test header
+header: ## write the headers in include/ anew
+	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
 
 clean: ## remove everything that was built
 	@rm -rf target python/zklock/*.so
