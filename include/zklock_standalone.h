@@ -30,29 +30,29 @@
 
 #include "zklock.h"
 
-/** Creates a node: how a lock joins the queue. */
-#define ZKL_OP_CREATE2 15
-
-/** Creates a directory that goes when it is empty. */
-#define ZKL_OP_CREATE_CONTAINER 19
-
 /** Creates a node; older clients do. */
 #define ZKL_OP_CREATE 1
 
 /** Deletes a node: how a lock leaves the queue. */
 #define ZKL_OP_DELETE 2
 
-/** Lists the nodes of a directory: how a lock finds its place. */
-#define ZKL_OP_GET_CHILDREN2 12
-
 /** Reads a node, and watches it: how a lock waits. */
 #define ZKL_OP_GET_DATA 4
+
+/** Keeps an idle session alive. */
+#define ZKL_OP_PING 11
+
+/** Lists the nodes of a directory: how a lock finds its place. */
+#define ZKL_OP_GET_CHILDREN2 12
 
 /** Does several things at once: how a hold is kept alive. */
 #define ZKL_OP_MULTI 14
 
-/** Keeps an idle session alive. */
-#define ZKL_OP_PING 11
+/** Creates a node: how a lock joins the queue. */
+#define ZKL_OP_CREATE2 15
+
+/** Creates a directory that goes when it is empty. */
+#define ZKL_OP_CREATE_CONTAINER 19
 
 /** A ZooKeeper server in this process, on a thread of its own. */
 typedef struct zkl_standalone zkl_standalone;

@@ -224,6 +224,8 @@ impl Front {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         settings.wall_origin_ms = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX);
         settings.secret ^= u64::try_from(wall.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
+        // As in ZooKeeper, the time of the start: a session of one server is to be none of another's.
+        settings.session_base |= i64::from(wall.subsec_micros()) << 24;
         let address = port.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self {
             poll,

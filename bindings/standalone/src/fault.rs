@@ -10,32 +10,32 @@ use zklock_standalone::{Server, Target};
 use crate::server::zkl_standalone;
 use crate::zkl_status;
 
-/// Creates a node: how a lock joins the queue.
-pub const ZKL_OP_CREATE2: i32 = 15;
-/// Creates a directory that goes when it is empty.
-pub const ZKL_OP_CREATE_CONTAINER: i32 = 19;
 /// Creates a node; older clients do.
 pub const ZKL_OP_CREATE: i32 = 1;
 /// Deletes a node: how a lock leaves the queue.
 pub const ZKL_OP_DELETE: i32 = 2;
-/// Lists the nodes of a directory: how a lock finds its place.
-pub const ZKL_OP_GET_CHILDREN2: i32 = 12;
 /// Reads a node, and watches it: how a lock waits.
 pub const ZKL_OP_GET_DATA: i32 = 4;
-/// Does several things at once: how a hold is kept alive.
-pub const ZKL_OP_MULTI: i32 = 14;
 /// Keeps an idle session alive.
 pub const ZKL_OP_PING: i32 = 11;
+/// Lists the nodes of a directory: how a lock finds its place.
+pub const ZKL_OP_GET_CHILDREN2: i32 = 12;
+/// Does several things at once: how a hold is kept alive.
+pub const ZKL_OP_MULTI: i32 = 14;
+/// Creates a node: how a lock joins the queue.
+pub const ZKL_OP_CREATE2: i32 = 15;
+/// Creates a directory that goes when it is empty.
+pub const ZKL_OP_CREATE_CONTAINER: i32 = 19;
 
 const _: () = {
-    assert!(ZKL_OP_CREATE2 == OpCode::Create2 as i32);
-    assert!(ZKL_OP_CREATE_CONTAINER == OpCode::CreateContainer as i32);
     assert!(ZKL_OP_CREATE == OpCode::Create as i32);
     assert!(ZKL_OP_DELETE == OpCode::Delete as i32);
-    assert!(ZKL_OP_GET_CHILDREN2 == OpCode::GetChildren2 as i32);
     assert!(ZKL_OP_GET_DATA == OpCode::GetData as i32);
-    assert!(ZKL_OP_MULTI == OpCode::Multi as i32);
     assert!(ZKL_OP_PING == OpCode::Ping as i32);
+    assert!(ZKL_OP_GET_CHILDREN2 == OpCode::GetChildren2 as i32);
+    assert!(ZKL_OP_MULTI == OpCode::Multi as i32);
+    assert!(ZKL_OP_CREATE2 == OpCode::Create2 as i32);
+    assert!(ZKL_OP_CREATE_CONTAINER == OpCode::CreateContainer as i32);
 };
 
 /// Ends a session at once, as if it had been silent for too long: its locks are lost.
