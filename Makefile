@@ -1,6 +1,6 @@
 # The commands of the repository. `make` lists them.
 #
-# Everything is built below target/; only `make setup` changes the machine (Debian packages), and says so.
+# Everything is built below target/. Only `make setup` and what needs it change the machine (Debian packages), and say so.
 
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 VENV := $(CURDIR)/target/venv
@@ -15,26 +15,29 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test check header clean test-rust test-python run-demo
+.PHONY: help tools setup build demo test check header clean test-rust test-python run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: ## install what is missing: Debian packages (as root), a Python environment in target/venv
-	@scripts/setup
+setup: ## install what the tests need: Debian packages (as root), a Python environment in target/venv
+	@scripts/setup tests
 
-build: setup ## build libzklock.so and libzklock.a (target/release), and the Python package (target/venv)
-	@echo "build: the C library"
-	@cargo build --quiet --locked --release -p zklock-c
+tools:
+	@scripts/setup build
+
+build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/release), and the Python package (target/venv)
+	@echo "build: the C library and the standalone server"
+	@cargo build --quiet --locked --release -p zklock-c -p zklock-standalone
 	@echo "build: the Python package"
 	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
 		{ cat ../target/maturin.log; exit 1; }
 
-demo: build run-demo ## see a C and a Python program take turns on one lock of a real ZooKeeper
+demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check test-rust build test-python run-demo ## run everything that continuous integration runs
+test: setup check test-rust build test-python ## run everything that continuous integration runs
 
-check: setup ## check formatting, lints, and that the headers in include/ are up to date
+check: tools ## check formatting, lints, and that the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
@@ -54,7 +57,7 @@ test-rust:
 	@$(CARGO_TEST) --workspace --exclude zklock-python
 
 test-python:
-	@echo "test: Python, against real servers"
+	@echo "test: Python, against real servers; the demo"
 	@$(PYTHON) -m pytest tests/python -q
 	@echo "test: the Python type stubs are those of the module"
 	@$(PYTHON) -m mypy.stubtest zklock
