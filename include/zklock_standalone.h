@@ -20,6 +20,7 @@
  * Sessions   A fault is for the client of one session, as zkl_client_session_id has it, also on the connections that it makes
  *            later; session_id 0 stands for all clients, also those that come later. It is in force when the call returns.
  *            Sessions may be as short as 100 ms (zkl_config_set_session_timeout_ms).
+ * Linking    Of libzklock and libzklock_standalone one may be static, not both: each has Rust's library in it.
  * Fork       The server is its parent's: in a child of fork() its handle gives ZKL_E_FORKED.
  */
 
