@@ -1,11 +1,12 @@
 # The commands of the repository. `make` lists them.
 #
-# Everything is built below target/; only `make setup` changes the machine (Debian packages), and says so.
+# Everything is built below target/. Only `make setup` and what needs it change the machine (Debian packages), and say so.
 
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 VENV := $(CURDIR)/target/venv
 PYTHON := $(VENV)/bin/python
 CARGO_TEST := cargo test --quiet --locked
+HEADERS := -p zklock-c -p zklock-standalone-c --test header
 # One interpreter for clippy, maturin and the tests, so that cargo builds the Python binding for it once.
 export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
@@ -14,39 +15,42 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test kazoo-suite check header clean test-rust test-python run-demo
+.PHONY: help tools setup build demo test kazoo-suite check header clean test-rust test-python run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what is missing: Debian packages (as root), a Python environment in target/venv
-	@scripts/setup
+setup: ## install what the tests need: Debian packages (as root), a Python environment in target/venv
+	@scripts/setup tests
 
-build: setup ## build libzklock.so and libzklock.a (target/release), and the Python package (target/venv)
-	@echo "build: the C library"
-	@cargo build --quiet --locked --release -p zklock-c
+tools:
+	@scripts/setup build
+
+build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/release), and the Python package (target/venv)
+	@echo "build: the C library and the standalone server"
+	@cargo build --quiet --locked --release -p zklock-c -p zklock-standalone
 	@echo "build: the Python package"
 	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
 		{ cat ../target/maturin.log; exit 1; }
 
-demo: build run-demo ## see a C and a Python program take turns on one lock of a real ZooKeeper
+demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check test-rust build test-python run-demo ## run everything that continuous integration runs
+test: setup check test-rust build test-python ## run everything that continuous integration runs
 
 kazoo-suite: setup ## run kazoo's own tests against a real server and the standalone one (a minute)
 	@cargo build --quiet --locked -p zklock-standalone
 	@$(PYTHON) scripts/kazoo-suite
 
-check: setup ## check formatting, lints, and that include/zklock.h is up to date
+check: tools ## check formatting, lints, and that the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	@echo "check: include/zklock.h is what the crate makes"
-	@$(CARGO_TEST) -p zklock-c --test header
+	@echo "check: the headers are what the crates make"
+	@$(CARGO_TEST) $(HEADERS)
 
-header: ## write include/zklock.h anew
-	@ZKL_BLESS=1 $(CARGO_TEST) -p zklock-c --test header
+header: ## write the headers in include/ anew
+	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
 
 clean: ## remove everything that was built
 	@rm -rf target python/zklock/*.so
@@ -57,7 +61,7 @@ test-rust:
 	@$(CARGO_TEST) --workspace --exclude zklock-python
 
 test-python:
-	@echo "test: Python, against real servers"
+	@echo "test: Python, against real servers; the demo"
 	@$(PYTHON) -m pytest tests/python -q
 	@echo "test: the Python type stubs are those of the module"
 	@$(PYTHON) -m mypy.stubtest zklock

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""Shows a C and a Python program taking turns on one lock of a real ZooKeeper, and checks that they did.
+"""Shows a C and a Python program taking turns on one lock, and checks that they did.
 
-`make demo` builds what it needs and runs it. It starts a ZooKeeper server of its own, or uses the one that the environment
+`make demo` builds what it needs and runs it, on a standalone server that it starts, or on the real ensemble that the environment
 variable ZKLOCK_SERVERS names.
 """
 
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, NoReturn
@@ -36,7 +34,7 @@ class Hold(NamedTuple):
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="demo-", dir=ROOT / "target") as directory, servers(Path(directory)) as address:
+    with tempfile.TemporaryDirectory(prefix="demo-", dir=ROOT / "target") as directory, servers() as address:
         path = f"/zklock-demo/{os.getpid()}"
         programs = {
             "Python": [sys.executable, str(ROOT / "python/examples/mutex.py")],
@@ -51,87 +49,43 @@ def main() -> None:
         "and the lock's directory is empty"
     )
     if "ZKLOCK_SERVERS" not in os.environ:
-        print("demo: on your own ensemble: ZKLOCK_SERVERS=host:2181 make demo")
+        print("demo: that was a standalone server; the same on a real ensemble: ZKLOCK_SERVERS=host:2181 make demo")
 
 
 @contextmanager
-def servers(directory: Path) -> Iterator[str]:
-    """A connect string: the caller's, or that of a server which lives as long as the context."""
+def servers() -> Iterator[str]:
+    """A connect string: the caller's, or that of a standalone server which lives as long as the context."""
     if "ZKLOCK_SERVERS" in os.environ:
         yield os.environ["ZKLOCK_SERVERS"]
         return
-    with reserved_port() as port:
-        server = start_server(directory, port)
-        try:
-            wait_until_it_serves(server, port, directory)
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.kill()
-            server.wait()
+    server = start_server()
+    try:
+        assert server.stdout is not None
+        # It says where it listens as soon as it does. Where it can't, it has said why.
+        yield server.stdout.readline().strip() or fail("the standalone server did not start")
+    finally:
+        server.kill()
+        server.communicate()
 
 
-@contextmanager
-def reserved_port() -> Iterator[int]:
-    """A free port that nobody else gets, while a server that sets SO_REUSEADDR may listen on it."""
-    with socket.socket() as reservation:
-        reservation.bind(("127.0.0.1", 0))
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        yield reservation.getsockname()[1]
-
-
-def start_server(directory: Path, port: int) -> "subprocess.Popen[bytes]":
-    config = directory / "zoo.cfg"
-    config.write_text(
-        f"tickTime=500\ndataDir={directory}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-        "4lw.commands.whitelist=*\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-    )
-    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    main_class = "org.apache.zookeeper.server.ZooKeeperServerMain"
-    with open(directory / "server.log", "wb") as log:
-        try:
-            return subprocess.Popen(
-                [*java, "-Dzookeeper.forceSync=no", "-cp", class_path(), main_class, str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for us, and we stop the server
-                preexec_fn=die_with_parent,
-            )
-        except FileNotFoundError:
-            fail("java is missing: make setup")
-
-
-def class_path() -> str:
-    directory = os.environ.get("ZKLOCK_TEST_ZOOKEEPER_JARS", "/usr/share/java")
-    if directory != "/usr/share/java":
-        return f"{directory}/*"
-    if not Path(directory, "zookeeper.jar").exists():
-        fail("the ZooKeeper server is missing: apt-get install zookeeper (as root), or make setup")
-    return f"{directory}/zookeeper.jar:{directory}/slf4j-simple.jar"
+def start_server() -> "subprocess.Popen[str]":
+    program = TARGET / "release/zklock-standalone"
+    try:
+        return subprocess.Popen(
+            [program, "--listen", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us, and we stop the server
+            preexec_fn=die_with_parent,
+        )
+    except FileNotFoundError:
+        fail(f"{program} is missing: make build")
 
 
 def die_with_parent() -> None:
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-
-
-def wait_until_it_serves(server: "subprocess.Popen[bytes]", port: int, directory: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while b"Mode:" not in ask(port, b"srvr"):
-        if server.poll() is not None or time.monotonic() > deadline:
-            log = (directory / "server.log").read_text(errors="replace")
-            fail(f"the ZooKeeper server did not start; its log ends with:\n{log[-2000:]}")
-        time.sleep(0.01)
-
-
-def ask(port: int, word: bytes) -> bytes:
-    # A server that listens but does not serve yet may never answer the connection: the caller asks again, on a new one.
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=0.25) as connection:
-            connection.sendall(word)
-            return connection.makefile("rb").read()
-    except OSError:
-        return b""
 
 
 def compile_example(directory: Path) -> str:

@@ -42,7 +42,7 @@ pub use lock::{Acquiring, Call, Guard, Lock, MAX_DATA};
 pub use mutant::Mutant;
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use recipe::Participant;
-pub use runtime::{Epoch, PerProcess};
+pub use runtime::{Epoch, PerProcess, with_signals_blocked};
 pub use session::ClientState;
 pub use time::Time;
 

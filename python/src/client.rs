@@ -95,7 +95,7 @@ impl Client {
 
     /// The session's id; 0 while there is none. A session that expired is followed by one with another id. Does not block.
     #[getter]
-    fn session_id(&self, py: Python<'_>) -> PyResult<i64> {
+    pub(crate) fn session_id(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.session_id().or_raise(py)
     }
 

@@ -1,4 +1,4 @@
-//! The native half of the Python package `zklock`: the core's client and locks as Python classes. It converts arguments,
+//! The native half of the Python package `zklock`: the core's client and locks as Python classes, and a server to test them on. It converts arguments,
 //! releases the interpreter's lock around whatever may block, and lets Ctrl-C interrupt a wait; it decides nothing.
 
 mod client;
@@ -7,6 +7,7 @@ mod mutex;
 mod participant;
 mod parting;
 mod seconds;
+mod standalone;
 mod states;
 mod wait;
 
@@ -23,6 +24,10 @@ mod _zklock {
     use super::mutex::Mutex;
     #[pymodule_export]
     use super::participant::Participant;
+    #[pymodule_export]
+    use super::standalone::Session;
+    #[pymodule_export]
+    use super::standalone::StandaloneServer;
 
     use super::*;
 

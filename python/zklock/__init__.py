@@ -24,6 +24,8 @@ A lock is a lease. It is held while the session that made it is surely alive, by
 do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can.
 
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
+
+``zklock.testing`` has a ZooKeeper server in memory, for programs to be tested on, and for pytest the fixture ``zklock_server``.
 """
 
 import atexit

@@ -11,3 +11,4 @@ mod signals;
 pub(crate) use clock::now;
 pub use fork::{Epoch, PerProcess};
 pub(crate) use shell::{Pending, Shell};
+pub use signals::blocked as with_signals_blocked;

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 /// Runs `spawn` with all signals blocked, so that a thread started by it inherits that.
-pub(super) fn blocked<T>(spawn: impl FnOnce() -> T) -> T {
+pub fn blocked<T>(spawn: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises `all`, and pthread_sigmask writes `before`; neither fails with these arguments.

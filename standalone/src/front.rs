@@ -3,14 +3,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use zklock::Time;
-use zklock::proto::OpCode;
+use socket2::{Domain, SockRef, Socket, Type};
+use zklock::proto::{ConnectRequest, DEFAULT_FRAME_LIMIT, Frames, OpCode};
+use zklock::{Epoch, Error, Result, Status, Time, with_signals_blocked};
 
 use crate::replica::Action;
 use crate::server::Standalone;
@@ -18,14 +19,15 @@ use crate::{ConnectionId, Settings};
 
 /// A server on TCP, on a thread of its own. It ends when this is dropped.
 ///
-/// All methods may be called from any thread; they return when the server has done what they say, and do nothing once it
-/// has ended.
+/// All methods may be called from any thread; they return when the server has done what they say. Errors of all of them:
+/// CLOSED once it was stopped; FORKED in a forked child, which has no server.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    epoch: Epoch,
     waker: Waker,
     orders: mpsc::Sender<Order>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Which clients a fault is for.
@@ -33,7 +35,7 @@ pub struct Server {
 pub enum Target {
     /// All of them, also those that connect later.
     All,
-    /// The client of this session, as long as it has the connection it has now.
+    /// The client of this session, also on the connections that it makes later. INVALID if there is no such session.
     Session(i64),
 }
 
@@ -51,22 +53,29 @@ pub struct SessionInfo {
 type Order = Box<dyn FnOnce(&mut Front) + Send>;
 
 impl Server {
-    /// Starts a server on a free port of the loopback interface.
-    pub fn start() -> io::Result<Self> {
-        Self::bind(("127.0.0.1", 0), Settings::default())
+    /// Starts a server for tests on a free port of the loopback interface.
+    pub fn start() -> Result<Self> {
+        Self::bind(("127.0.0.1", 0), Settings::for_tests())
     }
 
-    /// Starts a server on this address; with port 0 on a free one.
-    pub fn bind(address: impl ToSocketAddrs, settings: Settings) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
+    /// Starts a server on this address; with port 0 on a free one. Errors: INVALID for what is no address, SERVER where
+    /// nobody can listen there.
+    pub fn bind(address: impl ToSocketAddrs, settings: Settings) -> Result<Self> {
+        let port = reserve(address)?;
+        Self::listen(port, settings)
+            .map_err(|cause| Error::new(Status::Server, format!("starting the server: {cause}")))
+    }
+
+    fn listen(port: Socket, settings: Settings) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let (orders, received) = mpsc::channel();
-        let mut front = Front::new(poll, address, settings);
-        front.listen(listener)?;
-        let thread = thread::Builder::new().name("zkl-standalone".into()).spawn(move || front.run(&received))?;
-        Ok(Self { address, waker, orders, thread: Some(thread) })
+        let mut front = Front::new(poll, port, settings)?;
+        front.listen()?;
+        let address = front.address;
+        let run = move || front.run(&received);
+        let thread = with_signals_blocked(|| thread::Builder::new().name("zkl-standalone".into()).spawn(run))?;
+        Ok(Self { address, epoch: Epoch::current(), waker, orders, thread: Mutex::new(Some(thread)) })
     }
 
     /// Where it listens.
@@ -75,75 +84,92 @@ impl Server {
     }
 
     /// All sessions.
-    pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.order(|front| front.sessions()).unwrap_or_default()
+    pub fn sessions(&self) -> Result<Vec<SessionInfo>> {
+        self.order(|front| front.sessions())
     }
 
-    /// Ends a session at once, as if it had been silent for too long. False if there is none such.
-    pub fn expire(&self, session: i64) -> bool {
-        self.order(move |front| front.core.expire(front.now(), session)).unwrap_or(false)
+    /// Ends sessions at once, as if they had been silent for too long.
+    pub fn expire(&self, target: Target) -> Result<()> {
+        self.order(move |front| front.expire(target))?
     }
 
     /// Resets connections. The clients may come back.
-    pub fn cut(&self, target: Target) {
-        self.order(move |front| front.each(target, |connection| connection.doomed = true));
+    pub fn cut(&self, target: Target) -> Result<()> {
+        self.order(move |front| front.cut(target))?
     }
 
-    /// Lets connections stand still: what is sent on them, either way, arrives when they are thawed.
-    pub fn freeze(&self, target: Target, frozen: bool) {
-        self.order(move |front| {
-            if target == Target::All {
-                front.frozen = frozen;
-            }
-            front.each(target, |connection| connection.frozen = frozen);
-        });
+    /// Lets connections stand still: what is sent on them, either way, arrives when they are [thawed](Self::thaw). The
+    /// server hears nothing from such clients, so their sessions expire in time.
+    pub fn freeze(&self, target: Target) -> Result<()> {
+        self.order(move |front| front.disturb(target, |fault| fault.frozen = true))?
     }
 
-    /// Delays everything that clients are sent from now on.
-    pub fn delay(&self, target: Target, delay: Duration) {
-        self.order(move |front| {
-            if target == Target::All {
-                front.delay = delay;
-            }
-            front.each(target, |connection| connection.delay = delay);
-        });
+    /// Ends a [`freeze`](Self::freeze).
+    pub fn thaw(&self, target: Target) -> Result<()> {
+        self.order(move |front| front.disturb(target, |fault| fault.frozen = false))?
+    }
+
+    /// Delays everything that clients are sent from now on. Zero ends it.
+    pub fn delay(&self, target: Target, delay: Duration) -> Result<()> {
+        self.order(move |front| front.disturb(target, |fault| fault.delay = delay))?
     }
 
     /// Lets the next reply to such a request be lost, and its connection with it, though the request itself is done.
-    pub fn lose_reply(&self, target: Target, op: OpCode) {
-        self.order(move |front| {
-            let session = match target {
-                Target::All => None,
-                Target::Session(session) => Some(session),
-            };
-            front.core.lose_reply(session, op);
-        });
+    pub fn lose_reply(&self, target: Target, op: OpCode) -> Result<()> {
+        self.order(move |front| front.lose_reply(target, op))?
     }
 
     /// Closes all connections and takes none until [`restart`](Self::restart). Meanwhile no session expires.
-    pub fn halt(&self) {
-        self.order(Front::halt);
+    pub fn halt(&self) -> Result<()> {
+        self.order(Front::halt)
     }
 
     /// Closes all connections and goes on with the same data on the same port; all sessions have their whole time once more.
-    pub fn restart(&self) -> io::Result<()> {
-        self.order(Front::restart).unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()))
+    /// Errors: SERVER where somebody else listens there now.
+    pub fn restart(&self) -> Result<()> {
+        self.order(Front::restart)?
     }
 
-    fn order<T: Send + 'static>(&self, order: impl FnOnce(&mut Front) -> T + Send + 'static) -> Option<T> {
+    /// Ends the server: its connections and its port are closed, its data is forgotten. May be called again.
+    pub fn stop(&self) -> Result<()> {
+        self.check()?;
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            let _ = self.order(|front| front.is_over = true);
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+
+    fn order<T: Send + 'static>(&self, order: impl FnOnce(&mut Front) -> T + Send + 'static) -> Result<T> {
+        self.check()?;
+        let stopped = || Error::new(Status::Closed, format!("the server on {} was stopped", self.address));
         let (done, result) = mpsc::channel();
-        let order: Order = Box::new(move |front| drop(done.send(order(front))));
-        self.orders.send(order).ok()?;
-        self.waker.wake().ok()?;
-        result.recv().ok()
+        let order: Order = Box::new(move |front| {
+            let answer = order(front);
+            front.act();
+            front.write();
+            let _ = done.send(answer);
+        });
+        self.orders.send(order).map_err(|_| stopped())?;
+        self.waker.wake().map_err(|_| stopped())?;
+        result.recv().map_err(|_| stopped())
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.epoch == Epoch::current() {
+            return Ok(());
+        }
+        let message = format!("the server on {} belongs to the parent of this forked process", self.address);
+        Err(Error::new(Status::Forked, message))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.order(|front| front.is_over = true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.stop().is_err() {
+            // A forked child: the thread at the other end of the channel, which may have held its locks, is not here.
+            std::mem::forget(self.orders.clone());
         }
     }
 }
@@ -156,21 +182,22 @@ const FIRST_CONNECTION: ConnectionId = 2;
 /// What the thread has.
 struct Front {
     poll: Poll,
+    /// Bound but never listening, so that the port stays ours while we are halted.
+    _port: Socket,
     address: SocketAddr,
     started: Instant,
     core: Standalone,
     listener: Option<TcpListener>,
     connections: HashMap<ConnectionId, Connection>,
     next: ConnectionId,
-    frozen: bool,
-    delay: Duration,
+    faults: Faults,
     is_over: bool,
 }
 
 struct Connection {
     stream: TcpStream,
-    frozen: bool,
-    delay: Duration,
+    /// Whose it is, once that is known.
+    session: Option<i64>,
     /// What it is to be sent, and from when on.
     outgoing: VecDeque<(Time, Vec<u8>)>,
     /// It is closed as soon as nothing is outgoing.
@@ -179,23 +206,39 @@ struct Connection {
     doomed: bool,
 }
 
+/// The faults in force that last.
+#[derive(Debug, Default)]
+struct Faults {
+    all: Fault,
+    sessions: HashMap<i64, Fault>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Fault {
+    frozen: bool,
+    delay: Duration,
+}
+
 impl Front {
-    fn new(poll: Poll, address: SocketAddr, mut settings: Settings) -> Self {
+    fn new(poll: Poll, port: Socket, mut settings: Settings) -> io::Result<Self> {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         settings.wall_origin_ms = i64::try_from(wall.as_millis()).unwrap_or(i64::MAX);
         settings.secret ^= u64::try_from(wall.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
-        Self {
+        // As in ZooKeeper, the time of the start: a session of one server is to be none of another's.
+        settings.session_base |= i64::from(wall.subsec_micros()) << 24;
+        let address = port.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self {
             poll,
+            _port: port,
             address,
             started: Instant::now(),
             core: Standalone::new(settings, Time::default()),
             listener: None,
             connections: HashMap::new(),
             next: FIRST_CONNECTION,
-            frozen: false,
-            delay: Duration::ZERO,
+            faults: Faults::default(),
             is_over: false,
-        }
+        })
     }
 
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
@@ -207,10 +250,11 @@ impl Front {
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
+            // Always: nobody mentions those again that came while no more files could be opened.
+            self.accept();
             for event in &events {
                 match event.token() {
-                    WAKER => {}
-                    LISTENER => self.accept(),
+                    WAKER | LISTENER => {}
                     Token(id) => self.read(id as ConnectionId, &mut buffer),
                 }
             }
@@ -234,15 +278,16 @@ impl Front {
     }
 
     fn pause(&self) -> Option<Duration> {
-        let due = self.connections.values().filter(|connection| !connection.frozen);
-        let outgoing = due.filter_map(|connection| connection.outgoing.front()).map(|&(at, _)| at);
+        let awake = self.connections.values().filter(|connection| !self.faults.of(connection.session).frozen);
+        let outgoing = awake.filter_map(|connection| connection.outgoing.front()).map(|&(at, _)| at);
         let now = self.now();
         let core = self.listener.as_ref().map(|_| self.core.next_timeout());
         // What is due already is waiting for room in a socket, which the poller reports.
         outgoing.filter(|&at| at > now).chain(core).min().map(|at| at - now)
     }
 
-    fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
+    fn listen(&mut self) -> io::Result<()> {
+        let listener = std::net::TcpListener::bind(self.address)?;
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
         self.poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -250,15 +295,17 @@ impl Front {
         Ok(())
     }
 
+    // Orders.
+
     fn halt(&mut self) {
         self.listener = None;
         self.connections.clear();
         self.core.restart(self.now());
     }
 
-    fn restart(&mut self) -> io::Result<()> {
+    fn restart(&mut self) -> Result<()> {
         self.halt();
-        self.listen(std::net::TcpListener::bind(self.address)?)
+        self.listen().map_err(|cause| cannot_listen(self.address, &cause))
     }
 
     fn sessions(&self) -> Vec<SessionInfo> {
@@ -271,15 +318,58 @@ impl Front {
         replica.sessions().map(info).collect()
     }
 
-    fn each(&mut self, target: Target, fault: impl Fn(&mut Connection)) {
+    fn expire(&mut self, target: Target) -> Result<()> {
+        let now = self.now();
         match target {
-            Target::All => self.connections.values_mut().for_each(fault),
-            Target::Session(session) => {
-                let id = self.core.replica().connection_of(session);
-                id.and_then(|id| self.connections.get_mut(&id)).into_iter().for_each(fault);
+            Target::All => {
+                let sessions: Vec<_> = self.core.replica().sessions().map(|(id, _)| id).collect();
+                for session in sessions {
+                    self.core.expire(now, session);
+                }
             }
+            Target::Session(session) if self.core.expire(now, session) => {}
+            Target::Session(session) => return Err(unknown(session)),
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, target: Target) -> Result<()> {
+        self.check(target)?;
+        for connection in self.connections.values_mut() {
+            connection.doomed |= target.includes(connection.session);
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self, target: Target, change: impl Fn(&mut Fault)) -> Result<()> {
+        self.check(target)?;
+        self.faults.change(target, change);
+        Ok(())
+    }
+
+    fn lose_reply(&mut self, target: Target, op: OpCode) -> Result<()> {
+        self.check(target)?;
+        let session = match target {
+            Target::All => None,
+            Target::Session(session) => Some(session),
+        };
+        self.core.lose_reply(session, op);
+        Ok(())
+    }
+
+    /// A session that has ended is still somebody's while its client does not know: he may be thawed.
+    fn check(&self, target: Target) -> Result<()> {
+        match target {
+            Target::Session(session) if !self.knows(session) => Err(unknown(session)),
+            Target::Session(_) | Target::All => Ok(()),
         }
     }
+
+    fn knows(&self, session: i64) -> bool {
+        self.faults.sessions.contains_key(&session) || self.core.replica().sessions().any(|(id, _)| id == session)
+    }
+
+    // Connections.
 
     fn accept(&mut self) {
         while let Some((mut stream, peer)) = self.listener.as_ref().and_then(|listener| listener.accept().ok()) {
@@ -291,9 +381,8 @@ impl Front {
             if registered.is_err() {
                 continue;
             }
-            let (frozen, delay) = (self.frozen, self.delay);
             let connection =
-                Connection { stream, frozen, delay, outgoing: VecDeque::new(), closing: false, doomed: false };
+                Connection { stream, session: None, outgoing: VecDeque::new(), closing: false, doomed: false };
             self.connections.insert(id, connection);
             self.core.accept(self.now(), id, peer);
         }
@@ -303,12 +392,16 @@ impl Front {
         loop {
             let now = self.now();
             let Some(connection) = self.connections.get_mut(&id) else { return };
-            if connection.frozen || connection.closing || connection.doomed {
+            if connection.session.is_none() {
+                connection.session = connection.wanted(buffer);
+            }
+            if connection.closing || connection.doomed || self.faults.of(connection.session).frozen {
                 return;
             }
             match connection.stream.read(buffer) {
                 Ok(count) if count > 0 => {
                     self.core.received(now, id, buffer.get(..count).unwrap_or_default());
+                    connection.session = connection.session.or_else(|| self.core.replica().session_of(id));
                     self.act();
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return,
@@ -325,7 +418,8 @@ impl Front {
             match action {
                 Action::Send(id, bytes) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.outgoing.push_back((now + connection.delay, bytes));
+                        let delay = self.faults.of(connection.session).delay;
+                        connection.outgoing.push_back((now + delay, bytes));
                     }
                 }
                 Action::Close(id) => {
@@ -346,7 +440,8 @@ impl Front {
         let now = self.now();
         let mut gone = Vec::new();
         for (&id, connection) in &mut self.connections {
-            if !connection.flush(now) {
+            let frozen = self.faults.of(connection.session).frozen;
+            if !connection.flush(now, frozen) {
                 gone.push(id);
             }
         }
@@ -362,14 +457,23 @@ impl Front {
 }
 
 impl Connection {
+    /// The session that its client wants back, if that is what it has begun with.
+    fn wanted(&self, buffer: &mut [u8]) -> Option<i64> {
+        let count = self.stream.peek(buffer).ok()?;
+        let mut frames = Frames::new(DEFAULT_FRAME_LIMIT);
+        frames.push(buffer.get(..count)?);
+        let request = ConnectRequest::decode(&frames.next().ok()??).ok()?;
+        Some(request.session_id).filter(|&session| session != 0)
+    }
+
     /// Sends what is due. False if nothing more can be done with it.
-    fn flush(&mut self, now: Time) -> bool {
+    fn flush(&mut self, now: Time, frozen: bool) -> bool {
         if self.doomed {
             // Its peer sees a reset, not an orderly end.
-            let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
             return false;
         }
-        if self.frozen {
+        if frozen {
             return true;
         }
         while let Some((at, bytes)) = self.outgoing.front_mut() {
@@ -386,6 +490,60 @@ impl Connection {
         }
         !self.closing
     }
+}
+
+impl Faults {
+    fn of(&self, session: Option<i64>) -> Fault {
+        *session.and_then(|session| self.sessions.get(&session)).unwrap_or(&self.all)
+    }
+
+    /// What is said of all is said of each.
+    fn change(&mut self, target: Target, change: impl Fn(&mut Fault)) {
+        match target {
+            Target::All => {
+                change(&mut self.all);
+                self.sessions.values_mut().for_each(change);
+            }
+            Target::Session(session) => change(self.sessions.entry(session).or_insert(self.all)),
+        }
+    }
+}
+
+impl Target {
+    fn includes(self, session: Option<i64>) -> bool {
+        self == Self::All || session.map(Self::Session) == Some(self)
+    }
+}
+
+/// A socket that has the address to itself, but for a listener of ours.
+fn reserve(address: impl ToSocketAddrs) -> Result<Socket> {
+    let invalid = |cause: &io::Error| Error::new(Status::Invalid, format!("not an address to listen on: {cause}"));
+    let addresses: Vec<_> = address.to_socket_addrs().map_err(|cause| invalid(&cause))?.collect();
+    let mut last = invalid(&io::ErrorKind::InvalidInput.into());
+    for address in addresses {
+        match bound(address) {
+            Ok(socket) => return Ok(socket),
+            Err(cause) => last = cannot_listen(address, &cause),
+        }
+    }
+    Err(last)
+}
+
+fn bound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A port of the kernel's choice is to be nobody else's; one that was asked for may have old connections.
+    socket.set_reuse_address(address.port() != 0)?;
+    socket.bind(&address.into())?;
+    socket.set_reuse_address(true)?;
+    Ok(socket)
+}
+
+fn cannot_listen(address: SocketAddr, cause: &io::Error) -> Error {
+    Error::new(Status::Server, format!("cannot listen on {address}: {cause}"))
+}
+
+fn unknown(session: i64) -> Error {
+    Error::new(Status::Invalid, format!("the server has no session {session:#x}"))
 }
 
 const fn token(id: ConnectionId) -> Token {

@@ -42,8 +42,6 @@ pub struct Origin {
 pub enum Body {
     /// A session begins.
     OpenSession {
-        /// What it takes to resume it.
-        password: [u8; 16],
         /// After how much silence it ends.
         timeout: Duration,
     },
@@ -110,8 +108,7 @@ impl Leader {
         let session = self.settings.session_base | self.opened;
         self.sessions.insert(session, Lease { timeout, expires: now + timeout, home: Some(origin.server) });
         self.expiries.insert((now + timeout, session));
-        let password = self.settings.password_of(session);
-        self.txn(now, session, Some(origin), Body::OpenSession { password, timeout })
+        self.txn(now, session, Some(origin), Body::OpenSession { timeout })
     }
 
     /// A client is there again, perhaps at another server, perhaps with another timeout. False if its session has ended.

@@ -25,3 +25,8 @@ pub use tree::{Change, Happening, Kind, Node, Tree};
 pub type ConnectionId = u64;
 /// A server of an ensemble.
 pub type ServerId = u32;
+
+/// So that the tour in there runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -34,8 +34,8 @@ fn main() -> ExitCode {
     };
     let server = match Server::bind(arguments.listen, settings) {
         Ok(server) => server,
-        Err(cause) => {
-            eprintln!("zklock-standalone: cannot listen on {}: {cause}", arguments.listen);
+        Err(error) => {
+            eprintln!("zklock-standalone: {error}");
             return ExitCode::FAILURE;
         }
     };

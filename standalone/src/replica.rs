@@ -38,8 +38,6 @@ pub struct Replica {
 /// What every server knows of a session.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// What it takes to resume it.
-    pub password: [u8; 16],
     /// After how much silence it ends, as agreed when it began.
     pub timeout: Duration,
 }
@@ -200,7 +198,7 @@ impl Replica {
 
     /// How many watches it keeps.
     pub fn watch_count(&self) -> usize {
-        self.watches.count().2
+        self.watches.count()
     }
 
     /// The sessions it knows of.
@@ -319,11 +317,10 @@ impl Replica {
             self.close(older);
         }
         self.set_phase(id, Phase::Opening(Some(session)));
-        match self.sessions.get(&session) {
-            Some(known) if known.password[..] == request.password => {
-                self.ask(Upcall::Resume { connection: id, session, timeout });
-            }
-            _ => self.resumed(id, session, false),
+        if self.settings.password_of(session)[..] == request.password {
+            self.ask(Upcall::Resume { connection: id, session, timeout });
+        } else {
+            self.resumed(id, session, false);
         }
     }
 
@@ -333,32 +330,27 @@ impl Replica {
         if connection.phase != Phase::Opening(Some(session)) {
             return;
         }
-        match self.sessions.get(&session) {
-            Some(known) if alive => {
-                let password = known.password;
-                self.welcome(id, session, password);
-            }
-            _ => {
-                let refusal = ConnectResponse {
-                    protocol_version: 0,
-                    timeout_ms: 0,
-                    session_id: 0,
-                    password: vec![0; 16],
-                    read_only: false,
-                };
-                self.send_with(id, |out| refusal.encode(out));
-                self.close(id);
-            }
+        if alive {
+            return self.welcome(id, session);
         }
+        let refusal = ConnectResponse {
+            protocol_version: 0,
+            timeout_ms: 0,
+            session_id: 0,
+            password: vec![0; 16],
+            read_only: false,
+        };
+        self.send_with(id, |out| refusal.encode(out));
+        self.close(id);
     }
 
-    fn welcome(&mut self, id: ConnectionId, session: i64, password: [u8; 16]) {
+    fn welcome(&mut self, id: ConnectionId, session: i64) {
         let Some(connection) = self.connections.get(&id) else { return };
         let response = ConnectResponse {
             protocol_version: 0,
             timeout_ms: i32::try_from(connection.timeout.as_millis()).unwrap_or(i32::MAX),
             session_id: session,
-            password: password.to_vec(),
+            password: self.settings.password_of(session).to_vec(),
             read_only: false,
         };
         self.set_phase(id, Phase::Open(session));
@@ -604,10 +596,10 @@ impl Replica {
     pub fn apply(&mut self, txn: &Txn) {
         self.zxid = txn.zxid;
         let result = match &txn.body {
-            Body::OpenSession { password, timeout } => {
-                self.sessions.insert(txn.session, Session { password: *password, timeout: *timeout });
+            Body::OpenSession { timeout } => {
+                self.sessions.insert(txn.session, Session { timeout: *timeout });
                 if let Some(origin) = self.own(txn) {
-                    self.welcome(origin.connection, txn.session, *password);
+                    self.welcome(origin.connection, txn.session);
                 }
                 return;
             }

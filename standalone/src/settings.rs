@@ -46,6 +46,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// For tests that wait for sessions to end: their timeouts may be as short as 100 ms.
+    pub fn for_tests() -> Self {
+        Self { min_session_timeout: Some(Duration::from_millis(100)), ..Self::default() }
+    }
+
     /// The shortest session timeout.
     pub fn min_timeout(&self) -> Duration {
         self.min_session_timeout.unwrap_or(self.tick * 2)

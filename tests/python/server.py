@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-
-from demo import ask, class_path, reserved_port, wait_until_it_serves
 
 CONFIGURATION = """
 clientPortAddress=127.0.0.1
@@ -94,3 +95,38 @@ class ZooKeeper:
             return (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
         except FileNotFoundError:
             return False
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A free port that nobody else gets, while a server that sets SO_REUSEADDR may listen on it."""
+    with socket.socket() as reservation:
+        reservation.bind(("127.0.0.1", 0))
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield reservation.getsockname()[1]
+
+
+def class_path() -> str:
+    directory = os.environ.get("ZKLOCK_TEST_ZOOKEEPER_JARS", "/usr/share/java")
+    if directory != "/usr/share/java":
+        return f"{directory}/*"
+    assert Path(directory, "zookeeper.jar").exists(), "the ZooKeeper server is missing: make setup"
+    return f"{directory}/zookeeper.jar:{directory}/slf4j-simple.jar"
+
+
+def wait_until_it_serves(server: subprocess.Popen[bytes], port: int, directory: Path) -> None:
+    deadline = time.monotonic() + 60
+    while b"Mode:" not in ask(port, b"srvr"):
+        log = (directory / "server.log").read_text(errors="replace")
+        assert server.poll() is None and time.monotonic() < deadline, f"the server did not start:\n{log[-2000:]}"
+        time.sleep(0.01)
+
+
+def ask(port: int, word: bytes) -> bytes:
+    # A server that listens but does not serve yet may never answer the connection: the caller asks again, on a new one.
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.25) as connection:
+            connection.sendall(word)
+            return connection.makefile("rb").read()
+    except OSError:
+        return b""

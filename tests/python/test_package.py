@@ -48,13 +48,10 @@ def test_signatures() -> None:
     assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, timeout=None)"
 
 
-@pytest.mark.parametrize("readme", [ROOT / "README.md", ROOT / "python/README.md"], ids=["project", "package"])
-def test_the_readmes_tour(server: ZooKeeper, readme: Path, path: str) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", readme.read_text() if readme.exists() else "", re.MULTILINE | re.DOTALL
-    )
-    if not blocks:
-        pytest.skip("no Python in it")
+@pytest.mark.parametrize("readme", ["README.md", "python/README.md", "standalone/README.md"])
+def test_the_readmes_tour(server: ZooKeeper, readme: str, path: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / readme).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
     tour = re.sub(r"(localhost|127\.0\.0\.1):2181", server.address + path, "\n".join(blocks))
     done = subprocess.run([sys.executable, "-W", "error", "-c", tour], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

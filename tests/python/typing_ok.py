@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zklock
+from zklock.testing import Op, Session, StandaloneServer
 
 
 def program(password: bytes) -> int | None:
@@ -21,3 +22,17 @@ def program(password: bytes) -> int | None:
         print(state.name, got, left, [(one.node_path, one.holds, one.data) for one in queue])
         return lock.fencing_token
     return None
+
+
+def test(server: StandaloneServer, client: zklock.Client) -> list[int]:
+    server.expire()
+    server.cut(client)
+    server.freeze(client.session_id)
+    server.thaw(session=client)
+    server.delay(0.5, client)
+    server.lose_reply(Op.CREATE2, client)
+    with StandaloneServer("127.0.0.1:0") as other:
+        address: str = other.address
+        sessions: list[Session] = other.sessions()
+    print(address, [session.timeout for session in sessions if session.is_connected])
+    return [session.id for session in sessions]

@@ -3,12 +3,12 @@
 use std::ffi::c_char;
 
 use zklock::{Client, ClientState, PerProcess};
+use zklock_abi::arg::{self, Output};
+use zklock_abi::guard::{guard, status};
+use zklock_abi::handle::{self, Handle, Kind, Table};
 
-use crate::arg::{self, Output};
 use crate::config::{self, zkl_config};
 use crate::event::LockHandles;
-use crate::guard::{guard, status};
-use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
 
 /// A client looks for its first session.
@@ -46,7 +46,7 @@ impl Handle for zkl_client {
     const KIND: Kind = Kind::Client;
 
     fn table() -> &'static Table<Session> {
-        static TABLE: PerProcess<Table<Session>> = PerProcess::new(Table::new);
+        static TABLE: PerProcess<Table<Session>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }

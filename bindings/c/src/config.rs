@@ -4,11 +4,11 @@ use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zklock::{Config, PerProcess, Result};
+use zklock_abi::arg;
+use zklock_abi::guard::{guard, status};
+use zklock_abi::handle::{self, Handle, Kind, Table};
 
-use crate::arg;
 use crate::event::{Callback, LockHandles, handler};
-use crate::guard::{guard, status};
-use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
 
 /// More credentials are refused before they are looked at.
@@ -35,7 +35,7 @@ impl Handle for zkl_config {
     const KIND: Kind = Kind::Config;
 
     fn table() -> &'static Table<Self::Object> {
-        static TABLE: PerProcess<Table<Mutex<Settings>>> = PerProcess::new(Table::new);
+        static TABLE: PerProcess<Table<Mutex<Settings>>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }

@@ -6,9 +6,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zklock::{Event, LockId};
+use zklock_abi::guard::status;
 
 use crate::config::{self, zkl_config};
-use crate::guard::status;
 use crate::lock::zkl_lock;
 use crate::status::zkl_status;
 

@@ -4,12 +4,12 @@ use std::ffi::c_char;
 use std::ops::Deref;
 
 use zklock::{Lock, LockState, MAX_DATA, PerProcess};
+use zklock_abi::arg::{self, Output};
+use zklock_abi::guard::{guard, status};
+use zklock_abi::handle::{self, Handle, Kind, Table};
 
-use crate::arg::{self, Output};
 use crate::client::zkl_client;
 use crate::event::LockHandles;
-use crate::guard::{guard, status};
-use crate::handle::{self, Handle, Kind, Table};
 use crate::status::zkl_status;
 
 /// Nobody in this process holds the lock by this handle.
@@ -61,7 +61,7 @@ impl Handle for zkl_lock {
     const KIND: Kind = Kind::Lock;
 
     fn table() -> &'static Table<Named> {
-        static TABLE: PerProcess<Table<Named>> = PerProcess::new(Table::new);
+        static TABLE: PerProcess<Table<Named>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }

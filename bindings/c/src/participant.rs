@@ -2,9 +2,10 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use crate::arg;
-use crate::guard::status;
-use crate::handle;
+use zklock_abi::arg;
+use zklock_abi::guard::status;
+use zklock_abi::handle;
+
 use crate::lock::zkl_lock;
 use crate::status::zkl_status;
 

@@ -4,8 +4,7 @@
 use std::ffi::{CStr, c_char};
 
 use zklock::Status;
-
-use crate::guard;
+use zklock_abi::guard;
 
 /// How a call ended: ZKL_OK, or a negative ZKL_E_*. Numbers are never reused.
 pub type zkl_status = i32;

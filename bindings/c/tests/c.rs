@@ -5,72 +5,72 @@
 
 mod library;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use library::Under::{self, Plain, Sanitizers, Valgrind};
+use library::{Leaks, compile};
 use zklock_rig::{ZooKeeper, wait_until};
-
-const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
 #[test]
 fn mutex() {
-    Plain.run("mutex");
+    run(Plain, "mutex", Leaks::AreErrors);
 }
 
 #[test]
 fn mutex_under_valgrind() {
-    Valgrind.run("mutex");
+    run(Valgrind, "mutex", Leaks::AreErrors);
 }
 
 #[test]
 fn mutex_with_sanitizers() {
-    Sanitizers.run("mutex");
+    run(Sanitizers, "mutex", Leaks::AreErrors);
 }
 
 #[test]
 fn misuse() {
-    Plain.run("misuse");
+    run(Plain, "misuse", Leaks::AreErrors);
 }
 
 #[test]
 fn misuse_under_valgrind() {
-    Valgrind.run("misuse");
+    run(Valgrind, "misuse", Leaks::AreErrors);
 }
 
 #[test]
 fn misuse_with_sanitizers() {
-    Sanitizers.run("misuse");
+    run(Sanitizers, "misuse", Leaks::AreErrors);
 }
 
 #[test]
 fn events() {
-    Plain.run("events");
+    run(Plain, "events", Leaks::AreErrors);
 }
 
 #[test]
 fn events_under_valgrind() {
-    Valgrind.run("events");
+    run(Valgrind, "events", Leaks::AreErrors);
 }
 
 #[test]
 fn events_with_sanitizers() {
-    Sanitizers.run("events");
+    run(Sanitizers, "events", Leaks::AreErrors);
 }
 
 #[test]
 fn fork() {
-    Plain.run("fork");
+    run(Plain, "fork", Leaks::AreNatural);
 }
 
 #[test]
 fn fork_under_valgrind() {
-    Valgrind.run("fork");
+    run(Valgrind, "fork", Leaks::AreNatural);
 }
 
 #[test]
 fn fork_with_sanitizers() {
-    Sanitizers.run("fork");
+    run(Sanitizers, "fork", Leaks::AreNatural);
 }
 
 #[test]
@@ -163,69 +163,9 @@ fn the_header_compiles_alone_in_every_c() {
     }
 }
 
-/// What a program runs under.
-#[derive(Clone, Copy)]
-enum Under {
-    Plain,
-    Valgrind,
-    Sanitizers,
-}
-
-use Under::{Plain, Sanitizers, Valgrind};
-
-impl Under {
-    /// Runs a program of tests/c.
-    fn run(self, name: &str) {
-        // A forked child has none of its parent's threads, so what these had on their stacks is nobody's.
-        let leaks = if name == "fork" { Leaks::AreNatural } else { Leaks::AreErrors };
-        library::output(self.command(&self.compile(name), leaks).arg(ZooKeeper::shared().address()));
-    }
-
-    fn compile(self, name: &str) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(format!("{name}.c"));
-        let flags: &[&str] = match self {
-            Plain | Valgrind => &["-std=c11"],
-            Sanitizers => &["-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-        };
-        compile("gcc", flags, &[source], &format!("{name}-{}", self.name()))
-    }
-
-    fn command(self, program: &Path, leaks: Leaks) -> Command {
-        let mut command = match self {
-            Plain | Sanitizers => Command::new(program),
-            Valgrind => {
-                let mut command = Command::new("valgrind");
-                command.args(["--quiet", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
-                let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c/valgrind.supp");
-                command.arg(format!("--suppressions={}", suppressions.display()));
-                command.arg(match leaks {
-                    Leaks::AreErrors => "--leak-check=full",
-                    Leaks::AreNatural => "--leak-check=no",
-                });
-                command.arg(program);
-                command
-            }
-        };
-        if leaks == Leaks::AreNatural {
-            command.env("ASAN_OPTIONS", "detect_leaks=0");
-        }
-        command.env("SLACK_MS", if matches!(self, Plain) { "1000" } else { "5000" });
-        command
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Plain => "plain",
-            Valgrind => "valgrind",
-            Sanitizers => "sanitizers",
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leaks {
-    AreErrors,
-    AreNatural,
+/// Runs a program of tests/c on a server.
+fn run(under: Under, name: &str, leaks: Leaks) {
+    library::output(under.command(&under.compile(name), leaks).arg(ZooKeeper::shared().address()));
 }
 
 /// Several processes go through the lock, twice `count` times each. By how many bytes each grew the second time.
@@ -245,25 +185,4 @@ fn cycle(under: Under, server: &ZooKeeper, processes: i64, count: i64) -> Vec<i6
     let total = i64::from_ne_bytes(std::fs::read(&file).unwrap()[8..].try_into().unwrap());
     assert_eq!(total, processes * count * 2);
     growths
-}
-
-/// Compiles and links sources against the header and the library, without a warning.
-fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name: &str) -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let library = library::directory();
-    library::output(
-        Command::new(compiler)
-            .args(flags)
-            .args(STRICT)
-            .arg("-I")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include"))
-            .args(sources)
-            .arg("-o")
-            .arg(&program)
-            .arg("-L")
-            .arg(library)
-            .args(["-lzklock", "-lpthread"])
-            .arg(format!("-Wl,-rpath,{}", library.display())),
-    );
-    program
 }

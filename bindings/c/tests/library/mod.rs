@@ -1,12 +1,16 @@
-//! libzklock.so of the profile that is being tested, and the programs that use it.
+//! libzklock.so and libzklock_standalone.so of the profile that is being tested, and the programs that use them: as they are,
+//! under valgrind, and with gcc's sanitizers.
 
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, reason = "for tests, each of which uses a part")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where libzklock.so is. Cargo does not build it for integration tests, which could not link it, so it is built here.
+const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
+
+/// Where the libraries are. Cargo does not build them for integration tests, which could not link them, so they are built here.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -19,7 +23,8 @@ pub(crate) fn directory() -> &'static Path {
         };
         output(
             Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "--package", "zklock-c", "--lib", "--profile", profile, "--target-dir"])
+                .args(["build", "--quiet", "--package", "zklock-c", "--package", "zklock-standalone-c", "--lib"])
+                .args(["--profile", profile, "--target-dir"])
                 .arg(directory.parent().unwrap())
                 .current_dir(env!("CARGO_MANIFEST_DIR")),
         );
@@ -33,4 +38,109 @@ pub(crate) fn output(command: &mut Command) -> String {
     let (out, err) = (String::from_utf8_lossy(&result.stdout), String::from_utf8_lossy(&result.stderr));
     assert!(result.status.success(), "{command:?}: {}\n{out}{err}", result.status);
     out.into_owned()
+}
+
+/// Checks that a library exports what its header declares, and nothing else. How many functions these are.
+pub(crate) fn exports(library: &str, header: &str) -> usize {
+    let symbols = output(Command::new("nm").args(["-D", "--defined-only"]).arg(directory().join(library)));
+    let exported: BTreeSet<&str> = symbols.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    let header = std::fs::read_to_string(include().join(header)).unwrap();
+    let declared: BTreeSet<&str> = header.lines().filter_map(declared).collect();
+    assert_eq!(exported, declared);
+    exported.len()
+}
+
+/// The function that a line of a header declares.
+fn declared(line: &str) -> Option<&str> {
+    if line.starts_with([' ', '/', '#']) || line.starts_with("typedef") {
+        return None;
+    }
+    let (head, _) = line.split_once('(')?;
+    head.rsplit([' ', '*']).next()
+}
+
+/// What a program runs under.
+#[derive(Clone, Copy)]
+pub(crate) enum Under {
+    Plain,
+    Valgrind,
+    Sanitizers,
+}
+
+impl Under {
+    /// Compiles a program of tests/c.
+    pub(crate) fn compile(self, name: &str) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(format!("{name}.c"));
+        let flags: &[&str] = match self {
+            Self::Plain | Self::Valgrind => &["-std=c11"],
+            Self::Sanitizers => &["-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        };
+        compile("gcc", flags, &[source], &format!("{name}-{}", self.name()))
+    }
+
+    /// What runs it.
+    pub(crate) fn command(self, program: &Path, leaks: Leaks) -> Command {
+        let mut command = match self {
+            Self::Plain | Self::Sanitizers => Command::new(program),
+            Self::Valgrind => {
+                let mut command = Command::new("valgrind");
+                command.args(["--quiet", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
+                let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c/valgrind.supp");
+                command.arg(format!("--suppressions={}", suppressions.display()));
+                command.arg(match leaks {
+                    Leaks::AreErrors => "--leak-check=full",
+                    Leaks::AreNatural => "--leak-check=no",
+                });
+                command.arg(program);
+                command
+            }
+        };
+        if leaks == Leaks::AreNatural {
+            command.env("ASAN_OPTIONS", "detect_leaks=0");
+        }
+        command.env("SLACK_MS", if matches!(self, Self::Plain) { "1000" } else { "5000" });
+        command
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Valgrind => "valgrind",
+            Self::Sanitizers => "sanitizers",
+        }
+    }
+}
+
+/// What memory that nobody frees is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaks {
+    AreErrors,
+    /// A forked child has none of its parent's threads, so what these had on their stacks is nobody's.
+    AreNatural,
+}
+
+/// Compiles and links sources against the headers and the libraries, without a warning.
+pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let library = directory();
+    output(
+        Command::new(compiler)
+            .args(flags)
+            .args(STRICT)
+            .arg("-I")
+            .arg(include())
+            .args(sources)
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(library)
+            // Only what a program uses.
+            .args(["-Wl,--as-needed", "-lzklock", "-lzklock_standalone", "-lpthread"])
+            .arg(format!("-Wl,-rpath,{}", library.display())),
+    );
+    program
+}
+
+fn include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include")
 }

@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use zklock::{Error, Result, Status};
 
-use crate::status::{ZKL_OK, zkl_status};
+/// What a function returns that did what it should.
+pub const OK: i32 = 0;
 
 /// Longer messages are cut.
 const MESSAGE_SIZE: usize = 1024;
@@ -20,7 +21,7 @@ thread_local! {
 }
 
 /// Runs the body of an exported function.
-pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> Result<T>) -> T {
+pub fn guard<T: Failure>(body: impl FnOnce() -> Result<T>) -> T {
     set_last_error("");
     let _uncancelable = Uncancelable::new();
     // What a body can leave half done when it panics are the library's own locks, which are whole between statements.
@@ -68,12 +69,13 @@ unsafe extern "C" {
 }
 
 /// The same for functions that return nothing but a status.
-pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> zkl_status {
-    guard(|| body().map(|()| ZKL_OK))
+pub fn status(body: impl FnOnce() -> Result<()>) -> i32 {
+    guard(|| body().map(|()| OK))
 }
 
 /// What a function of this return type returns where it failed.
-pub(crate) trait Failure {
+pub trait Failure {
+    /// For a failure with this status.
     fn failure(status: Status) -> Self;
 }
 
@@ -102,8 +104,15 @@ impl<T> Failure for *mut T {
 }
 
 /// This thread's last failure as a C string; empty if its last call succeeded.
-pub(crate) fn last_error() -> *const c_char {
+pub fn last_error() -> *const c_char {
     LAST_ERROR.try_with(|message| message.0.as_ptr().cast::<c_char>()).unwrap_or(c"".as_ptr())
+}
+
+/// A text of the library's.
+impl<T> Failure for *const T {
+    fn failure(_: Status) -> Self {
+        std::ptr::null()
+    }
 }
 
 fn set_last_error(text: &str) {
@@ -192,7 +201,7 @@ mod tests {
             status(|| Err(Status::Closed.into()));
             Ok(())
         };
-        assert_eq!(status(inner_failed), ZKL_OK);
+        assert_eq!(status(inner_failed), OK);
         assert_eq!(message(), "");
     }
 

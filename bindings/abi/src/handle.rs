@@ -23,7 +23,7 @@ const LAST_INDEX: usize = (1 << INDEX_BITS) - 1;
 const LAST_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
 /// A C name for a handle, and what stands behind it.
-pub(crate) trait Handle: Sized + 'static {
+pub trait Handle: Sized + 'static {
     /// What the handle is for.
     type Object: Send + Sync + 'static;
     /// Its tag.
@@ -36,14 +36,19 @@ pub(crate) trait Handle: Sized + 'static {
 /// The kinds of handles, by their tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// `zkl_config`
     Config = 1,
+    /// `zkl_client`
     Client = 2,
+    /// `zkl_lock`
     Lock = 3,
+    /// `zkl_standalone`
+    Standalone = 4,
 }
 
 /// Gives an object a handle.
-pub(crate) fn insert<H: Handle>(object: H::Object) -> Result<*mut H> {
+pub fn insert<H: Handle>(object: H::Object) -> Result<*mut H> {
     let Some((index, generation)) = H::table().insert(object) else {
         let message = format!(
             "no more than {} handles of a kind can live at a time: {} is one too many",
@@ -56,14 +61,14 @@ pub(crate) fn insert<H: Handle>(object: H::Object) -> Result<*mut H> {
 }
 
 /// The object of a live handle. It stays alive for the caller, whoever frees the handle in the meantime.
-pub(crate) fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
+pub fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
     let Ticket { index, generation, .. } = check::<H>(handle.addr())?;
     H::table().get(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
 /// Closes an object, then takes its handle out of service: whoever finds the handle dead finds the object closed. Nothing is
 /// to be done about NULL, nor about a handle of the parent process.
-pub(crate) fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
+pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
     if handle.is_null() {
         return Ok(());
     }
@@ -79,7 +84,7 @@ pub(crate) fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> 
 }
 
 /// One kind's objects. Slots are used again in turn, the one that has been free for longest first.
-pub(crate) struct Table<T>(RwLock<Slots<T>>);
+pub struct Table<T>(RwLock<Slots<T>>);
 
 struct Slots<T> {
     all: Vec<Slot<T>>,
@@ -94,18 +99,20 @@ struct Slot<T> {
 
 /// Why a table has no object for a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+enum Missing {
     Freed,
     Unknown,
 }
 
 type Found<T> = std::result::Result<Arc<T>, Missing>;
 
-impl<T> Table<T> {
-    pub(crate) fn new() -> Self {
+impl<T> Default for Table<T> {
+    fn default() -> Self {
         Self(RwLock::new(Slots { all: Vec::new(), free: VecDeque::new() }))
     }
+}
 
+impl<T> Table<T> {
     fn insert(&self, object: T) -> Option<(usize, u32)> {
         let object = Some(Arc::new(object));
         let mut slots = self.write();
@@ -190,7 +197,7 @@ impl Ticket {
 
 impl Kind {
     fn from_tag(tag: usize) -> Option<Self> {
-        [Self::Config, Self::Client, Self::Lock].into_iter().find(|&kind| kind as usize == tag)
+        [Self::Config, Self::Client, Self::Lock, Self::Standalone].into_iter().find(|&kind| kind as usize == tag)
     }
 
     const fn name(self) -> &'static str {
@@ -198,6 +205,15 @@ impl Kind {
             Self::Config => "a config",
             Self::Client => "a client",
             Self::Lock => "a lock",
+            Self::Standalone => "a standalone server",
+        }
+    }
+
+    /// What to begin with in order to have one.
+    const fn origin(self) -> &'static str {
+        match self {
+            Self::Standalone => self.name(),
+            Self::Config | Self::Client | Self::Lock => Self::Client.name(),
         }
     }
 }
@@ -216,7 +232,8 @@ fn check<H: Handle>(value: usize) -> Result<Ticket> {
             return Err(refuse::<H>(value, Missing::Unknown));
         }
         let message = format!(
-            "handle {value:#x}: belongs to the parent of this forked process; make a client in the child, and use that"
+            "handle {value:#x}: belongs to the parent of this forked process; make {} in the child, and use that",
+            H::KIND.origin()
         );
         return Err(Error::new(Status::Forked, message));
     }
@@ -256,14 +273,14 @@ mod tests {
         const KIND: Kind = Kind::Lock;
 
         fn table() -> &'static Table<u32> {
-            static TABLE: PerProcess<Table<u32>> = PerProcess::new(Table::new);
+            static TABLE: PerProcess<Table<u32>> = PerProcess::new(Table::default);
             TABLE.get()
         }
     }
 
     #[test]
     fn tickets_survive_packing() {
-        for kind in [Kind::Config, Kind::Client, Kind::Lock] {
+        for kind in [Kind::Config, Kind::Client, Kind::Lock, Kind::Standalone] {
             for (epoch, generation, index) in [(0, 0, 0), (255, LAST_GENERATION, LAST_INDEX), (1, 2, 3)] {
                 let ticket = Ticket { kind, epoch, generation, index };
                 assert_ne!(ticket.pack(), 0);
@@ -292,7 +309,7 @@ mod tests {
 
     #[test]
     fn slots_are_used_again_in_turn_and_retire() {
-        let table = Table::new();
+        let table = Table::default();
         let used: Vec<_> = (0..3).map(|n| table.insert(n).unwrap()).collect();
         for &(index, generation) in &used {
             table.remove(index, generation).unwrap();

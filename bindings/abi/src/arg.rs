@@ -8,16 +8,17 @@ use std::time::Duration;
 use zklock::{Error, Result, Status};
 
 /// Where a result goes, once there is one.
-pub(crate) struct Output<T>(NonNull<T>);
+pub struct Output<T>(NonNull<T>);
 
 impl<T> Output<T> {
     /// # Safety
     /// `place` is NULL or can be written to as long as this lives; it may be unaligned and uninitialised.
-    pub(crate) unsafe fn new(name: &str, place: *mut T) -> Result<Self> {
+    pub unsafe fn new(name: &str, place: *mut T) -> Result<Self> {
         NonNull::new(place).map(Self).ok_or_else(|| is_null(name))
     }
 
-    pub(crate) fn set(self, value: T) {
+    /// Writes the result there.
+    pub fn set(self, value: T) {
         // SAFETY: by the contract of `new`.
         unsafe { self.0.write_unaligned(value) };
     }
@@ -27,7 +28,7 @@ impl<T> Output<T> {
 ///
 /// # Safety
 /// `text` is NULL or a NUL-terminated string that stays as it is for `'a`.
-pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
+pub unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
         return Err(is_null(name));
     }
@@ -44,7 +45,7 @@ pub(crate) unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str
 ///
 /// # Safety
 /// `data` is NULL, or the `len` bytes behind it stay as they are for `'a` if `len` is `limit` at most.
-pub(crate) unsafe fn bytes<'a>(name: &str, data: *const u8, len: usize, limit: usize) -> Result<&'a [u8]> {
+pub unsafe fn bytes<'a>(name: &str, data: *const u8, len: usize, limit: usize) -> Result<&'a [u8]> {
     if len > limit {
         return Err(invalid(format!("{name} of {len} bytes: at most {limit} are allowed")));
     }
@@ -59,7 +60,7 @@ pub(crate) unsafe fn bytes<'a>(name: &str, data: *const u8, len: usize, limit: u
 }
 
 /// A time limit: -1 for none.
-pub(crate) fn timeout(milliseconds: i64) -> Result<Option<Duration>> {
+pub fn timeout(milliseconds: i64) -> Result<Option<Duration>> {
     match u64::try_from(milliseconds) {
         Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds))),
         Err(_) if milliseconds == -1 => Ok(None),
@@ -68,12 +69,13 @@ pub(crate) fn timeout(milliseconds: i64) -> Result<Option<Duration>> {
 }
 
 /// A setting in milliseconds.
-pub(crate) fn milliseconds(name: &str, value: i32) -> Result<Duration> {
+pub fn milliseconds(name: &str, value: i32) -> Result<Duration> {
     let value = u64::try_from(value).map_err(|_| invalid(format!("{name} of {value} ms: can't be negative")))?;
     Ok(Duration::from_millis(value))
 }
 
-pub(crate) fn is_null(name: &str) -> Error {
+/// A pointer that must not be NULL.
+pub fn is_null(name: &str) -> Error {
     invalid(format!("{name} is NULL"))
 }
 

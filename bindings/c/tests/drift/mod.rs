@@ -1,0 +1,56 @@
+//! Makes a header with cbindgen, and compares it with the committed one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "for tests")]
+
+use std::fmt::Write;
+use std::path::Path;
+
+/// Checks that a header is the one that these sources of the crate make. `ZKL_BLESS=1` writes it anew.
+pub(crate) fn check(header: &str, sources: &[&str], after_includes: &str) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = here.join("../../include").join(header);
+    let made = make(here, sources, after_includes);
+    if std::env::var_os("ZKL_BLESS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let name = env!("CARGO_PKG_NAME");
+    assert!(committed == made, "include/{header} is out of date: ZKL_BLESS=1 cargo test -p {name} --test header");
+}
+
+fn make(here: &Path, sources: &[&str], after_includes: &str) -> String {
+    let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
+    config.after_includes = (!after_includes.is_empty()).then(|| after_includes.to_owned());
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for source in sources {
+        builder = builder.with_src(here.join(format!("src/{source}.rs")));
+    }
+    let mut header = Vec::new();
+    builder.generate().expect("cbindgen can read the sources").write(&mut header);
+    tidy(&String::from_utf8(header).unwrap())
+}
+
+/// What cbindgen has no options for: comments of one line on one line, and types by their short names.
+fn tidy(header: &str) -> String {
+    let mut tidied = String::new();
+    let mut lines = header.lines().peekable();
+    while let Some(line) = lines.next() {
+        let (indent, text) = line.split_at(line.len() - line.trim_start().len());
+        if text == "/**" {
+            let comment = lines.next().unwrap().trim();
+            if lines.next_if(|line| line.trim() == "*/").is_some() {
+                writeln!(tidied, "{indent}/*{comment} */").unwrap();
+            } else {
+                writeln!(tidied, "{line}\n{indent} {comment}").unwrap();
+            }
+        } else if let Some((code, comment)) = text.split_once("  // ") {
+            // C89 has no such comments.
+            writeln!(tidied, "{indent}{code}  /* {comment} */").unwrap();
+        } else if text.starts_with("typedef struct") {
+            writeln!(tidied, "{line}").unwrap();
+        } else {
+            writeln!(tidied, "{}", line.replace("struct zkl_", "zkl_")).unwrap();
+        }
+    }
+    tidied
+}

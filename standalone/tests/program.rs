@@ -1,0 +1,33 @@
+//! `zklock-standalone` as a shell sees it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_zklock-standalone");
+
+#[test]
+fn it_says_where_it_listens_and_ends_when_it_is_told() {
+    let mut child = Command::new(PROGRAM).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim_end();
+
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"ruok").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "imok");
+
+    let second = Command::new(PROGRAM).args(["--listen", address]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8(second.stderr).unwrap();
+    assert!(complaint.starts_with(&format!("zklock-standalone: cannot listen on {address}: ")), "{complaint}");
+
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    assert!(TcpStream::connect(address).is_err());
+}

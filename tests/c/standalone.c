@@ -1,0 +1,208 @@
+/* A C program that tests itself: it has its ZooKeeper server with it, and lets go wrong what can. */
+#include "check.h"
+
+#include <sys/wait.h>
+#include <zklock_standalone.h>
+
+/* The call returns this status, and leaves a message exactly if it failed. */
+#define SERVER_EXPECT(expected, call)                                                                                          \
+    do {                                                                                                                       \
+        zkl_status expected_ = (call);                                                                                         \
+        if (expected_ != (expected)) fprintf(stderr, "\"%s\"\n", zkl_standalone_last_error_message());                          \
+        CHECK(expected_ == (expected));                                                                                        \
+        CHECK((*zkl_standalone_last_error_message() != '\0') == ((expected) != ZKL_OK));                                       \
+    } while (0)
+
+#define SERVER_OK(call) SERVER_EXPECT(ZKL_OK, call)
+#define SERVER_SAYS(text) CHECK(strstr(zkl_standalone_last_error_message(), (text)) != NULL)
+
+static zkl_standalone *server;
+
+static zkl_standalone *start(const char *address)
+{
+    zkl_standalone *started = NULL;
+    SERVER_OK(zkl_standalone_start(address, &started));
+    CHECK(started != NULL);
+    return started;
+}
+
+static zkl_client *client_with_timeout(int32_t ms)
+{
+    zkl_config *config = zkl_config_new();
+    zkl_client *client = NULL;
+    OK(zkl_config_set_session_timeout_ms(config, ms));
+    OK(zkl_client_new(servers, config, &client));
+    zkl_config_free(config);
+    return client;
+}
+
+static void await_state(zkl_lock *lock, int32_t state)
+{
+    int64_t deadline = now_ms() + 20000;
+    while (zkl_lock_state(lock) != state) {
+        CHECK(now_ms() < deadline);
+        sleep_ms(1);
+    }
+}
+
+static void a_holder_whose_session_expires_is_told(void)
+{
+    zkl_client *client = new_client();
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire(lock));
+    CHECK(zkl_is_held(lock) == 1);
+    SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(client)));
+    await_state(lock, ZKL_LOCK_LOST);
+    CHECK(zkl_is_held(lock) == 0);
+    EXPECT(ZKL_E_LOST, zkl_release(lock));
+    OK(zkl_acquire_timeout(lock, 20000));
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+    zkl_client_free(client);
+}
+
+static void a_frozen_holder_is_followed(void)
+{
+    zkl_client *frozen = client_with_timeout(1000), *other = new_client();
+    const char *path = fresh_path();
+    zkl_lock *held = new_mutex(frozen, path), *wanted = new_mutex(other, path);
+    OK(zkl_acquire(held));
+    int64_t session = zkl_client_session_id(frozen);
+    SERVER_OK(zkl_standalone_freeze(server, session));
+    OK(zkl_acquire_timeout(wanted, 20000));
+    CHECK(zkl_is_held(held) == 0);
+    SERVER_OK(zkl_standalone_thaw(server, session));
+    await_state(held, ZKL_LOCK_LOST);
+    zkl_lock_free(held);
+    zkl_lock_free(wanted);
+    zkl_client_free(frozen);
+    zkl_client_free(other);
+}
+
+static void a_holder_survives_a_cut_and_a_restart(void)
+{
+    zkl_client *client = new_client();
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire(lock));
+    SERVER_OK(zkl_standalone_cut(server, zkl_client_session_id(client)));
+    CHECK(participants(lock) == 1);
+    SERVER_OK(zkl_standalone_halt(server));
+    await_state(lock, ZKL_LOCK_SUSPENDED);
+    SERVER_OK(zkl_standalone_restart(server));
+    await_state(lock, ZKL_LOCK_HELD);
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+    zkl_client_free(client);
+}
+
+static void a_delay_is_felt(void)
+{
+    zkl_client *client = new_client();
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    SERVER_OK(zkl_standalone_delay_ms(server, 0, 200));
+    int64_t start = now_ms();
+    OK(zkl_acquire(lock));
+    CHECK(now_ms() - start >= 200);
+    SERVER_OK(zkl_standalone_delay_ms(server, 0, 0));
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+    zkl_client_free(client);
+}
+
+static void a_lost_reply_leaves_no_ghost(void)
+{
+    static const int32_t ops[] = {ZKL_OP_CREATE2, ZKL_OP_GET_CHILDREN2, ZKL_OP_DELETE};
+    zkl_client *client = new_client();
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        SERVER_OK(zkl_standalone_lose_reply(server, zkl_client_session_id(client), ops[i]));
+        OK(zkl_acquire_timeout(lock, 20000));
+        CHECK(participants(lock) == 1);
+        OK(zkl_release(lock));
+        CHECK(participants(lock) == 0);
+    }
+    zkl_lock_free(lock);
+    zkl_client_free(client);
+}
+
+static void misuse_has_a_status(void)
+{
+    zkl_standalone *stopped = start("127.0.0.1:0"), *other = NULL;
+    zkl_client *client = new_client();
+    char address[64];
+    snprintf(address, sizeof address, "%s", zkl_standalone_address(stopped));
+    SERVER_EXPECT(ZKL_E_SERVER, zkl_standalone_start(address, &other));
+    SERVER_SAYS(address);
+    zkl_standalone_stop(stopped);
+    /* The address is free again. */
+    zkl_standalone *again = start(address);
+    CHECK(strcmp(zkl_standalone_address(again), address) == 0);
+
+    zkl_standalone *const bad[] = {NULL, stopped, (zkl_standalone *)(uintptr_t)client, (zkl_standalone *)UINTPTR_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_expire(bad[i], 0));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_cut(bad[i], 0));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_freeze(bad[i], 0));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_thaw(bad[i], 0));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_delay_ms(bad[i], 0, 1));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_lose_reply(bad[i], 0, ZKL_OP_PING));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_halt(bad[i]));
+        SERVER_EXPECT(ZKL_E_HANDLE, zkl_standalone_restart(bad[i]));
+        CHECK(zkl_standalone_address(bad[i]) == NULL);
+        SERVER_SAYS("a standalone server");
+        zkl_standalone_stop(bad[i]);
+        CHECK((*zkl_standalone_last_error_message() == '\0') == (bad[i] == NULL));
+    }
+    EXPECT(ZKL_E_HANDLE, zkl_client_state((zkl_client *)(uintptr_t)again));
+    SAYS("a standalone server was given where a client was expected");
+
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_start("nonsense", &other));
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_start("\xff", &other));
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_start(NULL, NULL));
+    SERVER_SAYS("server_out is NULL");
+    CHECK(other == NULL);
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_expire(again, 77));
+    SERVER_SAYS("no session 0x4d");
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_delay_ms(again, 0, -1));
+    SERVER_EXPECT(ZKL_E_INVALID, zkl_standalone_lose_reply(again, 0, 12345));
+    SERVER_OK(zkl_standalone_cut(again, 0));
+    zkl_standalone_stop(again);
+    zkl_client_free(client);
+}
+
+static void a_forked_child_leaves_the_server_alone(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        SERVER_EXPECT(ZKL_E_FORKED, zkl_standalone_cut(server, 0));
+        SERVER_SAYS("make a standalone server in the child");
+        zkl_standalone_stop(server);
+        CHECK(*zkl_standalone_last_error_message() == '\0');
+        zkl_standalone *own = start(NULL);
+        SERVER_OK(zkl_standalone_halt(own));
+        zkl_standalone_stop(own);
+        /* Not _exit, before which valgrind would look for what the parent's threads have on their stacks. */
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    zkl_client_free(new_client());
+}
+
+int main(int argc, char **argv)
+{
+    begin(argc, argv, 0);
+    server = start(NULL);
+    servers = zkl_standalone_address(server);
+    RUN(a_holder_whose_session_expires_is_told);
+    RUN(a_frozen_holder_is_followed);
+    RUN(a_holder_survives_a_cut_and_a_restart);
+    RUN(a_delay_is_felt);
+    RUN(a_lost_reply_leaves_no_ghost);
+    RUN(misuse_has_a_status);
+    RUN(a_forked_child_leaves_the_server_alone);
+    zkl_standalone_stop(server);
+    return 0;
+}
