@@ -41,8 +41,8 @@ pub enum Mutant {
     OversleepDeadline,
     /// Takes a close whose answer was lost for done.
     CloseOnce,
-    /// Leaves a watch behind on the node ahead.
-    LeakWatch,
+    /// Takes the sequence number of a node for its fencing token.
+    TokenIsSequence,
 }
 
 impl Mutant {
@@ -66,7 +66,7 @@ impl Mutant {
         Self::IgnoreOwnNode,
         Self::OversleepDeadline,
         Self::CloseOnce,
-        Self::LeakWatch,
+        Self::TokenIsSequence,
     ];
 
     /// Whether this one is alive on this thread.

@@ -197,6 +197,9 @@ impl Contender {
     /// The fencing token of its node: the zxid of its creation. It grows with every node of a path, also across parents that
     /// were removed and made again; sequence numbers start again.
     pub fn token(&self) -> Option<i64> {
+        if Mutant::TokenIsSequence.lives() {
+            return self.node.as_ref().and_then(|node| name::sequence(&node.name, &self.asked));
+        }
         self.node.as_ref().and_then(|node| node.czxid)
     }
 
@@ -279,7 +282,9 @@ impl Contender {
         } else if self.node.is_some() {
             // What is left of it would stand in everybody's way until the old session expires. The new one may delete it, but not
             // before the moment until which the program was told that it is safe.
-            self.spared_until = replaced.filter(|_| self.stage == Stage::In);
+            if self.stage == Stage::In {
+                self.spared_until = replaced;
+            }
             self.stage = Stage::Leaving;
             self.delete(desk);
         } else {
@@ -544,7 +549,10 @@ impl Contender {
 
     /// Asks for the watches that are not set. The own node comes first: where it is still there, what follows is sound.
     fn watch_missing(&mut self, desk: &mut Desk<'_>) {
-        if self.own_watch == Watch::Unset && !Mutant::IgnoreOwnNode.lives() {
+        if Mutant::IgnoreOwnNode.lives() {
+            self.own_watch = Watch::Set;
+        }
+        if self.own_watch == Watch::Unset {
             self.watch_own(desk);
         }
         let Stage::Waiting(wait) = &mut self.stage else { return };
@@ -690,9 +698,7 @@ impl Contender {
     }
 
     fn stop_waiting(&self, desk: &mut Desk<'_>) {
-        if let Stage::Waiting(wait) = &self.stage
-            && !Mutant::LeakWatch.lives()
-        {
+        if let Stage::Waiting(wait) = &self.stage {
             desk.unwatch(&wait.ahead);
         }
     }

@@ -60,9 +60,10 @@ impl Lease {
         (proof.committed + length).min(proof.heard + (self.timeout - slack))
     }
 
-    /// How long a packet may be on its way to the leader's attention: half a tick, and a session timeout is two at least.
+    /// How long a packet may be on its way to the leader's attention. Half a tick, which is a quarter of the timeout at most,
+    /// since that is two ticks at least; and a twelfth for packets that travel more slowly than those behind them.
     pub fn relay(&self) -> Duration {
-        self.timeout / 4
+        self.timeout / 3
     }
 
     /// The first moment at which the session may be gone.

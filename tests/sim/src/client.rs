@@ -330,8 +330,9 @@ impl Client {
         match (call.kind, self.actors[actor].phase) {
             (Kind::Acquire { reentry: false, .. }, Phase::Waiting { handle }) => {
                 self.actors[actor].phase = if result.is_ok() {
-                    let until =
-                        now + *pick(rng, &[ms(0), ms(5), ms(100), self.session_timeout / 2, self.session_timeout]);
+                    let session = self.session_timeout;
+                    let lengths = [ms(0), ms(0), ms(5), ms(5), ms(100), ms(100), session / 2, session, session * 3];
+                    let until = now + *pick(rng, &lengths);
                     self.granted(judge, now, actor, handle);
                     Phase::Holding { handle, depth: 1, until }
                 } else {
@@ -359,7 +360,12 @@ impl Client {
     fn granted(&self, judge: &mut Judge, now: Time, actor: usize, handle: usize) {
         let Handle { lock, path } = self.handles[handle];
         match self.engine.hold_of(self.local(now), lock, owner(actor)) {
-            Some(view) => judge.granted(now, (self.index, actor), path, &path_of(path), view.token, self.connected_at),
+            Some(view) => {
+                // News takes no longer than that, or else the connection is given up.
+                let recently = Time::default() + (now - Time::default()).saturating_sub(self.session_timeout);
+                let since = self.connected_at.max(recently);
+                judge.granted(now, (self.index, actor), path, &path_of(path), view.token, since);
+            }
             None => judge
                 .blame(|| format!("client {}: thread {actor} was granted a lock that it does not hold", self.index)),
         }

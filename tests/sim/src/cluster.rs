@@ -3,7 +3,7 @@
 //! A transaction is committed the moment the leader orders it, so that one truth is known at any time; the replicas, the leader's
 //! own among them, come to know it later. A leader that was cut off goes on answering what needs no quorum until it notices.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub(crate) struct Cluster {
     /// Who thinks so without being it.
     pub(crate) stale: Option<(usize, Leader)>,
     lag: (Duration, Duration),
+    /// Sessions of which a leader that was cut off said that they had ended, since it did not know better.
+    pub(crate) disowned: BTreeSet<i64>,
 }
 
 impl Cluster {
@@ -89,6 +91,7 @@ impl Cluster {
             stale: None,
             settings,
             lag: plan.lag,
+            disowned: BTreeSet::new(),
         }
     }
 
@@ -130,6 +133,9 @@ impl Cluster {
             }
             Upcall::Resume { connection, session, timeout } => {
                 let alive = leader.resume(now, session, id_of(*server), timeout);
+                if !alive {
+                    self.disowned.insert(session);
+                }
                 Decree::Resumed { connection, session, alive }
             }
             Upcall::Sync { origin } => Decree::Synced(origin),

@@ -45,14 +45,12 @@ impl Judge {
         self.queues.entry(directory.to_owned()).or_default().insert(token);
     }
 
-    /// Somebody was told that he has the lock, by a connection that has stood since then.
+    /// Somebody was told that he has the lock. What happened before `since` he should know.
     pub(crate) fn granted(&mut self, now: Time, holder: Holder, path: usize, directory: &str, token: i64, since: Time) {
         self.grants += 1;
         self.claims.insert(holder, Claim { path, token, until: now });
         if self.gone.get(&token).is_some_and(|&gone| gone < since) {
-            self.blame(|| {
-                format!("path {path}: {holder:?} was granted token {token}, whose node was gone before it connected")
-            });
+            self.blame(|| format!("path {path}: {holder:?} was granted token {token}, whose node had long been gone"));
         }
         // He will hear in a moment that somebody took his node away.
         if self.void.contains(&token) {

@@ -360,7 +360,8 @@ impl World {
     /// A client that was closed before its time was up has nothing left on the servers.
     fn check_closed(&mut self, client: usize) {
         let (session, given_up) = self.clients[client].closing;
-        let ended = session != 0 && self.now < given_up && !self.abandoned.contains(&session);
+        let disowned = self.abandoned.contains(&session) || self.cluster.disowned.contains(&session);
+        let ended = session != 0 && self.now < given_up && !disowned;
         if ended && self.cluster.truth.sessions().any(|(id, _)| id == session) {
             self.judge.blame(|| format!("client {client} was closed, and its session {session:#x} goes on"));
         }
