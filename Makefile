@@ -15,7 +15,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test kazoo-suite check header clean test-rust test-python run-demo
+.PHONY: help tools setup build demo test sim mutants kazoo-suite check header clean test-rust test-python run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -36,6 +36,15 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
 test: setup check test-rust build test-python ## run everything that continuous integration runs
+
+SEEDS ?= 100000
+sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
+	@cargo build --quiet --locked --release -p zklock-sim
+	@$(CARGO_TARGET_DIR)/release/zklock-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+mutants: ## let deliberate bugs loose in the simulation, and print how many schedules it takes to find each (minutes)
+	@cargo build --quiet --locked --release -p zklock-sim
+	@$(CARGO_TARGET_DIR)/release/zklock-sim --mutants --seeds 200000
 
 kazoo-suite: setup ## run kazoo's own tests against a real server and the standalone one (a minute)
 	@cargo build --quiet --locked -p zklock-standalone

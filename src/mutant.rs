@@ -41,6 +41,10 @@ pub enum Mutant {
     OversleepDeadline,
     /// Takes a close whose answer was lost for done.
     CloseOnce,
+    /// Deletes the node of a hold whose session was replaced at once, though the program was told that it is safe for a while.
+    SpareNothing,
+    /// Takes packets for heard that may still be on their way.
+    HearTooSoon,
     /// Takes the sequence number of a node for its fencing token.
     TokenIsSequence,
 }
@@ -48,7 +52,7 @@ pub enum Mutant {
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -66,6 +70,8 @@ impl Mutant {
         Self::IgnoreOwnNode,
         Self::OversleepDeadline,
         Self::CloseOnce,
+        Self::SpareNothing,
+        Self::HearTooSoon,
         Self::TokenIsSequence,
     ];
 
@@ -89,6 +95,6 @@ impl Mutant {
 }
 
 #[cfg(feature = "mutants")]
-std::thread_local! {
+thread_local! {
     static ALIVE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }

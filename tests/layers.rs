@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom up; each may use those before it, and `error`, `path` and `time`.
 const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 /// Used by all layers, using none but `proto`.
-const COMMON: [&str; 3] = ["error", "path", "time"];
+const COMMON: [&str; 4] = ["error", "mutant", "path", "time"];
 const ABOVE: [&str; 5] = ["runtime", "client", "lock", "config", "zklock"];
 const IMPURE: [&str; 12] = [
     "std::net",
@@ -37,6 +37,22 @@ fn below_the_line_there_is_no_clock_no_socket_no_thread() {
             assert!(!code.contains(word), "{layer}: {} uses {word}", file.display());
         }
     }
+}
+
+/// The standalone server has such a line too: above it are its front and its program. Addresses are only names to it.
+#[test]
+fn the_standalone_core_is_pure_as_well() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("standalone/src");
+    let files = files_below(&root).into_iter().filter(|file| !file.ends_with("front.rs") && !file.ends_with("main.rs"));
+    let mut count = 0;
+    for file in files {
+        let code = fs::read_to_string(&file).unwrap();
+        for word in IMPURE.iter().filter(|&&word| word != "std::net").chain(&["TcpStream", "TcpListener"]) {
+            assert!(!code.contains(word), "{} uses {word}", file.display());
+        }
+        count += 1;
+    }
+    assert!(count > 8, "only {count} files found");
 }
 
 #[test]

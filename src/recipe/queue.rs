@@ -282,7 +282,7 @@ impl Contender {
         } else if self.node.is_some() {
             // What is left of it would stand in everybody's way until the old session expires. The new one may delete it, but not
             // before the moment until which the program was told that it is safe.
-            if self.stage == Stage::In {
+            if self.stage == Stage::In && !Mutant::SpareNothing.lives() {
                 self.spared_until = replaced;
             }
             self.stage = Stage::Leaving;

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use crate::mutant::Mutant;
 use crate::time::Time;
 
 /// The lease of one session.
@@ -63,6 +64,9 @@ impl Lease {
     /// How long a packet may be on its way to the leader's attention. Half a tick, which is a quarter of the timeout at most,
     /// since that is two ticks at least; and a twelfth for packets that travel more slowly than those behind them.
     pub fn relay(&self) -> Duration {
+        if Mutant::HearTooSoon.lives() {
+            return self.timeout / 4;
+        }
         self.timeout / 3
     }
 

@@ -1,0 +1,59 @@
+//! The short form of the campaign: a few thousand schedules hold, and the deliberate bugs do not stay hidden.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use zklock::Mutant;
+
+/// `make sim` runs 100,000.
+const SEEDS: u64 = 4_000;
+
+#[test]
+fn a_few_thousand_schedules_hold() {
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut grants = 0;
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= SEEDS {
+                            return grants;
+                        }
+                        let outcome = zklock_sim::run(seed, false);
+                        assert_eq!(outcome.verdict, None, "to see it: make sim SEED={seed}");
+                        grants += outcome.grants;
+                    }
+                })
+            })
+            .collect();
+        let grants: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        assert!(grants as u64 > SEEDS, "only {grants} grants: a simulation in which nothing happens finds nothing");
+    });
+}
+
+#[test]
+fn a_seed_is_the_same_run_every_time() {
+    for seed in [1, 2, 3] {
+        let [one, other] = [(); 2].map(|()| zklock_sim::run(seed, true));
+        assert!(one.history.len() > 10);
+        assert_eq!(one.history, other.history);
+    }
+}
+
+/// The number of seeds within which each must be found. Two take more schedules than a test should: `make mutants`.
+#[test]
+fn deliberate_bugs_are_found() {
+    for mutant in Mutant::ALL {
+        if matches!(mutant, Mutant::ResumeProves | Mutant::HearTooSoon) {
+            continue;
+        }
+        Mutant::release(Some(mutant));
+        let found = (0..5_000).find(|&seed| zklock_sim::run(seed, false).verdict.is_some());
+        Mutant::release(None);
+        assert!(found.is_some(), "{mutant:?} stays hidden");
+    }
+}
