@@ -9,7 +9,7 @@
  *     }
  *     zkl_client_new(zkl_standalone_address(server), NULL, &client);
  *     ...
- *     zkl_standalone_expire(server, zkl_client_session_id(client));    /* and the client's locks are lost */
+ *     zkl_standalone_expire(server, zkl_client_session_id(client));    // and the client's locks are lost
  *     ...
  *     zkl_client_free(client);
  *     zkl_standalone_stop(server);

@@ -179,6 +179,9 @@ const LISTENER: Token = Token(1);
 /// Connections have the numbers above.
 const FIRST_CONNECTION: ConnectionId = 2;
 
+/// A client that leaves so much unread is not read either.
+const BACKLOG: usize = 4 << 20;
+
 /// What the thread has.
 struct Front {
     poll: Poll,
@@ -200,6 +203,10 @@ struct Connection {
     session: Option<i64>,
     /// What it is to be sent, and from when on.
     outgoing: VecDeque<(Time, Vec<u8>)>,
+    /// How many bytes these are.
+    backlog: usize,
+    /// It was not read to the end, since it does not read what it is sent.
+    held_back: bool,
     /// It is closed as soon as nothing is outgoing.
     closing: bool,
     /// It is reset as soon as anybody looks.
@@ -270,7 +277,22 @@ impl Front {
             }
             self.act();
             self.write();
+            while self.read_on(&mut buffer) {
+                self.write();
+            }
         }
+    }
+
+    /// Reads those again that were held back and have read what they were sent. True if there were any.
+    fn read_on(&mut self, buffer: &mut [u8]) -> bool {
+        let ready =
+            |connection: &mut Connection| connection.backlog <= BACKLOG && std::mem::take(&mut connection.held_back);
+        let ids: Vec<_> =
+            self.connections.iter_mut().filter_map(|(&id, connection)| ready(connection).then_some(id)).collect();
+        for &id in &ids {
+            self.read(id, buffer);
+        }
+        !ids.is_empty()
     }
 
     fn now(&self) -> Time {
@@ -381,8 +403,15 @@ impl Front {
             if registered.is_err() {
                 continue;
             }
-            let connection =
-                Connection { stream, session: None, outgoing: VecDeque::new(), closing: false, doomed: false };
+            let connection = Connection {
+                stream,
+                session: None,
+                outgoing: VecDeque::new(),
+                backlog: 0,
+                held_back: false,
+                closing: false,
+                doomed: false,
+            };
             self.connections.insert(id, connection);
             self.core.accept(self.now(), id, peer);
         }
@@ -396,6 +425,10 @@ impl Front {
                 connection.session = connection.wanted(buffer);
             }
             if connection.closing || connection.doomed || self.faults.of(connection.session).frozen {
+                return;
+            }
+            if connection.backlog > BACKLOG {
+                connection.held_back = true;
                 return;
             }
             match connection.stream.read(buffer) {
@@ -419,6 +452,7 @@ impl Front {
                 Action::Send(id, bytes) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         let delay = self.faults.of(connection.session).delay;
+                        connection.backlog += bytes.len();
                         connection.outgoing.push_back((now + delay, bytes));
                     }
                 }
@@ -481,8 +515,13 @@ impl Connection {
                 return true;
             }
             match self.stream.write(bytes) {
-                Ok(count) if count == bytes.len() => drop(self.outgoing.pop_front()),
-                Ok(count) if count > 0 => drop(bytes.drain(..count)),
+                Ok(count) if count > 0 => {
+                    bytes.drain(..count);
+                    self.backlog -= count;
+                    if bytes.is_empty() {
+                        self.outgoing.pop_front();
+                    }
+                }
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Ok(_) | Err(_) => return false,

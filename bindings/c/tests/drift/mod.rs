@@ -43,7 +43,7 @@ fn tidy(header: &str) -> String {
             } else {
                 writeln!(tidied, "{line}\n{indent} {comment}").unwrap();
             }
-        } else if let Some((code, comment)) = text.split_once("  // ") {
+        } else if let Some((code, comment)) = text.split_once("  // ").filter(|_| text.starts_with(['#', '}'])) {
             // C89 has no such comments.
             writeln!(tidied, "{indent}{code}  /* {comment} */").unwrap();
         } else if text.starts_with("typedef struct") {
