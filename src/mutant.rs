@@ -45,6 +45,10 @@ pub enum Mutant {
     SpareNothing,
     /// Takes packets for heard that may still be on their way.
     HearTooSoon,
+    /// Forgets those who were held back while others were on their way out.
+    HoldBackForever,
+    /// Does not tell how the session stands.
+    HideSession,
     /// Takes the sequence number of a node for its fencing token.
     TokenIsSequence,
 }
@@ -52,7 +56,7 @@ pub enum Mutant {
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -72,6 +76,8 @@ impl Mutant {
         Self::CloseOnce,
         Self::SpareNothing,
         Self::HearTooSoon,
+        Self::HoldBackForever,
+        Self::HideSession,
         Self::TokenIsSequence,
     ];
 

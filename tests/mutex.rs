@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::{SOON, client, client_with, ends_at, path, queue, raw, status, timed, wait_for_queue, wait_for_waiters};
-use zklock::{LockState, Owner, Status};
-use zklock_rig::{ZooKeeper, wait_until};
+use zklock::{Client, Config, LockState, Owner, Status};
+use zklock_rig::{Direction, Proxy, ZooKeeper, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -435,4 +435,50 @@ fn nothing_of_a_client_is_left_in_the_process() {
     }
     let mut raw = raw(server);
     wait_for_queue(&mut raw, &path, 0);
+}
+
+/// Both use the one thread that calls handlers, which ends with the last client and not with the last but one.
+#[test]
+fn a_client_that_closes_does_not_wait_for_one_that_has_just_come() {
+    let address = ZooKeeper::shared().address();
+    let connect = || {
+        let mut config = Config::new();
+        config.set_event_handler(|_| {});
+        Client::connect(&address, &config).unwrap()
+    };
+    for round in 0..60 {
+        let first = connect();
+        thread::scope(|scope| {
+            let closing = scope.spawn(|| first.close().unwrap());
+            // The moment in question is short, and a little later in each round.
+            thread::sleep(Duration::from_micros(round * 100));
+            let second = connect();
+            wait_until(SOON, || closing.is_finished());
+            second.close().unwrap();
+        });
+    }
+}
+
+/// Many give up at once and leave; whoever comes meanwhile waits for some of them, and then gets in.
+#[test]
+fn those_who_come_while_many_leave_get_in() {
+    let server = ZooKeeper::shared();
+    let proxy = Proxy::start(&server.address());
+    let client = client(&proxy.address());
+    let (crowded, holder) = (path("crowded"), common::client(&server.address()));
+    let held = holder.mutex(&crowded).unwrap();
+    held.acquire(None).unwrap();
+    let wanted = client.mutex(&crowded).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| assert_eq!(status(wanted.acquire(None)), Status::Canceled));
+        }
+        wait_for_waiters(&held, 21);
+        proxy.delay(Direction::ToClient, Duration::from_millis(300));
+        wanted.cancel().unwrap();
+        for number in 0..40 {
+            let free = client.mutex(&path(&format!("free-{number}"))).unwrap();
+            scope.spawn(move || free.acquire(Some(SOON)).unwrap());
+        }
+    });
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
+use crate::mutant::Mutant;
 use crate::recipe::{Census, Contender, Desk, Input, Output, Participant, Tag};
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
@@ -343,7 +344,7 @@ impl Engine {
             false => Guard::Waiting,
         });
         let state = self.session.state();
-        if state != self.state {
+        if state != self.state && !Mutant::HideSession.lives() {
             let previous = std::mem::replace(&mut self.state, state);
             self.events.push_back(Event::Client { state, previous });
         }
@@ -425,7 +426,7 @@ impl Engine {
                 }
                 if let Some(wait) = retry {
                     self.retries.insert((now + wait, machine));
-                    self.strand(machine);
+                    self.strand(now, machine);
                 }
                 if gone {
                     self.remove(now, machine);
@@ -453,12 +454,17 @@ impl Engine {
             self.holding -= usize::from(role.is_holding());
             self.leaving -= usize::from(role.is_leaving());
         }
+        self.admit_held_back(now);
+    }
+
+    fn admit_held_back(&mut self, now: Time) {
         while self.leaving < MAX_LEAVING
+            && !Mutant::HoldBackForever.lives()
             && let Some(next) = self.held_back.pop_front()
         {
-            if matches!(self.machines.get(&next), Some(Machine::Contender(contender, Role::Acquiring(_))) if contender.is_outside())
-            {
-                return self.feed(now, next, Input::Connected);
+            let waits = |machine: &Machine| matches!(machine, Machine::Contender(contender, Role::Acquiring(_)) if contender.is_outside());
+            if self.machines.get(&next).is_some_and(waits) {
+                self.feed(now, next, Input::Connected);
             }
         }
     }
@@ -511,9 +517,10 @@ impl Engine {
     }
 
     /// A server does not let this contender go, and will be asked again. Others need not wait for that.
-    fn strand(&mut self, machine: u64) {
+    fn strand(&mut self, now: Time, machine: u64) {
         if matches!(self.machines.get(&machine), Some(Machine::Contender(_, Role::Leaving(None)))) {
             self.set_role(machine, Role::Stranded);
+            self.admit_held_back(now);
         }
     }
 

@@ -22,6 +22,7 @@ static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default)
 pub(super) struct Outlet {
     id: u64,
     handler: Handler,
+    is_open: bool,
 }
 
 #[derive(Default)]
@@ -63,7 +64,7 @@ impl Outlet {
         }
         state.outlets += 1;
         state.last_id += 1;
-        Ok(Self { id: state.last_id, handler })
+        Ok(Self { id: state.last_id, handler, is_open: true })
     }
 
     /// Leaves an event for the thread.
@@ -75,7 +76,14 @@ impl Outlet {
 
     /// Gives the thread `patience` to deliver what is left; the rest is dropped, as are all events where it is zero. Waits
     /// until the handler has returned for the last time, unless it is the handler itself that asks.
-    pub(super) fn close(self, patience: Duration) {
+    pub(super) fn close(mut self, patience: Duration) {
+        self.end(patience);
+    }
+
+    fn end(&mut self, patience: Duration) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
         let dispatcher = DISPATCHER.get();
         let mut state = lock(&dispatcher.state);
         state.outlets -= 1;
@@ -86,18 +94,27 @@ impl Outlet {
         let (dropped, kept) =
             std::mem::take(&mut state.jobs).into_iter().partition::<VecDeque<_>, _>(|job| job.outlet == id);
         state.jobs = kept;
+        dispatcher.changed.notify_all();
         if !own {
             state = dispatcher.wait(state, None, |state| state.serving == Some(id));
+            // The last one sees the thread off, unless another's handler keeps it, or another client has come.
+            state = dispatcher.wait(state, None, |state| {
+                state.is_running && state.outlets == 0 && state.serving.is_none() && state.jobs.is_empty()
+            });
         }
-        // Where another's handler still runs, the thread ends behind it.
-        let thread = if state.outlets == 0 && state.serving.is_none() { state.thread.take() } else { None };
+        let thread = if own || state.is_running { None } else { state.thread.take() };
         drop(state);
-        dispatcher.changed.notify_all();
         // Not under the lock: a handler may take the program's things with it.
         drop(dropped);
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the event thread had panicked");
         }
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
     }
 }
 
@@ -116,6 +133,7 @@ impl Dispatcher {
                 self.changed.notify_all();
             } else if state.outlets == 0 {
                 state.is_running = false;
+                self.changed.notify_all();
                 return;
             } else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -815,7 +815,9 @@ impl<T> Session<T> {
     /// Servers that hang up on a handshake have an older history than the session has seen: they lag, or were set up anew.
     /// The first kind catches up; once the session would have expired twice over, it must be the second.
     fn is_past_hope(&self, now: Time) -> bool {
-        self.lease().is_some_and(|lease| now >= lease.end() + self.timeout * 2)
+        // An idle client's lease is not proven any more, but its session was alive when it was last heard of.
+        let alive = self.last_received + self.timeout;
+        self.lease().is_some_and(|lease| now >= lease.end().max(alive) + self.timeout * 2)
     }
 
     // Times.
@@ -846,12 +848,11 @@ impl<T> Session<T> {
     }
 
     fn beat_at(&self) -> Option<Time> {
-        let ping_at = match self.guard {
-            _ if self.closing.is_some() => return None,
-            Guard::None => self.last_sent + self.timeout / 3,
-            // Of these the next proof tells that the leader has heard them.
-            Guard::Waiting | Guard::Holding => self.last_sent + self.beat(),
-        };
+        if self.closing.is_some() {
+            return None;
+        }
+        // The next proof tells that the leader has heard of it: how long a lease is, depends on when that was.
+        let ping_at = self.last_sent + self.beat();
         Some(self.proof_at().map_or(ping_at, |proof_at| proof_at.min(ping_at)))
     }
 

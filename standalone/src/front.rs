@@ -181,6 +181,10 @@ const FIRST_CONNECTION: ConnectionId = 2;
 
 /// A client that leaves so much unread is not read either.
 const BACKLOG: usize = 4 << 20;
+/// How much is read at once. A few bytes can ask for a megabyte.
+const PIECE: usize = 4 * 1024;
+/// How often a connection is read before others have their turn.
+const PIECES: u32 = 16;
 
 /// What the thread has.
 struct Front {
@@ -249,8 +253,13 @@ impl Front {
     }
 
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
+        self.serve(orders);
+        self.halt();
+    }
+
+    fn serve(&mut self, orders: &mpsc::Receiver<Order>) {
         let mut events = Events::with_capacity(256);
-        let mut buffer = vec![0; 64 * 1024];
+        let mut buffer = vec![0; PIECE];
         while !self.is_over {
             match self.poll.poll(&mut events, self.pause()) {
                 Ok(()) => {}
@@ -259,6 +268,8 @@ impl Front {
             }
             // Always: nobody mentions those again that came while no more files could be opened.
             self.accept();
+            let unfinished: Vec<_> = self.unfinished().collect();
+            unfinished.into_iter().for_each(|id| self.read(id, &mut buffer));
             for event in &events {
                 match event.token() {
                     WAKER | LISTENER => {}
@@ -266,7 +277,7 @@ impl Front {
                 }
             }
             while let Ok(order) = orders.try_recv() {
-                order(&mut self);
+                order(self);
                 // A thawed connection has news that nobody will mention again.
                 let ids: Vec<_> = self.connections.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.read(id, &mut buffer));
@@ -277,22 +288,13 @@ impl Front {
             }
             self.act();
             self.write();
-            while self.read_on(&mut buffer) {
-                self.write();
-            }
         }
     }
 
-    /// Reads those again that were held back and have read what they were sent. True if there were any.
-    fn read_on(&mut self, buffer: &mut [u8]) -> bool {
-        let ready =
-            |connection: &mut Connection| connection.backlog <= BACKLOG && std::mem::take(&mut connection.held_back);
-        let ids: Vec<_> =
-            self.connections.iter_mut().filter_map(|(&id, connection)| ready(connection).then_some(id)).collect();
-        for &id in &ids {
-            self.read(id, buffer);
-        }
-        !ids.is_empty()
+    /// Those that were not read to the end, and may be read on.
+    fn unfinished(&self) -> impl Iterator<Item = ConnectionId> {
+        let may_go_on = |connection: &Connection| connection.held_back && connection.backlog <= BACKLOG;
+        self.connections.iter().filter(move |(_, connection)| may_go_on(connection)).map(|(&id, _)| id)
     }
 
     fn now(&self) -> Time {
@@ -300,6 +302,9 @@ impl Front {
     }
 
     fn pause(&self) -> Option<Duration> {
+        if self.unfinished().next().is_some() {
+            return Some(Duration::ZERO);
+        }
         let awake = self.connections.values().filter(|connection| !self.faults.of(connection.session).frozen);
         let outgoing = awake.filter_map(|connection| connection.outgoing.front()).map(|&(at, _)| at);
         let now = self.now();
@@ -320,7 +325,10 @@ impl Front {
     // Orders.
 
     fn halt(&mut self) {
-        self.listener = None;
+        if let Some(listener) = self.listener.take() {
+            // A forked child may have it too, and would go on listening.
+            let _ = SockRef::from(&listener).shutdown(std::net::Shutdown::Both);
+        }
         self.connections.clear();
         self.core.restart(self.now());
     }
@@ -417,8 +425,9 @@ impl Front {
         }
     }
 
+    /// Reads what has come, but not so much at once that others would have to wait.
     fn read(&mut self, id: ConnectionId, buffer: &mut [u8]) {
-        loop {
+        for turn in 0.. {
             let now = self.now();
             let Some(connection) = self.connections.get_mut(&id) else { return };
             if connection.session.is_none() {
@@ -427,8 +436,8 @@ impl Front {
             if connection.closing || connection.doomed || self.faults.of(connection.session).frozen {
                 return;
             }
-            if connection.backlog > BACKLOG {
-                connection.held_back = true;
+            connection.held_back = turn == PIECES || connection.backlog > BACKLOG;
+            if connection.held_back {
                 return;
             }
             match connection.stream.read(buffer) {
@@ -486,6 +495,15 @@ impl Front {
         if self.connections.remove(&id).is_some() {
             self.core.closed(self.now(), id);
             self.act();
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// A forked child may have the socket too, which would keep it open.
+    fn drop(&mut self) {
+        if !self.doomed {
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
     }
 }

@@ -368,7 +368,13 @@ impl Replica {
             self.reply(id, xid, NO_ZXID, Err(Code::UNIMPLEMENTED));
             return self.close(id);
         };
+        let lost = self.losses.iter().position(|&(whose, kind)| kind == op && whose.is_none_or(|s| s == session));
+        if let Some(at) = lost {
+            self.losses.remove(at);
+        }
+        let lost = lost.is_some();
         let what = match Request::decode_as(op, body) {
+            Ok(Request::Auth { .. }) if lost => return self.end(id, Action::Reset(id)),
             Ok(Request::Auth { scheme, auth }) => return self.authenticate(id, xid, &scheme, &auth),
             Err(_) if op == OpCode::Auth => return self.close(id),
             Err(_) => Turn::Refuse(Code::MARSHALLING_ERROR),
@@ -384,13 +390,9 @@ impl Replica {
             }
             Ok(request) => Turn::Read(request),
         };
-        let lost = self.losses.iter().position(|&(whose, kind)| kind == op && whose.is_none_or(|s| s == session));
-        if let Some(at) = lost {
-            self.losses.remove(at);
-        }
         if let Some(connection) = self.connections.get_mut(&id) {
             let xid = if op == OpCode::Ping { XID_PING } else { xid };
-            connection.waiting.push_back(Waiting { xid, what, lost: lost.is_some() });
+            connection.waiting.push_back(Waiting { xid, what, lost });
         }
         self.answer_reads(id);
     }

@@ -26,6 +26,8 @@ pub(crate) struct Client {
     index: usize,
     clock: Duration,
     session_timeout: Duration,
+    /// Nothing goes wrong in this run.
+    is_undisturbed: bool,
     /// Until when it last stood still.
     stood_still: Time,
     /// Since when it has the connection it has.
@@ -123,6 +125,7 @@ impl Client {
             index,
             clock: own.clock,
             session_timeout: plan.session_timeout,
+            is_undisturbed: plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < plan.session_timeout,
             stood_still: now,
             connected_at: now,
             closing: (0, now),
@@ -271,8 +274,14 @@ impl Client {
         }
         while let Some(event) = self.engine.poll_event() {
             say(format!("event {event:?}"));
-            if let Event::Lock { lock, token, state, previous, .. } = event {
-                judge.told(self.index, lock, token, previous, state);
+            match event {
+                Event::Lock { lock, token, state, previous, .. } => {
+                    if self.is_undisturbed && state == LockState::Uncertain {
+                        judge.blame(|| format!("token {token} is {state:?} where nothing went wrong"));
+                    }
+                    judge.told(self.index, lock, token, previous, state);
+                }
+                Event::Client { state, previous } => judge.told_client(self.index, previous, state),
             }
         }
         wishes
@@ -374,6 +383,10 @@ impl Client {
     /// The program looks at what it holds.
     pub(crate) fn look(&self, judge: &mut Judge, now: Time) {
         let local = self.local(now);
+        let is_settled = self.engine.next_timeout().is_none_or(|at| at > local);
+        if is_settled {
+            judge.seen_client(self.index, self.engine.state());
+        }
         for (actor, Actor { phase, .. }) in self.actors.iter().enumerate() {
             let Phase::Holding { handle, .. } = *phase else { continue };
             let Handle { lock, .. } = self.handles[handle];
@@ -387,7 +400,7 @@ impl Client {
                 judge.safe(now, (self.index, actor), view.token, until);
             }
             // With nothing due, what is seen is what was told.
-            if self.engine.next_timeout().is_none_or(|at| at > local) {
+            if is_settled {
                 judge.seen(self.index, lock, view.token, view.state);
             }
         }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use zklock::{LockState, Time};
+use zklock::{ClientState, LockState, Time};
 
 /// Who holds: a client and one of its threads.
 pub(crate) type Holder = (usize, usize);
@@ -21,6 +21,8 @@ pub(crate) struct Judge {
     queues: BTreeMap<String, BTreeSet<i64>>,
     /// Nodes that somebody took away who may: no claim to them is worth anything any more.
     void: BTreeSet<i64>,
+    /// What was told of each session, by client.
+    clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
     told: BTreeMap<(usize, u64, i64), LockState>,
     pub(crate) grants: usize,
@@ -150,6 +152,24 @@ impl Judge {
         }
         self.losses += usize::from(state == LockState::Lost);
         self.told.insert(key, state);
+    }
+
+    /// A client's program was told how its session stands.
+    pub(crate) fn told_client(&mut self, client: usize, previous: ClientState, state: ClientState) {
+        let before = self.clients.insert(client, state).unwrap_or(ClientState::Connecting);
+        if before != previous || before == state {
+            self.blame(|| {
+                format!("client {client} was {before:?} and is told to have been {previous:?} and to be {state:?}")
+            });
+        }
+    }
+
+    /// A client's program looked at its session, with nothing due.
+    pub(crate) fn seen_client(&mut self, client: usize, state: ClientState) {
+        let told = self.clients.get(&client).copied().unwrap_or(ClientState::Connecting);
+        if told != state {
+            self.blame(|| format!("client {client} is {state:?}, and was told to be {told:?}"));
+        }
     }
 
     /// A client's program looked, with nothing due: what it sees is what it was told.

@@ -105,7 +105,7 @@ impl Plan {
 impl ClientPlan {
     fn new(rng: &mut Rng, busy: Duration) -> Self {
         Self {
-            rounds: (0..rng.usize(1..=3)).map(|_| rng.u32(1..=6)).collect(),
+            rounds: (0..threads(rng)).map(|_| rng.u32(1..=6)).collect(),
             handles: rng.usize(1..=3),
             clock: Duration::from_millis(rng.u64(0..1_000_000)),
             begins: busy.mul_f64(rng.f64() * rng.f64()),
@@ -154,6 +154,11 @@ impl Fault {
             }
         }
     }
+}
+
+/// How many threads a program has. With many of them, more give up at once than may be on their way out.
+fn threads(rng: &mut Rng) -> usize {
+    if rng.u8(..32) == 0 { rng.usize(20..=40) } else { rng.usize(1..=3) }
 }
 
 /// Faults that hurt only together, and seldom come together by chance.

@@ -103,7 +103,7 @@ pub(crate) struct World {
 }
 
 /// How long the clients have, once all faults are over, until everybody has got what he wants.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(3_000);
 
 /// A run that goes on beyond this goes round in circles.
 const MOST_STEPS: u64 = 300_000;

@@ -52,7 +52,7 @@ fn deliberate_bugs_are_found() {
             continue;
         }
         Mutant::release(Some(mutant));
-        let found = (0..5_000).find(|&seed| zklock_sim::run(seed, false).verdict.is_some());
+        let found = (0..8_000).find(|&seed| zklock_sim::run(seed, false).verdict.is_some());
         Mutant::release(None);
         assert!(found.is_some(), "{mutant:?} stays hidden");
     }
