@@ -13,7 +13,7 @@ use crate::mutex::Mutex;
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
 use crate::states::client_state;
-use crate::wait::wait;
+use crate::wait::{interpreter_ends, wait};
 
 /// A client: one ZooKeeper session, shared by any number of locks and threads.
 ///
@@ -150,6 +150,7 @@ fn remember(client: &zklock::Client) {
 /// process that is no more.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
+    interpreter_ends();
     let live = std::mem::take(&mut *LIVE.get().lock().unwrap_or_else(PoisonError::into_inner));
     py.detach(|| {
         thread::scope(|scope| {

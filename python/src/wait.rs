@@ -1,10 +1,12 @@
 //! The one door to waits that a signal may interrupt: detached from the interpreter, and on the main thread in slices, so
 //! that Python's signal handlers have their turn in between.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use zklock::Result;
+use zklock::{Result, Status};
 
 /// How long Ctrl-C may go unheard.
 const SLICE: Duration = Duration::from_millis(100);
@@ -34,12 +36,37 @@ pub(crate) fn wait<W: Send, T: Send>(
             return Err(interrupt);
         }
         let waiting = match step {
+            Step::Answered(Err(error)) if error.status() == Status::Closed && EXITING.load(Ordering::Acquire) => {
+                stay_behind(py)?;
+                return Ok(Err(error));
+            }
             Step::Answered(answer) => return Ok(answer),
             Step::Waiting(waiting) => waiting,
         };
         let slice = if on_main_thread(py)? { SLICE } else { Duration::MAX };
         step = py.detach(|| look(waiting, slice));
     }
+}
+
+/// The interpreter is about to end, and has closed all clients.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// From now on a daemon thread that finds its client closed does not go on.
+pub(crate) fn interpreter_ends() {
+    EXITING.store(true, Ordering::Release);
+}
+
+/// Only daemon threads are left by now beside the main thread. One that went on would raise into a program that is being taken
+/// apart, and its traceback could end the process with a fatal error of the interpreter's; so it never comes back.
+fn stay_behind(py: Python<'_>) -> PyResult<()> {
+    if on_main_thread(py)? {
+        return Ok(());
+    }
+    py.detach(|| {
+        loop {
+            thread::park();
+        }
+    })
 }
 
 enum Step<W, T> {
