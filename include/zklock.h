@@ -284,8 +284,8 @@ zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
 
 /**
  * How long before its session can end a lock ceases to count as held, in milliseconds: 0 or more, a third of the
- * negotiated session timeout by default. More is safer; less rides out longer interruptions. A lease always keeps at least
- * a third of the session timeout.
+ * negotiated session timeout by default. More is safer; less rides out longer interruptions. The margin always
+ * leaves at least a third of the session timeout; after a silence a lease may be shorter, for the servers may not have heard.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block; any thread.

@@ -68,7 +68,7 @@ impl Config {
     }
 
     /// How long before a session can end its locks cease to count as held. Larger is safer, smaller rides out longer
-    /// interruptions; what a lease keeps at least is a third of the negotiated session timeout. Default: a third.
+    /// interruptions; it always leaves a third of the negotiated session timeout. Default: a third.
     pub fn set_lease_margin(&mut self, margin: Duration) -> Result<()> {
         if margin.as_millis() > i32::MAX as u128 {
             return Err(Error::invalid(format!(
