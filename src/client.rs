@@ -5,12 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::engine::{CLOSE_LIMIT, Engine};
-use crate::error::{Result, Status};
-use crate::lock::Lock;
+use crate::engine::{Answer, CLOSE_LIMIT, Engine, OpId, Recipe};
+use crate::error::{Error, Result, Status};
+use crate::call::Call;
+use crate::lock::{Lock, Part};
 use crate::path;
+use crate::recipe::{Mode, Task};
 use crate::runtime::{Pending, Shell, now};
+use crate::semaphore::Semaphore;
 use crate::session::{ClientState, ConnectString};
+use crate::time::Time;
 
 /// A client. Clones share one session, which ends when [`close`](Self::close) is called, or with the last clone and the
 /// last lock made from it. All methods may be called from any thread.
@@ -22,6 +26,7 @@ pub struct Client {
 /// A session that ends with its last user.
 pub(crate) struct OpenSession {
     pub(crate) shell: Arc<Shell>,
+    servers: String,
     closed: AtomicBool,
 }
 
@@ -39,8 +44,13 @@ impl Client {
         let target = ConnectString::parse(servers)?;
         let started = now();
         let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
-        let shell = Shell::start(Engine::new(target, config.session(), started, entropy), config.handler())?;
-        let client = Self { session: Arc::new(OpenSession { shell, closed: AtomicBool::new(false) }) };
+        let mut engine = Engine::new(target, config.session(), started, entropy);
+        if config.waits_for_kazoo() {
+            engine.wait_for_kazoo();
+        }
+        let shell = Shell::start(engine, config.handler())?;
+        let session = OpenSession { shell, servers: servers.to_owned(), closed: AtomicBool::new(false) };
+        let client = Self { session: Arc::new(session) };
         let deadline = started + config.connect_timeout();
         let call = client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?;
         Ok(Connecting { client, call })
@@ -48,8 +58,100 @@ impl Client {
 
     /// A re-entrant lock on a path: Curator's `InterProcessMutex`. Nothing is sent yet.
     pub fn mutex(&self, path: &str) -> Result<Lock> {
+        self.lock(path, Recipe::Queue(Mode::Mutex))
+    }
+
+    /// A lock on a path that anybody may release and nobody may enter twice: Curator's `InterProcessSemaphoreMutex`, a semaphore of
+    /// one lease. Nothing is sent yet.
+    pub fn semaphore_mutex(&self, path: &str) -> Result<Lock> {
+        self.lock(path, Recipe::SemaphoreMutex)
+    }
+
+    /// The two halves, for reading and for writing, of a lock on a path: Curator's `InterProcessReadWriteLock`, as of 5.5. Each is
+    /// re-entrant. Who writes may also read, and keep reading when he has stopped to write: no writer gets in between. Who
+    /// reads may not write: DEADLOCK. Nothing is sent yet.
+    pub fn rwlock(&self, path: &str) -> Result<RwLock> {
+        let lock = |mode| self.lock(path, Recipe::Queue(mode));
+        Ok(RwLock { read: lock(Mode::Read)?, write: lock(Mode::Write)? })
+    }
+
+    /// A semaphore on a path, with so many leases: Curator's `InterProcessSemaphoreV2`. That all its users agree on the
+    /// number is up to them. Nothing is sent yet.
+    ///
+    /// Errors: INVALID for a maximum below 1.
+    pub fn semaphore(&self, path: &str, max_leases: i32) -> Result<Semaphore> {
         path::validate(path)?;
-        Lock::new(Arc::clone(&self.session), path, "lock-")
+        if max_leases < 1 {
+            return Err(Error::invalid(format!("a semaphore of {max_leases} leases; expected 1 or more")));
+        }
+        Ok(Semaphore::new(Part::new(Arc::clone(&self.session), path, Recipe::Semaphore(max_leases))?))
+    }
+
+    /// A semaphore with as many leases as a count says (Curator's `SharedCount`), now and whenever it changes. Where the count has no
+    /// node yet, it is made with `initial`. Who holds leases keeps them when it is lowered.
+    ///
+    /// Blocks for the session timeout at most. Errors: CONNECTION, DENIED, SERVER.
+    pub fn counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
+        self.start_counted_semaphore(path, count_path, initial)?.wait()
+    }
+
+    /// The same without waiting.
+    pub fn start_counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
+        path::validate(path)?;
+        path::validate(count_path)?;
+        let (client, path, count) = (self.clone(), path.to_owned(), Box::<str>::from(count_path));
+        self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, move |_| {
+            let recipe = Recipe::CountedSemaphore { count_path: count.clone(), initial };
+            Ok(Semaphore::new(Part::new(Arc::clone(&client.session), &path, recipe)?))
+        })
+    }
+
+    /// Reads a count (Curator's `SharedCount`). Errors: SERVER where it has no node, INVALID where its node holds something else.
+    pub fn start_get_count(&self, path: &str) -> Result<Call<i32>> {
+        path::validate(path)?;
+        self.errand(Task::GetCount { path: path.to_owned() }, |answer| match answer {
+            Answer::Count(value) => Ok(value),
+            _ => Err(Status::Internal.into()),
+        })
+    }
+
+    /// Sets a count, and makes its node where there is none.
+    pub fn start_set_count(&self, path: &str, value: i32) -> Result<Call<()>> {
+        path::validate(path)?;
+        self.errand(Task::SetCount { path: path.to_owned(), value }, |_| Ok(()))
+    }
+
+    /// Asks the owner of a lock's node, as participants show it, to give it up (Curator's `Revoker`). It is a request, which the
+    /// owner hears of if he wants to ([`Lock::set_revocable`]); a node that is gone by now was given up.
+    pub fn start_revoke(&self, node_path: &str) -> Result<Call<()>> {
+        path::validate(node_path)?;
+        self.errand(Task::Revoke { path: node_path.to_owned() }, |_| Ok(()))
+    }
+
+    /// [`start_get_count`](Self::start_get_count), and waits: for the session timeout at most.
+    pub fn get_count(&self, path: &str) -> Result<i32> {
+        self.start_get_count(path)?.wait()
+    }
+
+    /// [`start_set_count`](Self::start_set_count), and waits: for the session timeout at most.
+    pub fn set_count(&self, path: &str, value: i32) -> Result<()> {
+        self.start_set_count(path, value)?.wait()
+    }
+
+    /// [`start_revoke`](Self::start_revoke), and waits: for the session timeout at most.
+    pub fn revoke(&self, node_path: &str) -> Result<()> {
+        self.start_revoke(node_path)?.wait()
+    }
+
+    fn lock(&self, path: &str, recipe: Recipe) -> Result<Lock> {
+        path::validate(path)?;
+        Lock::new(Arc::clone(&self.session), path, recipe)
+    }
+
+    fn errand<T>(&self, task: Task, take: impl Fn(Answer) -> Result<T> + Send + 'static) -> Result<Call<T>> {
+        self.session.check_open()?;
+        let pending = self.session.call(|engine, now| engine.errand(now, task))?;
+        Ok(Call::new(vec![pending], move |answers| take(answers.into_iter().next().unwrap_or(Answer::Done))))
     }
 
     /// How the session stands.
@@ -72,6 +174,15 @@ impl Client {
     pub fn close(&self) -> Result<()> {
         self.session.close()
     }
+}
+
+/// A read/write lock.
+#[derive(Clone)]
+pub struct RwLock {
+    /// Shared with other readers.
+    pub read: Lock,
+    /// Excludes everybody else.
+    pub write: Lock,
 }
 
 /// A client that lives as long as others use it.
@@ -110,6 +221,21 @@ impl OpenSession {
     pub(crate) fn check_open(&self) -> Result<()> {
         self.shell.check()?;
         if self.closed.load(Ordering::Acquire) { Err(Status::Closed.into()) } else { Ok(()) }
+    }
+
+    /// The servers, as the program named them.
+    pub(crate) fn servers(&self) -> &str {
+        &self.servers
+    }
+
+    /// Starts a call that ends after the session timeout at the latest.
+    pub(crate) fn call(&self, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
+        let mut deadline = Time::default();
+        let pending = self.shell.call(None, |engine, now| {
+            deadline = now + engine.session_timeout();
+            submit(engine, now)
+        })?;
+        Ok(pending.until(deadline))
     }
 
     fn close(&self) -> Result<()> {

@@ -17,6 +17,7 @@ pub struct Config {
     lease_margin: Option<Duration>,
     auth: Vec<(String, Vec<u8>)>,
     frame_limit: usize,
+    wait_for_kazoo: bool,
     handler: Option<Handler>,
 }
 
@@ -25,6 +26,10 @@ pub struct Config {
 pub(crate) struct Handler(Arc<dyn Fn(&Event) + Send + Sync>);
 
 impl Handler {
+    pub(crate) fn new(handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(handler))
+    }
+
     pub(crate) fn call(&self, event: &Event) {
         (self.0)(event);
     }
@@ -44,6 +49,7 @@ impl Default for Config {
             lease_margin: None,
             auth: Vec::new(),
             frame_limit: DEFAULT_FRAME_LIMIT,
+            wait_for_kazoo: false,
             handler: None,
         }
     }
@@ -106,10 +112,21 @@ impl Config {
         Ok(())
     }
 
+    /// Has mutexes and read/write locks queue with kazoo's locks where these stand in the same directory, instead of reporting them as
+    /// FOREIGN; for programs that move from kazoo. kazoo has to wait for ours likewise: its locks need
+    /// `extra_lock_patterns=["-lock-"]` beside a mutex, `["__READ__", "__WRIT__"]` beside a read/write lock. Default: no.
+    pub fn set_wait_for_kazoo(&mut self, wait: bool) {
+        self.wait_for_kazoo = wait;
+    }
+
+    pub(crate) fn waits_for_kazoo(&self) -> bool {
+        self.wait_for_kazoo
+    }
+
     /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which
     /// they happened, on a thread of its own. It is dropped after its last call, before the client's end returns.
     pub fn set_event_handler(&mut self, handler: impl Fn(&Event) + Send + Sync + 'static) {
-        self.handler = Some(Handler(Arc::new(handler)));
+        self.handler = Some(Handler::new(handler));
     }
 
     pub(crate) fn handler(&self) -> Option<Handler> {

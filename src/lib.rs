@@ -20,6 +20,7 @@
 //!
 //! The modules below [`engine`] are pure: they are handed bytes and the time, and know no clock, socket or thread.
 
+mod call;
 mod client;
 mod config;
 pub mod engine;
@@ -30,19 +31,22 @@ mod path;
 pub mod proto;
 pub mod recipe;
 mod runtime;
+mod semaphore;
 pub mod session;
 mod time;
 
-pub use client::{Client, Connecting, WeakClient};
+pub use call::{Acquiring, Call};
+pub use client::{Client, Connecting, RwLock, WeakClient};
 pub use config::Config;
 pub use engine::{Event, LockId, LockState, Owner};
 pub use error::{Error, Result, Status};
-pub use lock::{Acquiring, Call, Guard, Lock, MAX_DATA};
+pub use lock::{Guard, Lock, MAX_DATA};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use recipe::Participant;
 pub use runtime::{Epoch, PerProcess, with_signals_blocked};
+pub use semaphore::{AcquiringLeases, Leases, Semaphore};
 pub use session::ClientState;
 pub use time::Time;
 

@@ -1,12 +1,16 @@
 //! A lock's handle: acquire, release, and what can be asked of a hold.
+//!
+//! A handle stands for one or several *parts*, each of them a lock of one client's engine. A mutex is one part. So is a multi-lock of
+//! one client's queues, which its engine joins in one transaction; other multi-locks have several, taken one after the other.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::call::{Acquiring, Call};
 use crate::client::OpenSession;
-use crate::engine::{Answer, HoldView, LockId, LockState, Owner, Patience};
+use crate::config::Handler;
+use crate::engine::{Answer, Engine, Event, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe};
 use crate::error::{Error, Result, Status};
 use crate::recipe::Participant;
 use crate::runtime::{Pending, now};
@@ -16,31 +20,167 @@ use crate::time::Time;
 pub const MAX_DATA: usize = 512 * 1024;
 
 /// A lock. All methods may be called from any thread; threads exclude each other and queue fairly, each with a node of its
-/// own. Dropping the handle releases what is held by it.
+/// own. Clones are the same lock. Dropping the last one releases what is held by it.
+#[derive(Clone)]
 pub struct Lock {
-    session: Arc<OpenSession>,
-    id: LockId,
-    path: Box<str>,
+    parts: Arc<[Part]>,
+    path: Arc<str>,
+    /// Of a multi-lock: the locks that it consists of.
+    members: Arc<[Self]>,
+}
+
+/// One engine's lock. It is taken out of service with its last user.
+pub(crate) struct Part {
+    pub(crate) session: Arc<OpenSession>,
+    pub(crate) id: LockId,
+    recipe: Recipe,
+    path: Arc<str>,
+}
+
+impl Part {
+    pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
+        session.check_open()?;
+        let mut id = 0;
+        session.shell.tell(|engine, _| id = engine.add_lock(path, recipe.clone()))?;
+        Ok(Self { session, id, recipe, path: path.into() })
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.session.check_open().map_err(|error| match error.status() {
+            Status::Closed => Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text())),
+            _ => error,
+        })
+    }
+
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
+        self.check_open()?;
+        self.session.shell.ask(question)
+    }
+
+    pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
+        self.check_open()?;
+        self.session.shell.tell(order)
+    }
+
+    /// Starts a call that ends after the session timeout at the latest.
+    pub(crate) fn call(&self, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
+        self.check_open()?;
+        self.session.call(submit)
+    }
+
+    pub(crate) fn acquire(&self, owner: Owner, timeout: Timeout) -> Result<Pending> {
+        self.check_open()?;
+        let submit = |engine: &mut Engine, now| engine.acquire(now, self.id, owner, timeout.patience);
+        self.session.shell.call(timeout.deadline, submit)
+    }
+
+    pub(crate) fn release(&self, owner: Owner, confirmed: bool) -> Result<Pending> {
+        self.call(|engine, now| engine.release(now, self.id, owner, confirmed))
+    }
+
+    pub(crate) fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
+        if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
+            return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
+        }
+        self.tell(|engine, _| engine.set_data(self.id, data))
+    }
+
+    pub(crate) fn set_revocable(&self, handler: Option<Handler>) -> Result<()> {
+        self.check_open()?;
+        self.session.shell.set_revocable(self.id, handler)
+    }
+
+    pub(crate) fn participants(&self, both: bool) -> Result<Pending> {
+        self.call(|engine, now| engine.participants(now, self.id, both))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.session.shell.forget(self.id)?;
+        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))
+    }
+
+    /// Where it comes when several locks are taken one after the other: queues first, in one transaction for each client.
+    fn rank(&self) -> (bool, String, Arc<str>) {
+        let is_semaphore = matches!(self.recipe, Recipe::SemaphoreMutex);
+        (is_semaphore, self.session.servers().to_owned(), Arc::clone(&self.path))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Fails in a forked child, where there is nothing to do.
+        let _ = self.close();
+    }
+}
+
+/// How long a call may take, from now on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timeout {
+    pub(crate) patience: Patience,
+    pub(crate) deadline: Option<Time>,
+}
+
+impl From<Option<Duration>> for Timeout {
+    fn from(timeout: Option<Duration>) -> Self {
+        let start = now();
+        match timeout {
+            None => Self { patience: Patience::Forever, deadline: None },
+            Some(Duration::ZERO) => {
+                Self { patience: Patience::OneLook, deadline: Some(start + crate::engine::LOOK_LIMIT) }
+            }
+            Some(timeout) => Self { patience: Patience::Until(start + timeout), deadline: Some(start + timeout) },
+        }
+    }
 }
 
 impl Lock {
-    pub(crate) fn new(session: Arc<OpenSession>, path: &str, base: &'static str) -> Result<Self> {
-        session.check_open()?;
-        let mut id = 0;
-        session.shell.tell(|engine, _| id = engine.add_lock(path, base))?;
-        Ok(Self { session, id, path: path.into() })
+    pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
+        let part = Part::new(session, path, recipe)?;
+        let path = Arc::clone(&part.path);
+        Ok(Self { parts: Arc::new([part]), path, members: Arc::new([]) })
     }
 
-    /// The lock's number, as it stands in events; unique within its client.
+    /// Several locks as one: Curator's `InterProcessMultiLock`. It is acquired and released as a whole, within one deadline, and
+    /// consists of these very locks: while it is held, each of them is. What the caller holds of them already is entered once more.
+    ///
+    /// Mutexes and read/write locks of one client are joined in one transaction. So all such multi-locks queue in one order, and two
+    /// that name the same locks in opposite order don't deadlock; and they have one fencing token. Where that can't be, the locks are
+    /// taken one after the other, and given back in reverse if one can't be got: first the queues, one client after the other, in the order of their connect
+    /// strings, then semaphore mutexes in the order of their paths. Programs that name the servers alike don't deadlock then, either.
+    ///
+    /// Errors: INVALID for no lock at all, or two on one path.
+    pub fn multi(locks: &[&Self]) -> Result<Self> {
+        let of = |lock: &&Self| if lock.members.is_empty() { vec![(*lock).clone()] } else { lock.members.to_vec() };
+        let members: Vec<Self> = locks.iter().flat_map(of).collect();
+        let parts = combine(&members)?;
+        let path = match &*members {
+            [] => return Err(Error::invalid("a multi-lock of no locks; expected one or more")),
+            [only] => Arc::clone(&only.path),
+            [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
+        };
+        Ok(Self { parts: parts.into(), path, members: members.into() })
+    }
+
+    /// The lock's number, as it stands in events; unique within its client. Events name the members of a multi-lock.
     pub fn id(&self) -> LockId {
-        self.id
+        self.parts.first().map_or(0, |part| part.id)
+    }
+
+    /// The locks that a multi-lock consists of; none for others.
+    pub fn members(&self) -> &[Self] {
+        &self.members
     }
 
     /// Acquires the lock for the calling thread, or enters it once more. `None` waits without limit; zero looks once, without
     /// waiting for anybody.
     ///
     /// Errors: TIMEOUT where it was not got; CONNECTION where no server answered by then; CANCELED, CLOSED; LOST where this
-    /// thread's hold was lost and is not released yet; DEADLOCK where this thread holds the path by another handle.
+    /// thread's hold was lost and is not released yet; DEADLOCK where this thread would wait for itself: it holds the path by another
+    /// handle, or wants to write where it reads.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
         self.start_acquire(Owner::current_thread(), timeout)?.wait()
     }
@@ -52,22 +192,15 @@ impl Lock {
     }
 
     /// Starts to acquire the lock for `owner`.
-    pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring<'_>> {
-        self.check_open()?;
-        let start = now();
-        let (patience, deadline) = match timeout {
-            None => (Patience::Forever, None),
-            Some(Duration::ZERO) => (Patience::OneLook, Some(start + crate::engine::LOOK_LIMIT)),
-            Some(timeout) => (Patience::Until(start + timeout), Some(start + timeout)),
-        };
-        let call = self.session.shell.call(deadline, |engine, now| engine.acquire(now, self.id, owner, patience))?;
-        Ok(Acquiring { lock: self, owner, call, done: Cell::new(false) })
+    pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
+        Acquiring::start(Arc::clone(&self.parts), owner, timeout.into())
     }
 
     /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
     ///
     /// Errors: NOT_OWNER from a thread that does not hold, and nothing changes; LOST where the hold had been lost; CONNECTION
-    /// where no server confirmed within the session timeout. In every case but the first the entry is released.
+    /// where no server confirmed within the session timeout. In every case but the first the entry is released. Of a multi-lock all that
+    /// is held is released, and the first error is told.
     pub fn release(&self) -> Result<()> {
         self.release_as(Owner::current_thread())
     }
@@ -80,13 +213,8 @@ impl Lock {
     /// Starts to release one entry of `owner`. Dropped unfinished, it goes on by itself. Without `confirmed` it is decided at
     /// once, and the removal of the node is left to the library.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
-        self.check_open()?;
-        let mut deadline = Time::default();
-        let pending = self.session.shell.call(None, |engine, now| {
-            deadline = now + engine.session_timeout();
-            engine.release(now, self.id, owner, confirmed)
-        })?;
-        Ok(Call { pending: pending.until(deadline), take: |_| Ok(()) })
+        let calls = self.parts.iter().rev().map(|part| part.release(owner, confirmed));
+        Ok(Call::new(calls.collect::<Vec<_>>().into_iter().collect::<Result<_>>()?, |_| Ok(())))
     }
 
     /// Releases one entry of the calling thread, and leaves the removal of the node to the library.
@@ -96,8 +224,7 @@ impl Lock {
 
     /// Wakes those that wait on this handle now, with CANCELED. Who waits later is not concerned.
     pub fn cancel(&self) -> Result<()> {
-        self.check_open()?;
-        self.session.shell.tell(|engine, now| engine.cancel(now, self.id))
+        self.on_each(|part| part.tell(|engine, now| engine.cancel(now, part.id)))
     }
 
     /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive.
@@ -107,21 +234,23 @@ impl Lock {
 
     /// The same for any owner.
     pub fn is_held_by(&self, owner: Owner) -> Result<bool> {
-        Ok(is_safe(self.view(|engine, now| engine.hold_of(now, self.id, owner))?))
+        Ok(is_safe(self.view_of(owner)?))
     }
 
     /// Whether anybody in this process holds the lock by this handle, and safely so.
     pub fn is_held_in_process(&self) -> Result<bool> {
-        Ok(is_safe(self.view(|engine, now| engine.hold_of_any(now, self.id))?))
+        Ok(is_safe(self.view_of_any()?))
     }
 
-    /// How the calling thread's hold stands; where it has none, that of whoever in this process holds by this handle.
+    /// How the calling thread's hold stands; where it has none, that of whoever in this process holds by this handle. A multi-lock
+    /// stands as badly as the worst of its locks, and is held if all of them are.
     pub fn state(&self) -> Result<LockState> {
         Ok(self.own_or_any()?.map_or(LockState::Free, |view| view.state))
     }
 
     /// The fencing token of that hold: a number that grows with every hold of the path, for a store to refuse the stale
-    /// (the znode's `czxid`). Errors: NOT_OWNER where nobody holds, LOST where the hold was lost.
+    /// (the znode's `czxid`). A multi-lock that was joined in one transaction has one for all; where it was not, this is the smallest,
+    /// and a store is better given that of the lock it is guarded by. Errors: NOT_OWNER where nobody holds, LOST where the hold was lost.
     pub fn fencing_token(&self) -> Result<i64> {
         Ok(self.hold()?.token)
     }
@@ -131,39 +260,76 @@ impl Lock {
         Ok(self.hold()?.remaining)
     }
 
-    /// Who holds and who waits, in the order of the queue. Blocks for the session timeout at most.
+    /// The paths of the calling thread's nodes, without the client's chroot: one, or one for each lock of a multi-lock. For a
+    /// transaction of one's own that is to fail once the lock is lost, by a `check` of them. Errors: NOT_OWNER, LOST.
+    pub fn node_paths(&self) -> Result<Vec<String>> {
+        let owner = Owner::current_thread();
+        match self.view_of(owner)? {
+            None => return Err(self.error(Status::NotOwner)),
+            Some(HoldView { state: LockState::Lost, .. }) => return Err(self.error(Status::Lost)),
+            Some(_) => {}
+        }
+        let of_part = |part: &Part| part.ask(|engine, _| engine.nodes_of(part.id, owner));
+        Ok(self.parts.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    /// Who holds and who waits, in the order of the queue. Of a read/write lock, each half tells of its own kind; see
+    /// [`queue`](Self::queue) for both. Blocks for the session timeout at most.
     pub fn participants(&self) -> Result<Vec<Participant>> {
         self.start_participants()?.wait()
     }
 
-    /// Starts to ask. Dropped unfinished, it asks no more.
-    pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
-        self.check_open()?;
-        let mut deadline = Time::default();
-        let pending = self.session.shell.call(None, |engine, now| {
-            deadline = now + engine.session_timeout();
-            engine.participants(now, self.id)
-        })?;
-        let take = |answer| match answer {
-            Answer::Participants(participants) => Ok(participants),
-            Answer::Done => Err(Status::Internal.into()),
-        };
-        Ok(Call { pending: pending.until(deadline), take })
+    /// The same for readers and writers together.
+    pub fn queue(&self) -> Result<Vec<Participant>> {
+        self.start_queue()?.wait()
     }
 
-    /// The data of nodes that later acquires create; `None`: the host's address, as Curator has it.
+    /// Starts to ask for the [`participants`](Self::participants). Dropped unfinished, it asks no more.
+    pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
+        self.census(false)
+    }
+
+    /// Starts to ask for the whole [`queue`](Self::queue).
+    pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
+        self.census(true)
+    }
+
+    /// The data of nodes that later acquires create; `None`: the host's address, as Curator has it. Of a multi-lock: of all its locks.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
-        self.check_open()?;
-        if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
-            return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
-        }
-        self.session.shell.tell(|engine, _| engine.set_data(self.id, data.map(<[u8]>::to_vec)))
+        self.on_each(|part| part.set_data(data))
+    }
+
+    /// Has `handler` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given up, also while
+    /// it is still waited for ([`Client::revoke`](crate::Client::revoke), Curator's `Revoker`). It is a request: nothing is taken away.
+    /// The calls come one after the other, on the thread of events. The handler stays until another takes its place or `None` does,
+    /// and is dropped after its last call. Of a multi-lock: for each of its locks, in the place of their own.
+    pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
+        let handler = handler.map(|handler| {
+            Handler::new(move |event| {
+                if let Event::Revoked { node_path, .. } = event {
+                    handler(node_path);
+                }
+            })
+        });
+        let leaves = if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members };
+        leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.set_revocable(handler.clone())))
     }
 
     /// Takes the handle out of service, as dropping it does: those that wait on it wake with CLOSED, and what is held by it
-    /// is released without waiting. Later calls give CLOSED.
+    /// is released without waiting. Later calls give CLOSED. The locks of a multi-lock are not concerned.
     pub fn close(&self) -> Result<()> {
-        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))
+        self.on_each(Part::close)
+    }
+
+    fn census(&self, both: bool) -> Result<Call<Vec<Participant>>> {
+        let calls = self.parts.iter().map(|part| part.participants(both)).collect::<Result<_>>()?;
+        Ok(Call::new(calls, |answers| {
+            let of = |answer| match answer {
+                Answer::Participants(participants) => Ok(participants),
+                _ => Err(Status::Internal.into()),
+            };
+            Ok(answers.into_iter().map(of).collect::<Result<Vec<_>>>()?.concat())
+        }))
     }
 
     fn hold(&self) -> Result<HoldView> {
@@ -178,20 +344,32 @@ impl Lock {
     }
 
     fn own_or_any(&self) -> Result<Option<HoldView>> {
-        let owner = Owner::current_thread();
-        self.view(|engine, now| engine.hold_of(now, self.id, owner).or_else(|| engine.hold_of_any(now, self.id)))
+        match self.view_of(Owner::current_thread())? {
+            None => self.view_of_any(),
+            own => Ok(own),
+        }
     }
 
-    fn view<T>(&self, question: impl FnOnce(&crate::engine::Engine, Time) -> T) -> Result<T> {
-        self.check_open()?;
-        self.session.shell.ask(question)
+    fn view_of(&self, owner: Owner) -> Result<Option<HoldView>> {
+        self.least(|part| part.ask(|engine, now| engine.hold_of(now, part.id, owner)))
     }
 
-    fn check_open(&self) -> Result<()> {
-        self.session.check_open().map_err(|error| match error.status() {
-            Status::Closed => self.error(Status::Closed),
-            _ => error,
-        })
+    fn view_of_any(&self) -> Result<Option<HoldView>> {
+        self.least(|part| part.ask(|engine, now| engine.hold_of_any(now, part.id)))
+    }
+
+    /// The hold of all parts, as surely as the least sure of them.
+    fn least(&self, view: impl Fn(&Part) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
+        let mut least: Option<HoldView> = None;
+        for part in self.parts.iter() {
+            let Some(view) = view(part)? else { return Ok(None) };
+            least = Some(least.map_or(view, |least| least.and(view)));
+        }
+        Ok(least)
+    }
+
+    fn on_each(&self, order: impl Fn(&Part) -> Result<()>) -> Result<()> {
+        self.parts.iter().map(order).collect::<Vec<_>>().into_iter().collect()
     }
 
     fn error(&self, status: Status) -> Error {
@@ -199,65 +377,34 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Fails in a forked child, where there is nothing to do.
-        let _ = self.close();
-    }
-}
-
-/// An acquire under way. Dropped unfinished, it is cancelled, and released if it had just won.
-pub struct Acquiring<'a> {
-    lock: &'a Lock,
-    owner: Owner,
-    call: Pending,
-    done: Cell<bool>,
-}
-
-impl Acquiring<'_> {
-    /// Waits for the lock.
-    pub fn wait(self) -> Result<()> {
-        let answer = self.call.wait();
-        self.done.set(true);
-        answer.map(drop)
-    }
-
-    /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        let answer = self.call.wait_for(slice)?;
-        self.done.set(true);
-        Some(answer.map(drop))
-    }
-}
-
-impl Drop for Acquiring<'_> {
-    fn drop(&mut self) {
-        if self.done.get() || self.lock.session.shell.check().is_err() {
-            return;
+/// Puts locks together: those that one engine can join in one transaction, and the rest, in the order in which they are taken.
+fn combine(members: &[Lock]) -> Result<Vec<Part>> {
+    let mut groups: Vec<Vec<&Part>> = Vec::new();
+    for part in members.iter().flat_map(|member| member.parts.iter()) {
+        let twin = |other: &&Part| Arc::ptr_eq(&other.session, &part.session) && other.path == part.path;
+        if groups.iter().flatten().any(twin) {
+            let path = crate::path::quote(&part.path);
+            return Err(Error::invalid(format!("path {path} is twice in a multi-lock; expected different paths")));
         }
-        self.call.cancel();
-        if self.call.wait().is_ok() {
-            let _ = self.lock.start_release(self.owner, false);
+        let is_queue = |part: &Part| matches!(part.recipe, Recipe::Queue(_));
+        let joins = |group: &&mut Vec<&Part>| {
+            group.iter().all(|other| is_queue(other) && Arc::ptr_eq(&other.session, &part.session)) && is_queue(part)
+        };
+        match groups.iter_mut().find(joins) {
+            Some(group) => group.push(part),
+            None => groups.push(vec![part]),
         }
     }
-}
-
-/// A call under way that nothing can undo.
-pub struct Call<T> {
-    pending: Pending,
-    take: fn(Answer) -> Result<T>,
-}
-
-impl<T> Call<T> {
-    /// Waits for its end.
-    pub fn wait(self) -> Result<T> {
-        self.pending.wait().and_then(self.take)
-    }
-
-    /// Waits `slice` at most; `None` if it has not ended by then. Not to be called again after it has.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
-        Some(self.pending.wait_for(slice)?.and_then(self.take))
-    }
+    groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
+    let together = |group: Vec<&Part>| {
+        let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
+        let path = match &*group {
+            [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
+            _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
+        };
+        Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
+    };
+    groups.into_iter().map(together).collect()
 }
 
 /// A hold of the thread that made it, released on drop.
@@ -286,6 +433,6 @@ impl Owner {
     }
 }
 
-fn is_safe(view: Option<HoldView>) -> bool {
+pub(crate) fn is_safe(view: Option<HoldView>) -> bool {
     view.is_some_and(|view| matches!(view.state, LockState::Held | LockState::Suspended))
 }

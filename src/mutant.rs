@@ -51,12 +51,14 @@ pub enum Mutant {
     HideSession,
     /// Takes the sequence number of a node for its fencing token.
     TokenIsSequence,
+    /// Lets a writer in when the writer ahead has gone, though it may have kept a read lock.
+    OverlookDowngrade,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -79,6 +81,7 @@ impl Mutant {
         Self::HoldBackForever,
         Self::HideSession,
         Self::TokenIsSequence,
+        Self::OverlookDowngrade,
     ];
 
     /// Whether this one is alive on this thread.

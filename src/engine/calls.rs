@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::holds::{Hold, Trust, lost};
-use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Role};
+use super::attempt::{Attempt, Entry};
+use super::holds::{Trust, lost};
+use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Contender, Input};
+use crate::recipe::{Census, Desk, Errand, Input, Max, Mode, Obstacle, Place, Task};
 use crate::session::ClientState;
 use crate::time::Time;
 
@@ -48,23 +49,45 @@ impl Engine {
         op
     }
 
-    /// A lock on a path that was checked to be valid.
-    pub fn add_lock(&mut self, path: &str, base: &'static str) -> LockId {
+    /// A lock on a path that was checked to be valid. That of a multi-lock is a name for messages, and its members are locks of this
+    /// engine, no two with one path.
+    pub fn add_lock(&mut self, path: &str, recipe: Recipe) -> LockId {
         let id = self.next_id();
         let directory: Arc<str> = format!("{}{path}", self.chroot).into();
-        self.by_directory.entry(Arc::clone(&directory)).or_default().push(id);
-        self.locks.insert(id, Lock { path: path.into(), directory, base, data: None, holds: Vec::new() });
+        match &recipe {
+            Recipe::Queue(_) => self.by_directory.entry(Arc::clone(&directory)).or_default().push(id),
+            Recipe::Multi(members) => {
+                for member in members {
+                    if let Some(member) = self.locks.get_mut(member) {
+                        member.multis.push(id);
+                    }
+                }
+            }
+            _ => {}
+        }
+        let (path, holds, multis) = (path.into(), Vec::new(), Vec::new());
+        self.locks.insert(id, Lock { path, directory, recipe, data: None, is_revocable: false, holds, multis });
         id
     }
 
-    /// Takes a lock away: those that wait on it get CLOSED, and what is held on it is released.
+    /// Takes a lock away: those that wait on it get CLOSED, and what is held on it is released. So do those that wait for a
+    /// multi-lock that it is part of.
     pub fn remove_lock(&mut self, now: Time, lock: LockId) {
-        self.end_waits(now, lock, Status::Closed);
+        for waited_for in self.with_multis(lock) {
+            self.end_waits(now, waited_for, Status::Closed);
+        }
         let Some(removed) = self.locks.remove(&lock) else { return };
         if let Some(siblings) = self.by_directory.get_mut(&removed.directory) {
             siblings.retain(|&id| id != lock);
             if siblings.is_empty() {
                 self.by_directory.remove(&removed.directory);
+            }
+        }
+        if let Recipe::Multi(members) = &removed.recipe {
+            for member in members {
+                if let Some(member) = self.locks.get_mut(member) {
+                    member.multis.retain(|&multi| multi != lock);
+                }
             }
         }
         for hold in removed.holds {
@@ -75,66 +98,163 @@ impl Engine {
     }
 
     /// The data of nodes that later acquires create; `None`: the host's address.
-    pub fn set_data(&mut self, lock: LockId, data: Option<Vec<u8>>) {
-        if let Some(lock) = self.locks.get_mut(&lock) {
-            lock.data = data;
+    pub fn set_data(&mut self, lock: LockId, data: Option<&[u8]>) {
+        for member in self.members(lock) {
+            if let Some(lock) = self.locks.get_mut(&member) {
+                lock.data = data.map(<[u8]>::to_vec);
+            }
         }
+    }
+
+    /// Whether the program wants to hear when somebody asks for the lock to be given up ([`Event::Revoked`](super::Event::Revoked)).
+    pub fn set_revocable(&mut self, now: Time, lock: LockId, is_revocable: bool) {
+        for member in self.members(lock) {
+            if let Some(lock) = self.locks.get_mut(&member) {
+                lock.is_revocable = is_revocable;
+            }
+            for machine in self.contenders_of(member) {
+                if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
+                    contender.set_revocable(&mut Desk { now, machine, session: &mut self.session }, is_revocable);
+                }
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The contenders that hold a lock, or wait for it.
+    fn contenders_of(&self, lock: LockId) -> Vec<u64> {
+        let waits = |op: &OpId| match self.ops.get(op).map(|op| op.kind) {
+            Some(Kind::Acquire { lock: wanted, .. }) => self.members(wanted).contains(&lock),
+            _ => false,
+        };
+        let is_of = |machine: &Machine| match machine {
+            Machine::Contender(_, Role::Holding(held, _)) => *held == lock,
+            Machine::Contender(_, Role::Acquiring(op)) => waits(op),
+            _ => false,
+        };
+        self.machines.iter().filter(|(_, machine)| is_of(machine)).map(|(&id, _)| id).collect()
     }
 
     /// Acquires a lock, or enters it once more.
     pub fn acquire(&mut self, now: Time, lock: LockId, owner: Owner, patience: Patience) -> OpId {
         self.observe(now);
         let one_look = patience == Patience::OneLook;
-        let deadline = match patience {
-            Patience::OneLook => Some(now + LOOK_LIMIT),
-            Patience::Until(at) => Some(at),
-            Patience::Forever => None,
+        let may = self.may_acquire(now, lock, owner);
+        let op = match may {
+            Ok(false) => return self.begin_to_acquire(now, lock, Some(owner), patience, 1).0,
+            Err(_) => self.open(now, Kind::Reenter { lock, owner, one_look }, None),
+            Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline(now)),
         };
-        match self.may_acquire(now, lock, owner) {
-            Err(error) => {
-                let op = self.open(now, Kind::Reenter { lock, owner, one_look }, None);
+        match may {
+            Err(error) => self.answer(op, Err(error)),
+            Ok(_) => self.settle_reentry(now, lock, owner),
+        }
+        op
+    }
+
+    /// Acquires leases of a semaphore; they belong to the owner that is given.
+    pub fn acquire_leases(&mut self, now: Time, lock: LockId, quantity: u32, patience: Patience) -> (OpId, Owner) {
+        self.observe(now);
+        let refused = match self.locks.get(&lock).map(|lock| (&lock.recipe, &lock.path)) {
+            _ if self.session.state() == ClientState::Closed => Some(Status::Closed.into()),
+            None => Some(Status::Closed.into()),
+            Some((Recipe::Semaphore(max), path)) if i64::from(quantity) > i64::from(*max) => {
+                Some(Error::invalid(format!("{path}: {quantity} leases were asked for, and there are only {max}")))
+            }
+            Some((_, path)) if quantity == 0 => {
+                Some(Error::invalid(format!("{path}: 0 leases were asked for; expected 1 or more")))
+            }
+            Some(_) => None,
+        };
+        match refused {
+            None => self.begin_to_acquire(now, lock, None, patience, quantity),
+            Some(error) => {
+                let op = self.open(now, Kind::Ask { machine: 0 }, None);
                 self.answer(op, Err(error));
-                op
-            }
-            Ok(true) => {
-                let op = self.open(now, Kind::Reenter { lock, owner, one_look }, deadline);
-                self.settle_reentry(now, lock, owner);
-                op
-            }
-            Ok(false) => {
-                let machine = self.next_id();
-                let op = self.open(now, Kind::Acquire { lock, owner, machine, one_look }, deadline);
-                self.join(now, op);
-                self.settle(now);
-                op
+                (op, Owner::Leases(op))
             }
         }
     }
 
+    fn begin_to_acquire(
+        &mut self,
+        now: Time,
+        lock: LockId,
+        owner: Option<Owner>,
+        patience: Patience,
+        quantity: u32,
+    ) -> (OpId, Owner) {
+        let owner = owner.unwrap_or(Owner::Leases(self.last_id + 1));
+        let (attempt, one_look) = (Attempt::Outside, patience == Patience::OneLook);
+        let kind = Kind::Acquire { lock, owner, attempt, one_look, quantity };
+        let op = self.open(now, kind, patience.deadline(now));
+        self.join(now, op);
+        self.settle(now);
+        (op, owner)
+    }
+
     /// Releases one entry of `owner`. The last one removes the node: with `wait` the answer comes when the server has
-    /// confirmed it, or when the session timeout has passed without.
+    /// confirmed it, or when the session timeout has passed without. Of a multi-lock, all that `owner` holds are released, the last
+    /// first, whatever becomes of the others; the first failure is reported.
     pub fn release(&mut self, now: Time, lock: LockId, owner: Owner, wait: bool) -> OpId {
         self.observe(now);
         let deadline = now + self.session.timeout();
-        let op = self.open(now, Kind::Release { lock }, Some(deadline));
-        match self.leave(lock, owner) {
-            Err(error) => self.answer(op, Err(error)),
-            Ok(None) => self.answer(op, Ok(Answer::Done)),
-            Ok(Some(machine)) => {
-                self.dismiss(now, machine, wait.then_some(op));
-                self.settle_reentry(now, lock, owner);
-                if !wait {
-                    self.answer(op, Ok(Answer::Done));
+        let op = self.open(now, Kind::Release { lock, left: 0 }, Some(deadline));
+        let members = self.members(lock);
+        let mut leaving = Vec::new();
+        for &member in members.iter().rev() {
+            match self.leave(member, owner) {
+                Ok(machine) => leaving.extend(machine),
+                Err(error) => {
+                    if let Some(op) = self.ops.get_mut(&op) {
+                        op.failure.get_or_insert(error);
+                    }
                 }
             }
+        }
+        if let Some(Op { kind: Kind::Release { left, .. }, .. }) = self.ops.get_mut(&op) {
+            *left = if wait { leaving.len() } else { 0 };
+        }
+        for machine in leaving {
+            self.dismiss(now, machine, wait.then_some(op));
+        }
+        for member in members {
+            self.settle_reentry(now, member, owner);
+        }
+        if matches!(self.ops.get(&op), Some(Op { kind: Kind::Release { left: 0, .. }, .. })) {
+            self.finish_release(op);
         }
         self.settle(now);
         op
     }
 
+    /// One of the nodes that a release is to remove has gone, or something went wrong with it.
+    pub(super) fn one_has_gone(&mut self, op: OpId, failure: Option<Error>) {
+        let Some(Op { kind: Kind::Release { left, .. }, failure: first, .. }) = self.ops.get_mut(&op) else { return };
+        *left = left.saturating_sub(1);
+        let is_last = *left == 0;
+        if let Some(failure) = failure {
+            first.get_or_insert(failure);
+        }
+        if is_last {
+            self.finish_release(op);
+        }
+    }
+
+    fn finish_release(&mut self, op: OpId) {
+        let failure = self.ops.get_mut(&op).and_then(|op| op.failure.take());
+        self.answer(op, failure.map_or(Ok(Answer::Done), Err));
+    }
+
     /// Wakes all that wait on this lock now.
     pub fn cancel(&mut self, now: Time, lock: LockId) {
         self.end_waits(now, lock, Status::Canceled);
+        self.settle(now);
+    }
+
+    /// Those that wait on this lock get CLOSED; what is held stays held.
+    pub fn close_entrance(&mut self, now: Time, lock: LockId) {
+        self.end_waits(now, lock, Status::Closed);
         self.settle(now);
     }
 
@@ -147,22 +267,47 @@ impl Engine {
         }
     }
 
-    /// Asks who holds and who waits.
-    pub fn participants(&mut self, now: Time, lock: LockId) -> OpId {
-        let machine = self.next_id();
-        let op = self.open(now, Kind::Census { machine }, Some(now + self.session.timeout()));
-        let open = self.session.state() != ClientState::Closed;
-        let Some(asked) = self.locks.get(&lock).filter(|_| open) else {
+    /// Asks who holds and who waits. Of a read/write lock those of the lock's own kind; or `both`.
+    pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
+        let places: Vec<Place> = self.members(lock).iter().filter_map(|&member| self.place(member, both)).collect();
+        let (chroot_len, is_known) = (self.chroot.len(), !places.is_empty());
+        let ask = |op| Machine::Census(Census::new(places, chroot_len), op);
+        self.ask(now, is_known, ask)
+    }
+
+    /// Reads a count, sets it, makes its node, or asks for a node back. The paths in the task are without the chroot.
+    pub fn errand(&mut self, now: Time, task: Task) -> OpId {
+        let task = task.below(&self.chroot);
+        self.ask(now, true, |op| Machine::Errand(Errand::new(task), op))
+    }
+
+    fn ask(&mut self, now: Time, is_known: bool, machine: impl FnOnce(OpId) -> Machine) -> OpId {
+        let id = self.next_id();
+        let op = self.open(now, Kind::Ask { machine: id }, Some(now + self.session.timeout()));
+        if !is_known || self.session.state() == ClientState::Closed {
             self.answer(op, Err(Status::Closed.into()));
             return op;
-        };
-        let census = Census::new(Arc::clone(&asked.directory), self.chroot.len(), asked.base);
-        self.machines.insert(machine, Machine::Census(census, op));
+        }
+        self.machines.insert(id, machine(op));
         if self.session.is_connected() {
-            self.feed(now, machine, Input::Connected);
+            self.feed(now, id, Input::Connected);
         }
         self.settle(now);
         op
+    }
+
+    fn place(&self, lock: LockId, both: bool) -> Option<Place> {
+        let Lock { directory, recipe, .. } = self.locks.get(&lock)?;
+        let directory = Arc::clone(directory);
+        Some(match recipe {
+            Recipe::Queue(mode) => Place::Queue { directory, mode: *mode, with_kazoo: self.with_kazoo, both },
+            Recipe::SemaphoreMutex => Place::Semaphore { directory, max: Max::Fixed(1) },
+            Recipe::Semaphore(max) => Place::Semaphore { directory, max: Max::Fixed(*max) },
+            Recipe::CountedSemaphore { count_path, .. } => {
+                Place::Semaphore { directory, max: Max::Count(format!("{}{count_path}", self.chroot)) }
+            }
+            Recipe::Multi(_) => return None,
+        })
     }
 
     /// The deadline of a call has come, by its caller's clock. Nothing happens if it was answered, or is not due.
@@ -183,11 +328,26 @@ impl Engine {
     // Acquiring.
 
     /// Whether `owner` may wait for the lock (false), is in already (true), or must not.
-    pub(super) fn may_acquire(&self, now: Time, lock: LockId, owner: Owner) -> Result<bool> {
-        if self.session.state() == ClientState::Closed {
+    fn may_acquire(&self, now: Time, lock: LockId, owner: Owner) -> Result<bool> {
+        if self.session.state() == ClientState::Closed || !self.locks.contains_key(&lock) {
             return Err(Status::Closed.into());
         }
+        let mut is_in = true;
+        for member in self.members(lock) {
+            is_in &= self.may_acquire_one(now, member, owner)?;
+        }
+        Ok(is_in)
+    }
+
+    fn may_acquire_one(&self, now: Time, lock: LockId, owner: Owner) -> Result<bool> {
         let Some(wanted) = self.locks.get(&lock) else { return Err(Status::Closed.into()) };
+        let Recipe::Queue(mode) = wanted.recipe else {
+            // Not re-entrant; but a hold that is lost has to be released first.
+            return match self.hold(lock, owner).map(|hold| hold.trust) {
+                Some(Trust::Lost(removal)) => Err(lost(&wanted.path, removal)),
+                _ => Ok(false),
+            };
+        };
         if let Some(hold) = self.hold(lock, owner) {
             return match hold.trust {
                 Trust::Lost(removal) => Err(lost(&wanted.path, removal)),
@@ -195,104 +355,62 @@ impl Engine {
                 _ => Ok(true),
             };
         }
-        let siblings = self.by_directory.get(&wanted.directory).map_or(&[][..], Vec::as_slice);
-        let held_by_sibling = siblings
-            .iter()
-            .filter(|&&id| id != lock)
-            .any(|&id| self.hold(id, owner).is_some_and(|hold| self.hold_state(now, hold) != LockState::Lost));
-        if held_by_sibling {
-            let message = format!(
-                "{}: the caller holds this path by another handle of the same client, and would wait for itself",
-                wanted.path
-            );
-            return Err(Error::new(Status::Deadlock, message));
+        for sibling in self.siblings(lock) {
+            let Some(hold) = self.hold(sibling, owner) else { continue };
+            let held = self.locks.get(&sibling).map(|lock| &lock.recipe);
+            let nests = mode == Mode::Read && matches!(held, Some(Recipe::Queue(Mode::Read | Mode::Write)));
+            if !nests && self.hold_state(now, hold) != LockState::Lost {
+                return Err(self.deadlock(&wanted.path, mode, held));
+            }
         }
         Ok(false)
     }
 
-    /// Puts a fresh contender into the queue for a call.
-    pub(super) fn join(&mut self, now: Time, op: OpId) {
-        let Some(Op { kind: Kind::Acquire { lock, one_look, .. }, .. }) = self.ops.get(&op) else { return };
-        let (lock, one_look) = (*lock, *one_look);
-        let Some(wanted) = self.locks.get(&lock) else { return };
-        if one_look && !self.session.is_connected() {
-            let error = self.connection_error(now, now);
-            return self.give_up(now, op, error);
-        }
-        let data = wanted.data.clone().unwrap_or_else(|| self.session.local_address().as_bytes().to_vec());
-        let (directory, base) = (Arc::clone(&wanted.directory), wanted.base);
-        let contender = Contender::new(directory, base, data, one_look, self.session.entropy());
-        let machine = self.next_id();
-        if let Some(Op { kind: Kind::Acquire { machine: current, .. }, .. }) = self.ops.get_mut(&op) {
-            *current = machine;
-        }
-        self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
-        self.admit(now, machine);
-    }
-
-    /// A call's contender is in: the call holds the lock, and so do all others of the same owner.
-    pub(super) fn grant(&mut self, now: Time, machine: u64, op: OpId) {
-        let Some(Op { kind: Kind::Acquire { lock, owner, .. }, .. }) = self.ops.get(&op) else { return };
-        let (lock, owner) = (*lock, *owner);
-        self.set_role(machine, Role::Holding(lock, owner));
-        let Some(Machine::Contender(contender, _)) = self.machines.get(&machine) else { return };
-        let token = contender.token().unwrap_or_default();
-        let Some(granted) = self.locks.get_mut(&lock) else { return };
-        let (trust, told) = (Trust::Sure, LockState::Free);
-        granted.holds.push(Hold { owner, count: 1, machine, token, trust, told });
-        self.answer(op, Ok(Answer::Done));
-        if self.check_at.is_none() {
-            self.check_at = Some(now + self.session.beat());
-        }
-        self.tell(now, lock);
-        self.enter_with(now, lock, owner);
-    }
-
-    /// Other calls of an owner that has just got the lock enter it, and need no place in the queue any more.
-    pub(super) fn enter_with(&mut self, now: Time, lock: LockId, owner: Owner) {
-        for op in self.calls_of(lock, owner) {
-            let Some(Op { kind: Kind::Acquire { machine, .. }, .. }) = self.ops.get(&op) else { continue };
-            let machine = *machine;
-            if let Some(hold) = self.hold_mut(lock, owner) {
-                hold.count = hold.count.saturating_add(1);
+    fn deadlock(&self, path: &str, wanted: Mode, held: Option<&Recipe>) -> Error {
+        let why = match (wanted, held) {
+            (Mode::Write, Some(Recipe::Queue(Mode::Read))) => {
+                "the caller holds the read lock, and as a writer would wait for itself; release the read lock first"
             }
-            self.answer(op, Ok(Answer::Done));
-            self.dismiss(now, machine, None);
-        }
+            _ => "the caller holds this path by another handle of the same client, and would wait for itself",
+        };
+        Error::new(Status::Deadlock, format!("{path}: {why}"))
     }
 
     /// Looks after the calls of an owner that want to enter his hold once more, as far as it is known how the hold stands.
     pub(super) fn settle_reentry(&mut self, now: Time, lock: LockId, owner: Owner) {
-        for op in self.calls_of(lock, owner) {
-            let Some(Op { kind: Kind::Reenter { one_look, .. }, .. }) = self.ops.get(&op) else { continue };
-            let one_look = *one_look;
-            let Some(hold) = self.hold(lock, owner) else {
-                // It was released meanwhile: back to the end of the queue.
-                self.requeue(now, op, Kind::Acquire { lock, owner, machine: 0, one_look });
-                continue;
-            };
-            match (self.hold_state(now, hold), hold.trust) {
-                (_, Trust::Lost(removal)) => {
-                    let path = self.locks.get(&lock).map_or("", |lock| &lock.path);
-                    let error = lost(path, removal);
-                    self.answer(op, Err(error));
-                }
-                (LockState::Held | LockState::Suspended, _) => {
-                    if let Some(hold) = self.hold_mut(lock, owner) {
-                        hold.count = hold.count.saturating_add(1);
+        for lock in self.with_multis(lock) {
+            let members = self.members(lock);
+            for op in self.calls_of(lock, owner) {
+                let Some(Op { kind: Kind::Reenter { .. }, .. }) = self.ops.get(&op) else { continue };
+                match self.may_enter(now, &members, owner) {
+                    Entry::Open => {
+                        self.enter(&members, owner);
+                        self.answer(op, Ok(Answer::Done));
                     }
-                    self.answer(op, Ok(Answer::Done));
+                    // It was released meanwhile: back to the end of the queue.
+                    Entry::Free => self.queue_up(now, op),
+                    Entry::InDoubt => {}
+                    Entry::Lost(error) => self.answer(op, Err(error)),
                 }
-                _ => {}
             }
         }
     }
 
-    fn requeue(&mut self, now: Time, op: OpId, kind: Kind) {
-        if let Some(waiting) = self.ops.get_mut(&op) {
-            waiting.kind = kind;
+    fn queue_up(&mut self, now: Time, op: OpId) {
+        let Some(waiting) = self.ops.get_mut(&op) else { return };
+        if let Kind::Reenter { lock, owner, one_look } = waiting.kind {
+            waiting.kind = Kind::Acquire { lock, owner, attempt: Attempt::Outside, one_look, quantity: 1 };
+            self.join(now, op);
         }
-        self.join(now, op);
+    }
+
+    /// The counterpart: all that the call wanted is held by now.
+    pub(super) fn reenter(&mut self, now: Time, op: OpId) {
+        let Some(waiting) = self.ops.get_mut(&op) else { return };
+        if let Kind::Acquire { lock, owner, one_look, .. } = waiting.kind {
+            waiting.kind = Kind::Reenter { lock, owner, one_look };
+            self.settle_reentry(now, lock, owner);
+        }
     }
 
     // Leaving.
@@ -302,8 +420,9 @@ impl Engine {
         if self.session.state() == ClientState::Closed {
             return Err(Status::Closed.into());
         }
+        let at = self.hold_to_release(lock, owner);
         let Some(held) = self.locks.get_mut(&lock) else { return Err(Status::Closed.into()) };
-        let Some(at) = held.holds.iter().position(|hold| hold.owner == owner) else {
+        let Some(at) = at else {
             let message = format!("{}: the caller does not hold this lock", held.path);
             return Err(Error::new(Status::NotOwner, message));
         };
@@ -323,16 +442,34 @@ impl Engine {
         }
     }
 
+    /// Which of a lock's holds `owner` would release.
+    fn hold_to_release(&self, lock: LockId, owner: Owner) -> Option<usize> {
+        let Lock { holds, recipe, .. } = self.locks.get(&lock)?;
+        let own = holds.iter().position(|hold| hold.owner == owner);
+        match recipe {
+            // Anybody's will do; one that is lost only if there is no other.
+            Recipe::SemaphoreMutex => {
+                let live = holds.iter().position(|hold| !matches!(hold.trust, Trust::Lost(_)));
+                live.or(own).or_else(|| (!holds.is_empty()).then_some(0))
+            }
+            _ => own,
+        }
+    }
+
     /// Sends a contender away; `waiter` is answered when it is gone.
     pub(super) fn dismiss(&mut self, now: Time, machine: u64, waiter: Option<OpId>) {
         self.set_role(machine, Role::Leaving(waiter));
         self.feed(now, machine, Input::Leave);
     }
 
-    pub(super) fn end_waits(&mut self, now: Time, lock: LockId, status: Status) {
-        let everybody = (lock, Owner::Thread(0))..=(lock, Owner::Custom(u64::MAX));
-        let waiting: Vec<OpId> = self.entering.range(everybody).flat_map(|(_, calls)| calls.clone()).collect();
-        for op in waiting {
+    /// The calls that wait to get into a lock.
+    pub(super) fn calls_for(&self, lock: LockId) -> Vec<OpId> {
+        let everybody = (lock, Owner::Thread(0))..=(lock, Owner::Leases(u64::MAX));
+        self.entering.range(everybody).flat_map(|(_, calls)| calls.clone()).collect()
+    }
+
+    fn end_waits(&mut self, now: Time, lock: LockId, status: Status) {
+        for op in self.calls_for(lock) {
             let error = self.ended(op, status);
             self.give_up(now, op, error);
         }
@@ -345,8 +482,8 @@ impl Engine {
         self.answer(op, Err(error));
         match kind {
             Kind::Acquire { .. } if Mutant::LeaveNode.lives() => {}
-            Kind::Acquire { machine, .. } => self.dismiss(now, machine, None),
-            Kind::Census { machine } => {
+            Kind::Acquire { attempt, .. } => self.drop_attempt(now, attempt),
+            Kind::Ask { machine } => {
                 self.machines.remove(&machine);
             }
             Kind::Connect | Kind::Reenter { .. } | Kind::Release { .. } | Kind::Close => {}
@@ -364,16 +501,25 @@ impl Engine {
     /// What it means that a call's deadline has passed.
     pub(super) fn overdue(&self, now: Time, op: &Op) -> Error {
         let waited = milliseconds(now - op.started);
-        let Kind::Acquire { lock, machine, .. } = op.kind else { return self.connection_error(now, op.started) };
+        let Kind::Acquire { lock, attempt, .. } = op.kind else { return self.connection_error(now, op.started) };
         let path = self.locks.get(&lock).map_or("", |lock| &lock.path);
-        let ahead = match self.machines.get(&machine) {
-            Some(Machine::Contender(contender, _)) => contender.ahead(),
+        let contender = match attempt {
+            Attempt::Queue(machine) | Attempt::Leases { leases: machine, .. } => self.machines.get(&machine),
+            Attempt::Outside | Attempt::Look(_) => None,
+        };
+        let obstacle = match contender {
+            Some(Machine::Contender(contender, _)) => contender.obstacle(),
             _ => None,
         };
-        match ahead {
-            Some((node, count)) if self.session.is_connected() => {
+        match obstacle {
+            Some(Obstacle::Ahead(node, count)) if self.session.is_connected() => {
                 let node = node.get(self.chroot.len()..).unwrap_or_default();
                 let message = format!("{path}: not acquired within {waited} ms; {count} ahead, the nearest is {node}");
+                Error::new(Status::Timeout, message)
+            }
+            Some(Obstacle::Crowd(count, max)) if self.session.is_connected() => {
+                let message =
+                    format!("{path}: not acquired within {waited} ms; with these, {count} of {max} leases would be out");
                 Error::new(Status::Timeout, message)
             }
             _ if self.session.is_connected() && self.session.silence(now) < SILENCE => {
@@ -387,6 +533,16 @@ impl Engine {
         let waited = milliseconds(now - started);
         let message = format!("no answer from {} within {waited} ms; {}", self.servers, self.session.story());
         Error::new(Status::Connection, message)
+    }
+}
+
+impl Patience {
+    fn deadline(self, now: Time) -> Option<Time> {
+        match self {
+            Self::OneLook => Some(now + LOOK_LIMIT),
+            Self::Until(at) => Some(at),
+            Self::Forever => None,
+        }
     }
 }
 

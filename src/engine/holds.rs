@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Engine, Event, HoldView, LockId, LockState, Machine, Owner, Role};
+use super::{Engine, Event, HoldView, Kind, LockId, LockState, Machine, Owner, Role};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Contender, Input, Removal};
@@ -40,17 +40,35 @@ impl Hold {
 }
 
 impl Engine {
-    /// The hold of `owner`.
+    /// The hold of `owner`; of a multi-lock, all of its locks, and as surely as the least sure of them.
     pub fn hold_of(&self, now: Time, lock: LockId, owner: Owner) -> Option<HoldView> {
-        let hold = self.hold(lock, owner)?;
-        Some(self.view(now, hold))
+        self.least(lock, |member| Some(self.view(now, self.hold(member, owner)?)))
     }
 
     /// The hold of whoever in this process holds it; one that is lost only if there is no other.
     pub fn hold_of_any(&self, now: Time, lock: LockId) -> Option<HoldView> {
-        let holds = &self.locks.get(&lock)?.holds;
-        let live = holds.iter().find(|hold| !matches!(hold.trust, Trust::Lost(_)));
-        live.or_else(|| holds.first()).map(|hold| self.view(now, hold))
+        self.least(lock, |member| {
+            let holds = &self.locks.get(&member)?.holds;
+            let live = holds.iter().find(|hold| !matches!(hold.trust, Trust::Lost(_)));
+            live.or_else(|| holds.first()).map(|hold| self.view(now, hold))
+        })
+    }
+
+    /// The paths of the nodes of `owner`'s hold, without the chroot.
+    pub fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
+        let holds = self.members(lock).into_iter().filter_map(|member| self.hold(member, owner));
+        let contenders = holds.filter_map(|hold| match self.machines.get(&hold.machine) {
+            Some(Machine::Contender(contender, _)) => Some(contender),
+            _ => None,
+        });
+        let path = |path: &str| path.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        contenders.flat_map(Contender::node_paths).map(path).collect()
+    }
+
+    fn least(&self, lock: LockId, view: impl Fn(LockId) -> Option<HoldView>) -> Option<HoldView> {
+        let mut all = self.members(lock).into_iter().map(view);
+        let first = all.next()??;
+        all.try_fold(first, |least, view| Some(least.and(view?)))
     }
 
     pub(super) fn view(&self, now: Time, hold: &Hold) -> HoldView {
@@ -133,6 +151,24 @@ impl Engine {
     }
 
     // Events.
+
+    /// Somebody wants a node back.
+    pub(super) fn tell_revoked(&mut self, role: Role, node: &str) {
+        let lock = match role {
+            Role::Holding(lock, _) => Some(lock),
+            Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
+                Some(Kind::Acquire { lock, .. }) => {
+                    let is_of = |lock: &LockId| self.locks.get(lock).is_some_and(|lock| node.starts_with(&*lock.directory));
+                    self.members(lock).into_iter().find(is_of)
+                }
+                _ => None,
+            },
+            Role::Inside(_) | Role::Leaving(_) | Role::Stranded => None,
+        };
+        let Some((lock, path)) = lock.and_then(|id| Some((id, Arc::clone(&self.locks.get(&id)?.path)))) else { return };
+        let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        self.events.push_back(Event::Revoked { lock, path, node_path });
+    }
 
     pub(super) fn tell_all(&mut self, now: Time) {
         for lock in self.held_locks() {

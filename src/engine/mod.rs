@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod calls;
 mod holds;
 
@@ -16,10 +17,11 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Contender, Desk, Input, Output, Participant, Tag};
+use crate::recipe::{Census, Contender, Count, Desk, Errand, Input, Mode, Output, Participant, Tag};
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
 
+use attempt::Attempt;
 pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use holds::{Hold, Trust};
 
@@ -38,6 +40,28 @@ pub enum Owner {
     Thread(u64),
     /// Whatever the program calls an owner: a task, a request.
     Custom(u64),
+    /// Leases of a semaphore, which own themselves; the number of the call that got them.
+    Leases(u64),
+}
+
+/// What a lock is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recipe {
+    /// One of Curator's queues: `InterProcessMutex`, and the halves of `InterProcessReadWriteLock`. Re-entrant by owner.
+    Queue(Mode),
+    /// Curator's `InterProcessSemaphoreMutex`: not re-entrant, and anybody may release it.
+    SemaphoreMutex,
+    /// Curator's `InterProcessSemaphoreV2`, with so many leases.
+    Semaphore(i32),
+    /// The same, with as many leases as a count says (Curator's `SharedCount`).
+    CountedSemaphore {
+        /// The count's path.
+        count_path: Box<str>,
+        /// What it begins with, where there is no node.
+        initial: i32,
+    },
+    /// Several locks as one: queues, joined in one transaction; or one lock that is none.
+    Multi(Box<[LockId]>),
 }
 
 /// How long an acquire may wait.
@@ -74,6 +98,8 @@ pub enum Answer {
     Done,
     /// Who stands in the queue.
     Participants(Vec<Participant>),
+    /// The value of a count.
+    Count(i32),
 }
 
 /// Something the program may want to hear of.
@@ -99,6 +125,15 @@ pub enum Event {
         /// Before.
         previous: LockState,
     },
+    /// Somebody asks for a lock, or for a place in its queue, to be given up.
+    Revoked {
+        /// The lock.
+        lock: LockId,
+        /// Its path, as the program gave it.
+        path: Arc<str>,
+        /// The path of the node that is to go, without the client's chroot.
+        node_path: String,
+    },
 }
 
 /// What is known of a hold at one moment.
@@ -110,6 +145,17 @@ pub struct HoldView {
     pub token: i64,
     /// How long it is safe without hearing from a server; zero if it is not.
     pub remaining: Duration,
+}
+
+impl HoldView {
+    /// Two holds as one: as surely as the less sure of them.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            state: if other.state as i32 > self.state as i32 { other.state } else { self.state },
+            token: self.token.min(other.token),
+            remaining: self.remaining.min(other.remaining),
+        }
+    }
 }
 
 /// A client; see the module's description.
@@ -131,6 +177,10 @@ pub struct Engine {
     leaving: usize,
     /// Contenders that may not join before others are out.
     held_back: VecDeque<u64>,
+    /// Semaphores whose count is being watched, by the machine that does.
+    counts: BTreeMap<LockId, Counted>,
+    /// kazoo's locks queue along.
+    with_kazoo: bool,
     /// When holds whose node is not watched yet are looked after.
     check_at: Option<Time>,
     /// The lease was seen to be over, and the holds were told.
@@ -144,15 +194,28 @@ pub struct Engine {
 struct Lock {
     path: Arc<str>,
     directory: Arc<str>,
-    base: &'static str,
+    recipe: Recipe,
     data: Option<Vec<u8>>,
+    is_revocable: bool,
     holds: Vec<Hold>,
+    /// The multi-locks that it is part of.
+    multis: Vec<LockId>,
+}
+
+/// A count that is watched while somebody waits for leases.
+struct Counted {
+    machine: u64,
+    value: Option<i32>,
 }
 
 struct Op {
     kind: Kind,
     started: Time,
     deadline: Option<Time>,
+    /// Of an acquire: the locks it has joined, in the order of its contender's places.
+    joined: Vec<LockId>,
+    /// Of a release: what went wrong with one of several nodes.
+    failure: Option<Error>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -162,8 +225,9 @@ enum Kind {
     Acquire {
         lock: LockId,
         owner: Owner,
-        machine: u64,
+        attempt: Attempt,
         one_look: bool,
+        quantity: u32,
     },
     /// Waits until a hold whose lease is over is safe again, or lost.
     Reenter {
@@ -171,10 +235,13 @@ enum Kind {
         owner: Owner,
         one_look: bool,
     },
+    /// So many nodes are still to go.
     Release {
         lock: LockId,
+        left: usize,
     },
-    Census {
+    /// A question or an errand.
+    Ask {
         machine: u64,
     },
     Close,
@@ -183,11 +250,15 @@ enum Kind {
 enum Machine {
     Contender(Contender, Role),
     Census(Census, OpId),
+    Errand(Errand, OpId),
+    Count(Count, LockId),
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Role {
     Acquiring(OpId),
+    /// Has the inner mutex of a semaphore, while leases are waited for.
+    Inside(OpId),
     Holding(LockId, Owner),
     /// On its way out; somebody may wait for it.
     Leaving(Option<OpId>),
@@ -213,6 +284,8 @@ impl Engine {
             holding: 0,
             leaving: 0,
             held_back: VecDeque::new(),
+            counts: BTreeMap::new(),
+            with_kazoo: false,
             check_at: None,
             lapsed: false,
             state: ClientState::Connecting,
@@ -220,6 +293,12 @@ impl Engine {
             answers: VecDeque::new(),
             events: VecDeque::new(),
         }
+    }
+
+    /// Queues with kazoo's locks, where they stand in the same directory, from now on. They have to be told likewise
+    /// (`extra_lock_patterns`), or they pass by ours.
+    pub fn wait_for_kazoo(&mut self) {
+        self.with_kazoo = true;
     }
 
     // What the shell feeds.
@@ -338,6 +417,7 @@ impl Engine {
             }
         }
         self.recover(now);
+        self.stop_idle_counts(now);
         self.session.set_guard(match self.machines.is_empty() {
             true => Guard::None,
             false if self.holding > 0 => Guard::Holding,
@@ -416,11 +496,27 @@ impl Engine {
                     self.answer(op, result.map(Answer::Participants));
                 }
             }
+            Some(Machine::Errand(errand, op)) => {
+                let op = *op;
+                if let Some(result) = errand.handle(&mut desk, input) {
+                    self.machines.remove(&machine);
+                    self.errand_done(now, op, result);
+                }
+            }
+            Some(Machine::Count(count, lock)) => {
+                let lock = *lock;
+                if let Some(result) = count.handle(&mut desk, input) {
+                    self.count_read(now, lock, result);
+                }
+            }
             Some(Machine::Contender(contender, role)) => {
                 let role = *role;
                 let output = contender.handle(&mut desk, input);
                 let gone = contender.is_gone();
                 let retry = contender.take_retry();
+                if let Some(node) = contender.take_revoked() {
+                    self.tell_revoked(role, &node);
+                }
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);
                 }
@@ -458,7 +554,8 @@ impl Engine {
     }
 
     fn admit_held_back(&mut self, now: Time) {
-        while self.leaving < MAX_LEAVING
+        while self.session.is_connected()
+            && self.leaving < MAX_LEAVING
             && !Mutant::HoldBackForever.lives()
             && let Some(next) = self.held_back.pop_front()
         {
@@ -472,19 +569,24 @@ impl Engine {
     /// Draws the consequences of what a contender says.
     fn obey(&mut self, now: Time, machine: u64, role: Role, output: Output) {
         match (role, output) {
-            (Role::Acquiring(op), Output::In) => self.grant(now, machine, op),
+            (Role::Acquiring(op), Output::In) => self.arrived(now, machine, op),
             (Role::Acquiring(op), Output::Busy) => {
                 self.retire(machine);
                 let path = self.path_of(op);
-                self.answer(op, Err(Error::new(Status::Timeout, format!("{path}: somebody holds it or is ahead"))));
+                let error = Error::new(Status::Timeout, format!("{path}: somebody holds it or is ahead"));
+                self.give_up(now, op, error);
             }
             (Role::Acquiring(op), Output::Failed(error)) => {
                 self.retire(machine);
-                self.answer(op, Err(error));
+                self.give_up(now, op, error);
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.retire(machine);
-                self.join(now, op);
+                self.rejoin(now, op);
+            }
+            (Role::Inside(op), Output::Removed(_)) => {
+                self.retire(machine);
+                self.lose_inside(now, op);
             }
             (Role::Holding(lock, owner), Output::Removed(removal)) => {
                 self.retire(machine);
@@ -497,15 +599,15 @@ impl Engine {
                 self.tell(now, lock);
                 self.settle_reentry(now, lock, owner);
             }
-            (Role::Leaving(Some(op)), Output::Gone) => self.answer(op, Ok(Answer::Done)),
+            (Role::Leaving(Some(op)), Output::Gone) => self.one_has_gone(op, None),
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
                 let path = self.path_of(op);
                 let message = format!("{path}: its node had been deleted by somebody else before the release");
-                self.answer(op, Err(Error::new(Status::Lost, message)));
+                self.one_has_gone(op, Some(Error::new(Status::Lost, message)));
             }
             (Role::Leaving(Some(op)), Output::Refused(error)) => {
                 self.retire(machine);
-                self.answer(op, Err(error));
+                self.one_has_gone(op, Some(error));
             }
             _ => {}
         }
@@ -533,7 +635,7 @@ impl Engine {
 
     fn open(&mut self, now: Time, kind: Kind, deadline: Option<Time>) -> OpId {
         let id = self.next_id();
-        self.ops.insert(id, Op { kind, started: now, deadline });
+        self.ops.insert(id, Op { kind, started: now, deadline, joined: Vec::new(), failure: None });
         if let Some(place) = kind.entrance() {
             self.entering.entry(place).or_default().push(id);
         }
@@ -578,7 +680,7 @@ impl Engine {
     fn path_of(&self, op: OpId) -> Arc<str> {
         match self.ops.get(&op) {
             Some(Op {
-                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock }, ..
+                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock, .. }, ..
             }) => self.locks.get(lock).map(|lock| Arc::clone(&lock.path)),
             _ => None,
         }
@@ -609,7 +711,7 @@ impl Kind {
     const fn entrance(self) -> Option<(LockId, Owner)> {
         match self {
             Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } => Some((lock, owner)),
-            Self::Connect | Self::Release { .. } | Self::Census { .. } | Self::Close => None,
+            Self::Connect | Self::Release { .. } | Self::Ask { .. } | Self::Close => None,
         }
     }
 }

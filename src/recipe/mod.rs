@@ -1,16 +1,22 @@
 //! The lock recipes: pure state machines on top of a session.
 //!
-//! A *queue* is a directory of ephemeral sequential nodes. To join is to create a node, to leave is to delete it, and a
-//! policy says from the sorted list whether we are in, and if not, which single node to watch.
+//! A *queue* is a directory of ephemeral sequential nodes. To join is to create a node, to leave is to delete it, and its mode says
+//! from the sorted list whether it is in, and if not, which single node to watch.
 
 #![forbid(unsafe_code)]
 
 mod census;
+mod contender;
+mod count;
+mod errand;
 pub mod name;
-mod queue;
+mod rank;
 
-pub use census::{Census, Participant};
-pub use queue::{Contender, Input, Output, Removal};
+pub use census::{Census, Max, Participant, Place};
+pub use contender::{Contender, Input, Obstacle, Output, Removal, Wish};
+pub use count::Count;
+pub use errand::{Done, Errand, Task};
+pub use name::Mode;
 
 use crate::proto::Request;
 use crate::session::{Session, Subscriber};
@@ -25,23 +31,34 @@ pub struct Tag {
     pub step: Step,
 }
 
-/// The steps that the recipes' requests belong to.
+/// The steps that the recipes' requests belong to. Numbers say which of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// One of the directory's ancestors, or the directory itself, is created.
+    /// One of the directories' ancestors, or a directory itself, is created.
     CreateParent,
-    /// The node is created.
+    /// The nodes are created.
     Create,
-    /// The directory is listed.
-    List,
-    /// The own node is read and watched.
-    WatchOwn,
+    /// A directory is listed.
+    List(usize),
+    /// An own node is read and watched.
+    WatchOwn(Spot),
     /// The node ahead is read and watched.
-    WatchAhead,
-    /// The node is deleted.
-    Delete,
-    /// A participant's node is read: its index in the census.
+    WatchAhead(usize),
+    /// A node is deleted.
+    Delete(Spot),
+    /// A participant's node is read.
     Read(usize),
+    /// A count is read, or something else that is one request.
+    Errand,
+}
+
+/// One of a contender's nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    /// The directory's number.
+    pub stand: usize,
+    /// The node's number there.
+    pub node: usize,
 }
 
 /// What a state machine works with while it handles one input: the session, in its own name.
@@ -65,5 +82,13 @@ impl Desk<'_> {
 
     fn unwatch(&mut self, path: &str) {
         self.session.unwatch(self.now, path, self.machine);
+    }
+
+    fn watch_children(&mut self, step: Step, path: &str) {
+        self.session.watch_children(self.now, path, self.machine, Tag { machine: self.machine, step });
+    }
+
+    fn unwatch_children(&mut self, path: &str) {
+        self.session.unwatch_children(self.now, path, self.machine);
     }
 }

@@ -18,10 +18,9 @@ use crate::error::{Error, Result, Status};
 
 static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
 
-/// One client's way to its handler.
+/// One client's way to its handlers.
 pub(super) struct Outlet {
     id: u64,
-    handler: Handler,
     is_open: bool,
 }
 
@@ -51,7 +50,7 @@ struct Job {
 
 impl Outlet {
     /// A place on the dispatcher thread, which is started if there is none.
-    pub(super) fn open(handler: Handler) -> Result<Self> {
+    pub(super) fn open() -> Result<Self> {
         let dispatcher = DISPATCHER.get();
         let mut state = lock(&dispatcher.state);
         if !state.is_running {
@@ -64,13 +63,13 @@ impl Outlet {
         }
         state.outlets += 1;
         state.last_id += 1;
-        Ok(Self { id: state.last_id, handler, is_open: true })
+        Ok(Self { id: state.last_id, is_open: true })
     }
 
-    /// Leaves an event for the thread.
-    pub(super) fn send(&self, event: Event) {
+    /// Leaves an event for the thread, and who is to be called with it.
+    pub(super) fn send(&self, handler: Handler, event: Event) {
         let dispatcher = DISPATCHER.get();
-        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, handler: self.handler.clone(), event });
+        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, handler, event });
         dispatcher.changed.notify_all();
     }
 

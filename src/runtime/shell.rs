@@ -17,7 +17,7 @@ use super::fork::Epoch;
 use super::io::{Io, lock};
 use super::{clock, resolve};
 use crate::config::Handler;
-use crate::engine::{Answer, Engine, Event, OpId};
+use crate::engine::{Answer, Engine, Event, LockId, OpId};
 use crate::error::Result;
 use crate::session::{Command, Server};
 use crate::time::Time;
@@ -44,6 +44,10 @@ struct State {
     /// The I/O thread, as long as the client has a place there.
     io: Option<Arc<Io>>,
     outlet: Option<Outlet>,
+    /// Who wants to hear of every change.
+    handler: Option<Handler>,
+    /// Who wants to hear that a lock is asked back.
+    revocation: HashMap<LockId, Handler>,
 }
 
 enum Link {
@@ -56,7 +60,7 @@ enum Link {
 impl Shell {
     /// Gives an engine a place on the I/O thread, and its handler one on the dispatcher thread.
     pub(crate) fn start(engine: Engine, handler: Option<Handler>) -> Result<Arc<Self>> {
-        let outlet = handler.map(Outlet::open).transpose()?;
+        let outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
         Io::join(|io, token| {
             let state = State {
                 engine,
@@ -68,6 +72,8 @@ impl Shell {
                 planned: None,
                 io: Some(io),
                 outlet,
+                handler,
+                revocation: HashMap::new(),
             };
             let state = Mutex::new(state);
             Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state })
@@ -77,9 +83,11 @@ impl Shell {
     /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
     /// `patience` or not at all.
     pub(crate) fn stop(&self, patience: Time) {
-        let (io, outlet) = {
+        // What the program gave us is dropped after its last use, and not under the lock.
+        let (io, outlet, _handler, _revocation) = {
             let mut state = lock(&self.state);
-            (state.io.take(), state.outlet.take())
+            let revocation = std::mem::take(&mut state.revocation);
+            (state.io.take(), state.outlet.take(), state.handler.take(), revocation)
         };
         if let Some(io) = io {
             io.leave(self.token);
@@ -106,6 +114,36 @@ impl Shell {
     pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
         self.check()?;
         self.with(|engine, now| order(engine, now));
+        Ok(())
+    }
+
+    /// Has `handler` called when a lock is asked back, in the place of the one before, if any.
+    pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Handler>) -> Result<()> {
+        self.check()?;
+        let mut outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
+        let is_revocable = handler.is_some();
+        let mut before = None;
+        {
+            let mut state = lock(&self.state);
+            if state.io.is_some() {
+                before = match handler {
+                    Some(handler) => state.revocation.insert(id, handler),
+                    None => state.revocation.remove(&id),
+                };
+                if state.outlet.is_none() {
+                    state.outlet = outlet.take();
+                }
+            }
+        }
+        drop((outlet, before));
+        self.tell(|engine, now| engine.set_revocable(now, id, is_revocable))
+    }
+
+    /// Nobody is to hear any more that a lock is asked back.
+    pub(crate) fn forget(&self, id: LockId) -> Result<()> {
+        self.check()?;
+        let handler = lock(&self.state).revocation.remove(&id);
+        drop(handler);
         Ok(())
     }
 
@@ -201,8 +239,12 @@ impl Shell {
             }
         }
         while let Some(event) = state.engine.poll_event() {
-            if let Some(outlet) = &state.outlet {
-                outlet.send(event.clone());
+            let handler = match &event {
+                Event::Revoked { lock, .. } => state.revocation.get(lock),
+                _ => state.handler.as_ref(),
+            };
+            if let (Some(outlet), Some(handler)) = (&state.outlet, handler) {
+                outlet.send(handler.clone(), event.clone());
             }
             woken.events.push(event);
         }
@@ -380,6 +422,7 @@ fn report(event: &Event) {
     match event {
         Event::Client { state, previous } => tracing::info!(?state, ?previous, "client"),
         Event::Lock { path, token, state, previous, .. } => tracing::debug!(%path, token, ?state, ?previous, "lock"),
+        Event::Revoked { path, node_path, .. } => tracing::debug!(%path, %node_path, "asked back"),
     }
 }
 

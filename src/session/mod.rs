@@ -112,7 +112,7 @@ pub enum Event<T> {
         /// The response, or why there is none.
         result: Result<Response, Failure>,
     },
-    /// A data watch fired, and is gone.
+    /// A watch fired, and is gone.
     Fired {
         /// Who asked for it.
         subscriber: Subscriber,
@@ -163,6 +163,7 @@ pub struct Session<T> {
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
     watches: Watches,
+    child_watches: Watches,
     frames: Frames,
     output: Vec<u8>,
     commands: VecDeque<Command>,
@@ -203,7 +204,7 @@ struct InFlight<T> {
 
 enum Purpose<T> {
     Answer(T),
-    Watch(T, String),
+    Watch(T, String, WatcherType),
     /// Ours alone: a heartbeat, a watch removed.
     Housekeeping,
     /// Watches set again. Without them nobody would be woken, so a refusal loses the connection.
@@ -236,6 +237,7 @@ impl<T> Session<T> {
             ping_sent: None,
             in_flight: VecDeque::new(),
             watches: Watches::default(),
+            child_watches: Watches::default(),
             output: Vec::new(),
             commands: VecDeque::new(),
             events: VecDeque::new(),
@@ -313,7 +315,7 @@ impl<T> Session<T> {
 
     /// How many watches the server is believed to keep for this session.
     pub fn watch_count(&self) -> usize {
-        self.watches.count()
+        self.watches.count() + self.child_watches.count()
     }
 
     /// Chance.
@@ -358,18 +360,37 @@ impl<T> Session<T> {
     pub fn watch(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
         self.watches.ask(path, subscriber);
         let request = Request::GetData { path: path.to_owned(), watch: true };
-        self.send(now, &request, Purpose::Watch(tag, path.to_owned()));
+        self.send(now, &request, Purpose::Watch(tag, path.to_owned(), WatcherType::Data));
+    }
+
+    /// Lists a directory and watches it for children that come or go; the answer is that of `getChildren2`. Where it succeeds, one
+    /// [`Event::Fired`] will follow.
+    pub fn watch_children(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
+        self.child_watches.ask(path, subscriber);
+        let request = Request::GetChildren2 { path: path.to_owned(), watch: true };
+        self.send(now, &request, Purpose::Watch(tag, path.to_owned(), WatcherType::Children));
     }
 
     /// `subscriber` does not want to hear of `path` any more.
     pub fn unwatch(&mut self, now: Time, path: &str, subscriber: Subscriber) {
         let then = self.watches.unsubscribe(path, subscriber);
-        self.settle(now, path, then);
+        self.settle(now, path, WatcherType::Data, then);
+    }
+
+    /// The same of its children.
+    pub fn unwatch_children(&mut self, now: Time, path: &str, subscriber: Subscriber) {
+        let then = self.child_watches.unsubscribe(path, subscriber);
+        self.settle(now, path, WatcherType::Children, then);
     }
 
     /// The same, for a node that this session is about to delete.
     pub fn unwatch_doomed(&mut self, path: &str, subscriber: Subscriber) {
         self.watches.unsubscribe_doomed(path, subscriber);
+    }
+
+    /// From now on `to` hears of `path` in the place of `from`.
+    pub fn hand_over_watch(&mut self, path: &str, from: Subscriber, to: Subscriber) {
+        self.watches.hand_over(path, from, to);
     }
 
     /// Ends the session: at once where it has a connection, else as soon as it gets one, given up at `deadline`.
@@ -612,16 +633,17 @@ impl<T> Session<T> {
         if Mutant::ForgetWatches.lives() {
             return;
         }
-        let mut paths = self.watches.take_stock().into_iter().peekable();
+        let data = self.watches.take_stock().into_iter().map(|path| (WatcherType::Data, path));
+        let child = self.child_watches.take_stock().into_iter().map(|path| (WatcherType::Children, path));
+        let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
         while paths.peek().is_some() {
-            let mut data = Vec::new();
+            let (mut data, mut child) = (Vec::new(), Vec::new());
             let mut bytes = 0;
-            while let Some(path) = paths.next_if(|path| bytes == 0 || bytes + path.len() < RESTORE_BATCH) {
+            while let Some((kind, path)) = paths.next_if(|(_, path)| bytes == 0 || bytes + path.len() < RESTORE_BATCH) {
                 bytes += path.len() + 4;
-                data.push(path);
+                if kind == WatcherType::Data { &mut data } else { &mut child }.push(path);
             }
-            let request =
-                Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child: Vec::new() };
+            let request = Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child };
             self.send(now, &request, Purpose::Restore);
         }
     }
@@ -673,10 +695,16 @@ impl<T> Session<T> {
     }
 
     fn notification(&mut self, event: &WatchEvent) {
-        if !matches!(event.kind, EventKind::Created | EventKind::Deleted | EventKind::DataChanged) {
-            return;
-        }
-        for subscriber in self.watches.fired(&event.path) {
+        // A node's end is the end of the watches on it and on its children.
+        let (of_node, of_children) = match event.kind {
+            EventKind::Created | EventKind::DataChanged => (true, false),
+            EventKind::ChildrenChanged => (false, true),
+            EventKind::Deleted => (true, true),
+            _ => return,
+        };
+        let mut subscribers = if of_node { self.watches.fired(&event.path) } else { Vec::new() };
+        subscribers.extend(if of_children { self.child_watches.fired(&event.path) } else { Vec::new() });
+        for subscriber in subscribers {
             self.events.push_back(Event::Fired { subscriber, kind: event.kind, path: event.path.clone() });
         }
     }
@@ -734,9 +762,10 @@ impl<T> Session<T> {
     fn answer(&mut self, now: Time, purpose: Purpose<T>, result: Result<Response, Failure>) {
         match purpose {
             Purpose::Answer(tag) => self.events.push_back(Event::Reply { tag, result }),
-            Purpose::Watch(tag, path) => {
-                let then = self.watches.answered(&path, result.is_ok());
-                self.settle(now, &path, then);
+            Purpose::Watch(tag, path, kind) => {
+                let watches = if kind == WatcherType::Data { &mut self.watches } else { &mut self.child_watches };
+                let then = watches.answered(&path, result.is_ok());
+                self.settle(now, &path, kind, then);
                 self.events.push_back(Event::Reply { tag, result });
             }
             Purpose::Restore if matches!(result, Err(Failure::Code(_))) => {
@@ -749,9 +778,9 @@ impl<T> Session<T> {
         }
     }
 
-    fn settle(&mut self, now: Time, path: &str, then: Then) {
+    fn settle(&mut self, now: Time, path: &str, kind: WatcherType, then: Then) {
         if then == Then::Remove && self.link == Link::Up {
-            let request = Request::RemoveWatches { path: path.to_owned(), kind: WatcherType::Data };
+            let request = Request::RemoveWatches { path: path.to_owned(), kind };
             self.send(now, &request, Purpose::Housekeeping);
         }
     }
@@ -792,6 +821,7 @@ impl<T> Session<T> {
     fn end(&mut self, replaced: bool) {
         let Some(identity) = self.identity.take() else { return };
         self.watches.clear();
+        self.child_watches.clear();
         // A new session has seen nothing: servers that were set up anew must be able to take it.
         self.last_zxid = 0;
         self.timeout = self.config.timeout;

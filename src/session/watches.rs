@@ -1,4 +1,4 @@
-//! The data watches of one session: who asked for which node, and what the server knows of it.
+//! The watches of one session, of one kind: who asked for which node, and what the server knows of it.
 //!
 //! A server keeps one watch for a path however often it was asked for, and drops it when it fires; all of a session's
 //! watches go with the connection. So this is where subscribers of one path meet, where a reconnect finds what has to be
@@ -79,6 +79,12 @@ impl Watches {
         if entry.is_idle() {
             self.entries.remove(path);
         }
+    }
+
+    /// `to` takes the place of `from`.
+    pub(super) fn hand_over(&mut self, path: &str, from: Subscriber, to: Subscriber) {
+        let Some(entry) = self.entries.get_mut(path) else { return };
+        entry.subscribers.iter_mut().filter(|s| **s == from).for_each(|s| *s = to);
     }
 
     /// The watch fired; gives those who wanted to hear of it. It has to be asked for again.

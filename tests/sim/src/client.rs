@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::engine::{Answer, Engine, LockId, LockState, OpId, Owner, Patience};
+use zklock::engine::{Answer, Engine, LockId, LockState, OpId, Owner, Patience, Recipe};
+use zklock::recipe::Mode;
 use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
 
@@ -109,7 +110,7 @@ impl Client {
         let handles = (0..own.handles)
             .map(|number| {
                 let path = if number < plan.paths { number } else { rng.usize(..plan.paths) };
-                Handle { lock: engine.add_lock(&path_of(path), "lock-"), path }
+                Handle { lock: engine.add_lock(&path_of(path), Recipe::Queue(Mode::Mutex)), path }
             })
             .collect();
         Self {
@@ -281,6 +282,7 @@ impl Client {
                     }
                     judge.told(self.index, lock, token, previous, state);
                 }
+                Event::Revoked { lock, .. } => judge.blame(|| format!("nobody asked for lock {lock}")),
                 Event::Client { state, previous } => judge.told_client(self.index, previous, state),
             }
         }

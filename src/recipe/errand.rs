@@ -1,0 +1,183 @@
+//! One request on behalf of a call, sent until it is answered: reading, setting and seeding a count, asking for a node back, looking
+//! whether there is room.
+
+use super::contender::{Input, REVOKE};
+use super::{Desk, Step};
+use crate::error::{Error, Result, Status};
+use crate::path::from_the_top;
+use crate::proto::{Acl, Code, CreateMode, Request, Response};
+use crate::session::Failure;
+
+/// An errand under way.
+#[derive(Debug)]
+pub struct Errand {
+    task: Task,
+    /// How often it may still find that the node came or went in between.
+    rounds: u32,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Task {
+    /// Reads a count (Curator's `SharedCount`).
+    GetCount {
+        /// The full path of its node.
+        path: String,
+    },
+    /// Sets a count; makes its node where there is none.
+    SetCount {
+        /// The full path of its node.
+        path: String,
+        /// To this.
+        value: i32,
+    },
+    /// Makes a count's node, unless it is there.
+    SeedCount {
+        /// The full path of its node.
+        path: String,
+        /// With this value.
+        value: i32,
+    },
+    /// Asks the owner of a node to give it up (Curator's `Revoker`).
+    Revoke {
+        /// The full path of the node.
+        path: String,
+    },
+    /// Lists a directory.
+    List {
+        /// Its full path.
+        path: String,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// It is done.
+    Done,
+    /// The count.
+    Count(i32),
+    /// How many children there are.
+    Children(usize),
+}
+
+impl Errand {
+    /// To do this.
+    pub const fn new(task: Task) -> Self {
+        Self { task, rounds: 3 }
+    }
+
+    /// Takes one input to its consequences; says so when it is done.
+    pub fn handle(&mut self, desk: &mut Desk<'_>, input: Input<'_>) -> Option<Result<Done>> {
+        match input {
+            Input::Connected => {
+                self.send(desk);
+                None
+            }
+            Input::Reply(Step::Errand, result) => self.answered(desk, result),
+            _ => None,
+        }
+    }
+
+    fn send(&self, desk: &mut Desk<'_>) {
+        let request = match &self.task {
+            Task::GetCount { path } => Request::GetData { path: path.clone(), watch: false },
+            Task::SetCount { path, value } => set(path, &value.to_be_bytes()),
+            Task::SeedCount { path, value } => return seed(desk, path, *value),
+            Task::Revoke { path } => set(path, REVOKE),
+            Task::List { path } => Request::GetChildren2 { path: path.clone(), watch: false },
+        };
+        desk.send(Step::Errand, &request);
+    }
+
+    fn answered(
+        &mut self,
+        desk: &mut Desk<'_>,
+        result: std::result::Result<Response, Failure>,
+    ) -> Option<Result<Done>> {
+        let code = match result {
+            Ok(response) => return Some(self.task.done(response)),
+            // Sent again with the next connection; doing it twice is doing it once.
+            Err(Failure::ConnectionLost) => return None,
+            Err(Failure::Code(code)) => code,
+        };
+        match (&self.task, code) {
+            (Task::SetCount { path, value }, Code::NO_NODE) if self.rounds > 0 => {
+                self.rounds -= 1;
+                seed(desk, path, *value);
+                None
+            }
+            // Somebody else made it first: it is there to be set.
+            (Task::SetCount { .. }, Code::NODE_EXISTS) if self.rounds > 0 => {
+                self.send(desk);
+                None
+            }
+            (Task::SeedCount { .. }, Code::NODE_EXISTS) => Some(Ok(Done::Done)),
+            // Who has gone has given it up.
+            (Task::Revoke { .. }, Code::NO_NODE) => Some(Ok(Done::Done)),
+            (Task::List { .. }, Code::NO_NODE) => Some(Ok(Done::Children(0))),
+            (Task::GetCount { path }, Code::NO_NODE) => {
+                let message = format!("{path}: there is no such node; a count is made by setting it");
+                Some(Err(Error::new(Status::Server, message)))
+            }
+            _ => Some(Err(Error::from_code(code, &self.task.doing()))),
+        }
+    }
+}
+
+impl Task {
+    /// The same below a chroot.
+    pub(crate) fn below(mut self, chroot: &str) -> Self {
+        let (Self::GetCount { path }
+        | Self::SetCount { path, .. }
+        | Self::SeedCount { path, .. }
+        | Self::Revoke { path }
+        | Self::List { path }) = &mut self;
+        path.insert_str(0, chroot);
+        self
+    }
+
+    fn done(&self, response: Response) -> Result<Done> {
+        Ok(match (self, response) {
+            (Self::GetCount { path }, Response::Data { data, .. }) => Done::Count(parse(path, data.as_deref())?),
+            (Self::List { .. }, Response::Children2 { children, .. }) => Done::Children(children.len()),
+            _ => Done::Done,
+        })
+    }
+
+    fn doing(&self) -> String {
+        match self {
+            Self::GetCount { path } => format!("reading the count {path}"),
+            Self::SetCount { path, .. } | Self::SeedCount { path, .. } => format!("setting the count {path}"),
+            Self::Revoke { path } => format!("revoking {path}"),
+            Self::List { path } => format!("listing {path}"),
+        }
+    }
+}
+
+/// Makes the node of a count, with all its ancestors; those that exist say so.
+pub(super) fn seed(desk: &mut Desk<'_>, path: &str, value: i32) {
+    for ancestor in from_the_top(path).filter(|&ancestor| ancestor != path) {
+        desk.send(Step::CreateParent, &create(ancestor, Vec::new(), CreateMode::Container));
+    }
+    desk.send(Step::Errand, &create(path, value.to_be_bytes().to_vec(), CreateMode::Persistent));
+}
+
+/// What the node of a count holds: four bytes, the highest first.
+pub(super) fn parse(path: &str, data: Option<&[u8]>) -> Result<i32> {
+    let data = data.unwrap_or_default();
+    match <[u8; 4]>::try_from(data) {
+        Ok(bytes) => Ok(i32::from_be_bytes(bytes)),
+        Err(_) => {
+            Err(Error::invalid(format!("{path} holds {} bytes, and is no count: a SharedCount has 4", data.len())))
+        }
+    }
+}
+
+fn set(path: &str, data: &[u8]) -> Request {
+    Request::SetData { path: path.to_owned(), data: Some(data.to_vec()), version: -1 }
+}
+
+fn create(path: &str, data: Vec<u8>, mode: CreateMode) -> Request {
+    Request::Create2 { path: path.to_owned(), data: Some(data), acl: Acl::open(), mode }
+}
