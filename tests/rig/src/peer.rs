@@ -158,8 +158,8 @@ impl Peer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C ends the test process alone. That ends the group's input; one that is paused is woken by the kernel, as
-            // are all process groups whose parents leave them stopped.
+            // Ctrl-C ends the test process alone; then its input ends, and so does the peer. One that is paused gets SIGHUP and
+            // SIGCONT from the kernel, which leaves no process group stopped when the last who could wake it is gone.
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("start {}: {error}; make setup", command.get_program().display()));
