@@ -20,7 +20,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what the tests need: Debian packages (as root), a Python environment in target/venv
+setup: ## install what the tests need: Debian packages (as root), Curator, a Python environment (in target)
 	@scripts/setup tests
 
 tools:

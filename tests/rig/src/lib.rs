@@ -1,5 +1,5 @@
-//! What zklock's tests stand on: real ZooKeeper servers, a TCP proxy that cuts, freezes and delays, and a raw client that
-//! witnesses the server's state without going through the code under test.
+//! What zklock's tests stand on: real ZooKeeper servers, a TCP proxy that cuts, freezes and delays, a raw client that
+//! witnesses the server's state without going through the code under test, and processes that use other libraries' locks.
 //!
 //! Everything here belongs to one test: own ports, own directories, and nothing left behind when the test ends, however it
 //! ends.
@@ -13,12 +13,15 @@
 )]
 
 mod ensemble;
+mod peer;
 mod port;
+mod process;
 mod proxy;
 mod raw;
 mod zookeeper;
 
 pub use ensemble::Ensemble;
+pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, Peer, Ticket};
 pub use proxy::{Direction, Proxy, Verdict};
 pub use raw::{Raw, RawStat, flags};
 pub use zookeeper::{Options, ZooKeeper};

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::port::Port;
-use crate::wait_until;
+use crate::process;
 
 /// A standalone ZooKeeper server on loopback, with a port and a data directory of its own.
 ///
@@ -88,14 +88,12 @@ impl ZooKeeper {
 
     /// Freezes the server with SIGSTOP and waits until all its threads stand still. Its connections stay open, silent.
     pub fn pause(&self) {
-        let pid = self.pid();
-        signal(pid, libc::SIGSTOP);
-        wait_until(Duration::from_secs(5), || all_threads_stopped(pid));
+        process::pause(self.pid());
     }
 
     /// Lets a paused server go on.
     pub fn resume(&self) {
-        signal(self.pid(), libc::SIGCONT);
+        process::signal(self.pid(), libc::SIGCONT);
     }
 
     /// The answer to one of ZooKeeper's four letter words, such as `wchs`, `cons` or `mntr`.
@@ -276,7 +274,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // While the supervisor has not ended, the pid is still that of our server.
         if !self.has_ended() {
-            signal(self.pid, libc::SIGKILL);
+            process::signal(self.pid, libc::SIGKILL);
         }
         // `Child::wait` would close the supervisor's standard input first, and the directory would go.
         let stdin = self.supervisor.stdin.take();
@@ -347,18 +345,4 @@ fn tail(directory: &Path) -> String {
     let text = String::from_utf8_lossy(&log);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
-}
-
-fn signal(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the pid is that of a child that has not been waited for.
-    let result = unsafe { libc::kill(pid, signal) };
-    assert_eq!(result, 0, "signal {signal} to {pid}: {}", io::Error::last_os_error());
-}
-
-fn all_threads_stopped(pid: i32) -> bool {
-    fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
-        // The state follows the command's name, which stands in parentheses.
-        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
-    })
 }

@@ -124,16 +124,18 @@ fn empty_containers_are_swept() {
 }
 
 #[test]
-fn server_and_data_go_with_a_killed_test_process() {
+fn server_data_and_peers_go_with_a_killed_test_process() {
     let mut parent = Command::new(example("orphan")).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let (pid, address) = line.trim().split_once(' ').unwrap();
+    let (address, pids) = line.trim().split_once(' ').unwrap();
     TcpStream::connect(address).unwrap();
     parent.kill().unwrap();
     let leftovers = format!("zklock-rig-{}-", parent.id());
     parent.wait().unwrap();
-    wait_until(SOON, || !Path::new(&format!("/proc/{pid}")).exists());
+    for pid in pids.split(' ') {
+        wait_until(SOON, || !Path::new(&format!("/proc/{pid}")).exists());
+    }
     wait_until(SOON, || {
         let mut names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
         !names.any(|name| name.to_string_lossy().starts_with(&leftovers))

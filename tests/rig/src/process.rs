@@ -1,0 +1,28 @@
+//! Signals to processes that are ours.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use crate::wait_until;
+
+/// Freezes a process with SIGSTOP and waits until all its threads stand still.
+pub(crate) fn pause(pid: i32) {
+    signal(pid, libc::SIGSTOP);
+    wait_until(Duration::from_secs(5), || all_threads_stopped(pid));
+}
+
+/// Sends a signal to a child that has not been waited for, or to a child of such a child.
+pub(crate) fn signal(pid: i32, signal: i32) {
+    // SAFETY: no memory is involved; as long as nobody has waited for it, the pid is that of our process.
+    let result = unsafe { libc::kill(pid, signal) };
+    assert_eq!(result, 0, "signal {signal} to {pid}: {}", io::Error::last_os_error());
+}
+
+fn all_threads_stopped(pid: i32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        // The state follows the command's name, which stands in parentheses.
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    })
+}
