@@ -134,6 +134,8 @@ impl Callback {
         let text = match event {
             Event::Lock { path, .. } => CString::new(path.as_bytes()).unwrap_or_default(),
             Event::Client { .. } => CString::default(),
+            // Goes to those who asked for it (zkl_set_revocable).
+            Event::Revoked { .. } => return,
         };
         let told = match *event {
             Event::Client { state, previous } => zkl_event {
@@ -154,6 +156,7 @@ impl Callback {
                 path: text.as_ptr(),
                 token,
             },
+            Event::Revoked { .. } => return,
         };
         // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
         unsafe { (self.cb)(self.user, &raw const told) };
