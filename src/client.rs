@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::call::Call;
 use crate::config::Config;
 use crate::engine::{Answer, CLOSE_LIMIT, Engine, OpId, Recipe};
 use crate::error::{Error, Result, Status};
-use crate::call::Call;
 use crate::lock::{Lock, Part};
 use crate::path;
 use crate::recipe::{Mode, Task};

@@ -10,7 +10,7 @@ use crate::proto::DEFAULT_FRAME_LIMIT;
 use crate::session::SessionConfig;
 
 /// A client's settings. Each setter checks its value at once.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Config {
     session_timeout: Duration,
     connect_timeout: Duration,
@@ -18,26 +18,22 @@ pub struct Config {
     auth: Vec<(String, Vec<u8>)>,
     frame_limit: usize,
     wait_for_kazoo: bool,
-    handler: Option<Handler>,
+    handler: Option<Arc<EventHandler>>,
 }
 
 /// What a program wants to be called with events.
-#[derive(Clone)]
-pub(crate) struct Handler(Arc<dyn Fn(&Event) + Send + Sync>);
+pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 
-impl Handler {
-    pub(crate) fn new(handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(handler))
-    }
-
-    pub(crate) fn call(&self, event: &Event) {
-        (self.0)(event);
-    }
-}
-
-impl fmt::Debug for Handler {
+impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Handler")
+        // Neither credentials nor functions.
+        f.debug_struct("Config")
+            .field("session_timeout", &self.session_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("lease_margin", &self.lease_margin)
+            .field("frame_limit", &self.frame_limit)
+            .field("wait_for_kazoo", &self.wait_for_kazoo)
+            .finish_non_exhaustive()
     }
 }
 
@@ -126,10 +122,10 @@ impl Config {
     /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which
     /// they happened, on a thread of its own. It is dropped after its last call, before the client's end returns.
     pub fn set_event_handler(&mut self, handler: impl Fn(&Event) + Send + Sync + 'static) {
-        self.handler = Some(Handler::new(handler));
+        self.handler = Some(Arc::new(handler));
     }
 
-    pub(crate) fn handler(&self) -> Option<Handler> {
+    pub(crate) fn handler(&self) -> Option<Arc<EventHandler>> {
         self.handler.clone()
     }
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use crate::call::{Acquiring, Call};
 use crate::client::OpenSession;
-use crate::config::Handler;
-use crate::engine::{Answer, Engine, Event, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe};
+use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe};
 use crate::error::{Error, Result, Status};
 use crate::recipe::Participant;
 use crate::runtime::{Pending, now};
@@ -28,6 +27,9 @@ pub struct Lock {
     /// Of a multi-lock: the locks that it consists of.
     members: Arc<[Self]>,
 }
+
+/// What a program wants to be called with the path of a node that is asked back.
+pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
 
 /// One engine's lock. It is taken out of service with its last user.
 pub(crate) struct Part {
@@ -89,7 +91,7 @@ impl Part {
         self.tell(|engine, _| engine.set_data(self.id, data))
     }
 
-    pub(crate) fn set_revocable(&self, handler: Option<Handler>) -> Result<()> {
+    pub(crate) fn set_revocable(&self, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
         self.check_open()?;
         self.session.shell.set_revocable(self.id, handler)
     }
@@ -304,13 +306,7 @@ impl Lock {
     /// The calls come one after the other, on the thread of events. The handler stays until another takes its place or `None` does,
     /// and is dropped after its last call. Of a multi-lock: for each of its locks, in the place of their own.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
-        let handler = handler.map(|handler| {
-            Handler::new(move |event| {
-                if let Event::Revoked { node_path, .. } = event {
-                    handler(node_path);
-                }
-            })
-        });
+        let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
         let leaves = if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members };
         leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.set_revocable(handler.clone())))
     }

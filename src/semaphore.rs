@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::call::Call;
-use crate::config::Handler;
-use crate::engine::{Answer, Event, HoldView, LockId, LockState, Owner};
+use crate::engine::{Answer, HoldView, LockId, LockState, Owner};
 use crate::error::{Error, Result, Status};
-use crate::lock::{Part, Timeout, is_safe};
+use crate::lock::{Part, RevocationHandler, Timeout, is_safe};
 use crate::recipe::Participant;
 use crate::runtime::Pending;
 
@@ -91,13 +90,7 @@ impl Semaphore {
     /// [`Lock::set_revocable`](crate::Lock::set_revocable).
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         self.check_open()?;
-        self.part.set_revocable(handler.map(|handler| {
-            Handler::new(move |event| {
-                if let Event::Revoked { node_path, .. } = event {
-                    handler(node_path);
-                }
-            })
-        }))
+        self.part.set_revocable(handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>))
     }
 
     /// Takes the semaphore out of service: those that wait for leases wake with CLOSED, and later calls give CLOSED. Leases that

@@ -31,7 +31,9 @@ pub(super) enum Attempt {
 impl Engine {
     /// Puts a fresh contender into the queue for a call.
     pub(super) fn join(&mut self, now: Time, op: OpId) {
-        let Some(Op { kind: Kind::Acquire { lock, owner, one_look, quantity, .. }, .. }) = self.ops.get(&op) else { return };
+        let Some(Op { kind: Kind::Acquire { lock, owner, one_look, quantity, .. }, .. }) = self.ops.get(&op) else {
+            return;
+        };
         let (lock, owner, one_look, quantity) = (*lock, *owner, *one_look, *quantity);
         self.set_attempt(op, Attempt::Outside);
         if one_look && !self.session.is_connected() {
@@ -113,7 +115,8 @@ impl Engine {
 
     /// Joins all that `owner` does not hold yet, in one transaction.
     fn join_queues(&mut self, now: Time, op: OpId, members: &[LockId], owner: Owner, one_look: bool) {
-        let joined: Vec<LockId> = members.iter().copied().filter(|&member| self.hold(member, owner).is_none()).collect();
+        let joined: Vec<LockId> =
+            members.iter().copied().filter(|&member| self.hold(member, owner).is_none()).collect();
         if joined.is_empty() {
             return self.reenter(now, op);
         }
@@ -438,7 +441,8 @@ impl Engine {
             return self.answer(op, answer);
         };
         let semaphore = self.members(lock).first().copied().unwrap_or(lock);
-        let Some((directory, recipe)) = self.locks.get(&semaphore).map(|lock| (Arc::clone(&lock.directory), lock.recipe.clone()))
+        let Some((directory, recipe)) =
+            self.locks.get(&semaphore).map(|lock| (Arc::clone(&lock.directory), lock.recipe.clone()))
         else {
             return;
         };
@@ -469,9 +473,7 @@ impl Engine {
         is_revocable: bool,
         attempt: impl FnOnce(u64) -> Attempt,
     ) {
-        let size = |wish: &Wish| {
-            wish.count.saturating_mul(wish.directory.len() + wish.data.len() + NODE_OVERHEAD)
-        };
+        let size = |wish: &Wish| wish.count.saturating_mul(wish.directory.len() + wish.data.len() + NODE_OVERHEAD);
         let bytes = wishes.iter().map(size).fold(0, usize::saturating_add);
         let machine = self.next_id();
         let attempt = attempt(machine);

@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Whether the program wants to hear when somebody asks for the lock to be given up ([`Event::Revoked`](super::Event::Revoked)).
+    /// Whether the program wants to hear when somebody asks for the lock to be given up.
     pub fn set_revocable(&mut self, now: Time, lock: LockId, is_revocable: bool) {
         for member in self.members(lock) {
             if let Some(lock) = self.locks.get_mut(&member) {
@@ -518,8 +518,9 @@ impl Engine {
                 Error::new(Status::Timeout, message)
             }
             Some(Obstacle::Crowd(count, max)) if self.session.is_connected() => {
-                let message =
-                    format!("{path}: not acquired within {waited} ms; with these, {count} of {max} leases would be out");
+                let message = format!(
+                    "{path}: not acquired within {waited} ms; with these, {count} of {max} leases would be out"
+                );
                 Error::new(Status::Timeout, message)
             }
             _ if self.session.is_connected() && self.session.silence(now) < SILENCE => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Engine, Event, HoldView, Kind, LockId, LockState, Machine, Owner, Role};
+use super::{Engine, Event, HoldView, Kind, LockId, LockState, Machine, Owner, Revocation, Role};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Contender, Input, Removal};
@@ -158,16 +158,16 @@ impl Engine {
             Role::Holding(lock, _) => Some(lock),
             Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
                 Some(Kind::Acquire { lock, .. }) => {
-                    let is_of = |lock: &LockId| self.locks.get(lock).is_some_and(|lock| node.starts_with(&*lock.directory));
+                    let is_of =
+                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| node.starts_with(&*lock.directory));
                     self.members(lock).into_iter().find(is_of)
                 }
                 _ => None,
             },
             Role::Inside(_) | Role::Leaving(_) | Role::Stranded => None,
         };
-        let Some((lock, path)) = lock.and_then(|id| Some((id, Arc::clone(&self.locks.get(&id)?.path)))) else { return };
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
-        self.events.push_back(Event::Revoked { lock, path, node_path });
+        self.revocations.extend(lock.map(|lock| Revocation { lock, node_path }));
     }
 
     pub(super) fn tell_all(&mut self, now: Time) {

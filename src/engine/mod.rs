@@ -125,15 +125,15 @@ pub enum Event {
         /// Before.
         previous: LockState,
     },
-    /// Somebody asks for a lock, or for a place in its queue, to be given up.
-    Revoked {
-        /// The lock.
-        lock: LockId,
-        /// Its path, as the program gave it.
-        path: Arc<str>,
-        /// The path of the node that is to go, without the client's chroot.
-        node_path: String,
-    },
+}
+
+/// Somebody asks for a lock, or for a place in its queue, to be given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revocation {
+    /// The lock.
+    pub lock: LockId,
+    /// The path of the node that is to go, without the client's chroot.
+    pub node_path: String,
 }
 
 /// What is known of a hold at one moment.
@@ -189,6 +189,7 @@ pub struct Engine {
     last_id: u64,
     answers: VecDeque<(OpId, Result<Answer>)>,
     events: VecDeque<Event>,
+    revocations: VecDeque<Revocation>,
 }
 
 struct Lock {
@@ -292,6 +293,7 @@ impl Engine {
             last_id: 0,
             answers: VecDeque::new(),
             events: VecDeque::new(),
+            revocations: VecDeque::new(),
         }
     }
 
@@ -375,6 +377,11 @@ impl Engine {
     /// The next event, in the order in which they happened.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The next lock that is asked back, of those for which that matters ([`set_revocable`](Self::set_revocable)).
+    pub fn poll_revocation(&mut self) -> Option<Revocation> {
+        self.revocations.pop_front()
     }
 
     // Questions.
@@ -680,7 +687,8 @@ impl Engine {
     fn path_of(&self, op: OpId) -> Arc<str> {
         match self.ops.get(&op) {
             Some(Op {
-                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock, .. }, ..
+                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock, .. },
+                ..
             }) => self.locks.get(lock).map(|lock| Arc::clone(&lock.path)),
             _ => None,
         }

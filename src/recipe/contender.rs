@@ -863,7 +863,9 @@ impl Contender {
     }
 
     fn fired(&mut self, desk: &mut Desk<'_>, kind: EventKind, path: &str) -> Option<Output> {
-        if let Some(spot) = self.spots().into_iter().find(|&spot| self.node_mut(spot).is_some_and(|own| own.path == path)) {
+        if let Some(spot) =
+            self.spots().into_iter().find(|&spot| self.node_mut(spot).is_some_and(|own| own.path == path))
+        {
             self.node_mut(spot)?.watch = Watch::Unset;
             if kind == EventKind::Deleted {
                 return self.removed(desk);
@@ -902,7 +904,8 @@ impl Contender {
     /// ahead may have put a read lock in its place.
     fn moved_up(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
         let Stand { wish, nodes, place, .. } = self.stands.get_mut(at)?;
-        let is_plain = matches!(place, Place::Waiting(Wait { count: 1, is_tie: false, is_ours: false, gap: false, .. }));
+        let is_plain =
+            matches!(place, Place::Waiting(Wait { count: 1, is_tie: false, is_ours: false, gap: false, .. }));
         let is_watched = nodes.iter().all(|node| node.watch == Watch::Set);
         let may_be_replaced = wish.mode == Mode::Write && !Mutant::OverlookDowngrade.lives();
         if (is_plain && is_watched && !may_be_replaced) || Mutant::GrantOutOfTurn.lives() {
@@ -966,7 +969,10 @@ impl Contender {
         for at in 0..self.stands.len() {
             let stand = self.stands.get_mut(at)?;
             stand.wish.max = max;
-            if self.stage == Stage::Queued && matches!(stand.place, Place::Crowded { .. }) && desk.session.is_connected() {
+            if self.stage == Stage::Queued
+                && matches!(stand.place, Place::Crowded { .. })
+                && desk.session.is_connected()
+            {
                 self.list(desk, at);
             }
         }

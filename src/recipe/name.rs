@@ -188,12 +188,17 @@ mod tests {
 
     #[test]
     fn kazoo_queues_along_where_it_is_asked_for() {
-        let (lock, read) =
-            ("509e033e5443480e924d21ab1ded34a7__lock__0000000004", "ad3c29a8f7504f0ea926086954ecc5c3__rlock__0000000005");
+        let (lock, read) = (
+            "509e033e5443480e924d21ab1ded34a7__lock__0000000004",
+            "ad3c29a8f7504f0ea926086954ecc5c3__rlock__0000000005",
+        );
         for mode in [Mode::Mutex, Mode::Read, Mode::Write] {
             assert_eq!(classify(lock, mode, true), contender("0000000004", false));
             assert_eq!(classify(read, mode, true), contender("0000000005", true));
-            assert_eq!(classify("x-0100000714a2000f-0000000003", mode, true), Kind::Foreign("ZooKeeper's own lock recipe"));
+            assert_eq!(
+                classify("x-0100000714a2000f-0000000003", mode, true),
+                Kind::Foreign("ZooKeeper's own lock recipe")
+            );
             assert_eq!(classify("__lock__", mode, true), Kind::Foreign("kazoo's lock"));
             assert_eq!(classify("a__lock__ü234567890", mode, true), Kind::Foreign("kazoo's lock"));
         }

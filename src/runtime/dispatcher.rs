@@ -12,8 +12,6 @@ use std::time::Duration;
 use super::fork::PerProcess;
 use super::io::lock;
 use super::signals;
-use crate::config::Handler;
-use crate::engine::Event;
 use crate::error::{Error, Result, Status};
 
 static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
@@ -44,8 +42,7 @@ struct State {
 
 struct Job {
     outlet: u64,
-    handler: Handler,
-    event: Event,
+    work: Box<dyn FnOnce() + Send>,
 }
 
 impl Outlet {
@@ -66,10 +63,10 @@ impl Outlet {
         Ok(Self { id: state.last_id, is_open: true })
     }
 
-    /// Leaves an event for the thread, and who is to be called with it.
-    pub(super) fn send(&self, handler: Handler, event: Event) {
+    /// Leaves a call of a handler for the thread.
+    pub(super) fn send(&self, work: impl FnOnce() + Send + 'static) {
         let dispatcher = DISPATCHER.get();
-        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, handler, event });
+        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, work: Box::new(work) });
         dispatcher.changed.notify_all();
     }
 
@@ -122,11 +119,10 @@ impl Dispatcher {
         DISPATCHING.set(true);
         let mut state = lock(&self.state);
         loop {
-            if let Some(Job { outlet, handler, event }) = state.jobs.pop_front() {
+            if let Some(Job { outlet, work }) = state.jobs.pop_front() {
                 state.serving = Some(outlet);
                 drop(state);
-                deliver(&handler, &event);
-                drop(handler);
+                deliver(work);
                 state = lock(&self.state);
                 state.serving = None;
                 self.changed.notify_all();
@@ -162,8 +158,9 @@ thread_local! {
     static DISPATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-fn deliver(handler: &Handler, event: &Event) {
-    if catch_unwind(AssertUnwindSafe(|| handler.call(event))).is_err() {
-        tracing::error!(?event, "an event handler panicked");
+/// Whatever was lent for the call is dropped with it, before anything else is done.
+fn deliver(work: Box<dyn FnOnce() + Send>) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        tracing::error!("an event handler panicked");
     }
 }

@@ -16,9 +16,10 @@ use super::dispatcher::Outlet;
 use super::fork::Epoch;
 use super::io::{Io, lock};
 use super::{clock, resolve};
-use crate::config::Handler;
-use crate::engine::{Answer, Engine, Event, LockId, OpId};
+use crate::config::EventHandler;
+use crate::engine::{Answer, Engine, Event, LockId, OpId, Revocation};
 use crate::error::Result;
+use crate::lock::RevocationHandler;
 use crate::session::{Command, Server};
 use crate::time::Time;
 
@@ -45,9 +46,9 @@ struct State {
     io: Option<Arc<Io>>,
     outlet: Option<Outlet>,
     /// Who wants to hear of every change.
-    handler: Option<Handler>,
+    handler: Option<Arc<EventHandler>>,
     /// Who wants to hear that a lock is asked back.
-    revocation: HashMap<LockId, Handler>,
+    revocation: HashMap<LockId, Arc<RevocationHandler>>,
 }
 
 enum Link {
@@ -59,7 +60,7 @@ enum Link {
 
 impl Shell {
     /// Gives an engine a place on the I/O thread, and its handler one on the dispatcher thread.
-    pub(crate) fn start(engine: Engine, handler: Option<Handler>) -> Result<Arc<Self>> {
+    pub(crate) fn start(engine: Engine, handler: Option<Arc<EventHandler>>) -> Result<Arc<Self>> {
         let outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
         Io::join(|io, token| {
             let state = State {
@@ -118,7 +119,7 @@ impl Shell {
     }
 
     /// Has `handler` called when a lock is asked back, in the place of the one before, if any.
-    pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Handler>) -> Result<()> {
+    pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
         self.check()?;
         let mut outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
         let is_revocable = handler.is_some();
@@ -239,14 +240,17 @@ impl Shell {
             }
         }
         while let Some(event) = state.engine.poll_event() {
-            let handler = match &event {
-                Event::Revoked { lock, .. } => state.revocation.get(lock),
-                _ => state.handler.as_ref(),
-            };
-            if let (Some(outlet), Some(handler)) = (&state.outlet, handler) {
-                outlet.send(handler.clone(), event.clone());
+            if let (Some(outlet), Some(handler)) = (&state.outlet, &state.handler) {
+                let (handler, event) = (Arc::clone(handler), event.clone());
+                outlet.send(move || handler(&event));
             }
             woken.events.push(event);
+        }
+        while let Some(Revocation { lock, node_path }) = state.engine.poll_revocation() {
+            if let (Some(outlet), Some(handler)) = (&state.outlet, state.revocation.get(&lock)) {
+                let handler = Arc::clone(handler);
+                outlet.send(move || handler(&node_path));
+            }
         }
         let next = state.engine.next_timeout();
         if next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned)) {
@@ -422,7 +426,6 @@ fn report(event: &Event) {
     match event {
         Event::Client { state, previous } => tracing::info!(?state, ?previous, "client"),
         Event::Lock { path, token, state, previous, .. } => tracing::debug!(%path, token, ?state, ?previous, "lock"),
-        Event::Revoked { path, node_path, .. } => tracing::debug!(%path, %node_path, "asked back"),
     }
 }
 

@@ -134,8 +134,6 @@ impl Callback {
         let text = match event {
             Event::Lock { path, .. } => CString::new(path.as_bytes()).unwrap_or_default(),
             Event::Client { .. } => CString::default(),
-            // Goes to those who asked for it (zkl_set_revocable).
-            Event::Revoked { .. } => return,
         };
         let told = match *event {
             Event::Client { state, previous } => zkl_event {
@@ -156,7 +154,6 @@ impl Callback {
                 path: text.as_ptr(),
                 token,
             },
-            Event::Revoked { .. } => return,
         };
         // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
         unsafe { (self.cb)(self.user, &raw const told) };

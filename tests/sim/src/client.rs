@@ -282,7 +282,6 @@ impl Client {
                     }
                     judge.told(self.index, lock, token, previous, state);
                 }
-                Event::Revoked { lock, .. } => judge.blame(|| format!("nobody asked for lock {lock}")),
                 Event::Client { state, previous } => judge.told_client(self.index, previous, state),
             }
         }
