@@ -191,7 +191,7 @@ impl Engine {
             last += 1;
             last
         };
-        let parts = contender.split(&mut Desk { now, machine, session: &mut self.session }, number);
+        let parts = contender.split(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, number);
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
             self.machines.insert(machine, Machine::Contender(part, Role::Acquiring(0)));
@@ -486,7 +486,7 @@ impl Engine {
         }
         self.set_attempt(op, attempt);
         let mut contender = Contender::new(wishes, one_look, self.session.entropy());
-        contender.set_revocable(&mut Desk { now, machine, session: &mut self.session }, is_revocable);
+        contender.set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
         self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
         self.admit(now, machine);
     }

@@ -114,7 +114,8 @@ impl Engine {
             }
             for machine in self.contenders_of(member) {
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
-                    contender.set_revocable(&mut Desk { now, machine, session: &mut self.session }, is_revocable);
+                    contender
+                        .set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
                 }
             }
         }

@@ -415,7 +415,9 @@ impl Engine {
                 session::Event::Connected { resumed } => self.on_connected(now, resumed),
                 session::Event::Disconnected => self.on_disconnected(now),
                 session::Event::Ended { replaced } => self.on_ended(now, replaced),
-                session::Event::Reply { tag, result } => self.feed(now, tag.machine, Input::Reply(tag.step, result)),
+                session::Event::Reply { tag, zxid, result } => {
+                    self.feed_at(now, tag.machine, zxid, Input::Reply(tag.step, result));
+                }
                 session::Event::Fired { subscriber, kind, path } => {
                     self.feed(now, subscriber, Input::Fired(kind, &path));
                 }
@@ -493,7 +495,11 @@ impl Engine {
     }
 
     fn feed(&mut self, now: Time, machine: u64, input: Input<'_>) {
-        let mut desk = Desk { now, machine, session: &mut self.session };
+        self.feed_at(now, machine, 0, input);
+    }
+
+    fn feed_at(&mut self, now: Time, machine: u64, zxid: i64, input: Input<'_>) {
+        let mut desk = Desk { now, machine, zxid, session: &mut self.session };
         match self.machines.get_mut(&machine) {
             None => {}
             Some(Machine::Census(census, op)) => {

@@ -15,7 +15,7 @@ use super::{Desk, Spot, Step};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::path::from_the_top;
-use crate::proto::{Acl, Code, CreateMode, EventKind, MultiResult, Request, Response, Stat};
+use crate::proto::{Acl, Code, CreateMode, EventKind, MultiResult, Request, Response};
 use crate::session::Failure;
 use crate::time::Time;
 
@@ -530,7 +530,7 @@ impl Contender {
 
     fn created(&mut self, desk: &mut Desk<'_>, result: Result<Response, Failure>) -> Option<Output> {
         let Stage::Joining { leaving } = self.stage else { return None };
-        match result.and_then(|response| outcome(response).map_err(Failure::Code)) {
+        match result.and_then(|response| outcome(response, desk.zxid).map_err(Failure::Code)) {
             Ok(created) => self.adopt_created(desk, created, leaving),
             Err(Failure::Code(Code::NO_NODE)) if !leaving => {
                 self.stage = Stage::NoParent;
@@ -556,17 +556,17 @@ impl Contender {
         }
     }
 
-    fn adopt_created(&mut self, desk: &mut Desk<'_>, created: Vec<(String, Stat)>, leaving: bool) -> Option<Output> {
+    fn adopt_created(&mut self, desk: &mut Desk<'_>, created: Vec<(String, i64)>, leaving: bool) -> Option<Output> {
         let mut created = created.into_iter();
         let mut fits = true;
         for at in 0..self.stands.len() {
             let Some(stand) = self.stands.get(at) else { continue };
             let asked = self.asked(stand);
             let (directory, count) = (Arc::clone(&stand.wish.directory), stand.wish.count);
-            let own = |(path, stat): (String, Stat)| {
+            let own = |(path, czxid): (String, i64)| {
                 let name = path.strip_prefix(&*directory)?.strip_prefix('/')?;
                 let is_own = name.starts_with(&asked) && !name.contains('/');
-                is_own.then(|| Node::new(&directory, name, Some(stat.czxid)))
+                is_own.then(|| Node::new(&directory, name, Some(czxid)))
             };
             let nodes: Vec<Node> = created.by_ref().take(count).filter_map(own).collect();
             fits &= nodes.len() == count;
@@ -1149,10 +1149,11 @@ impl Node {
     }
 }
 
-/// What the answer to the creation says: the nodes that were made, or why none was.
-fn outcome(response: Response) -> Result<Vec<(String, Stat)>, Code> {
+/// What the answer to the creation says: the nodes that were made and when, or why none was. `zxid` is that of the transaction; of nodes
+/// that are made together servers do not tell more.
+fn outcome(response: Response, zxid: i64) -> Result<Vec<(String, i64)>, Code> {
     match response {
-        Response::Create2 { path, stat } => Ok(vec![(path, stat)]),
+        Response::Create2 { path, stat } => Ok(vec![(path, stat.czxid)]),
         Response::Multi(results) => {
             // All fail with the one that does; those that did not are only told that another did.
             let failure = results.iter().find_map(|result| match result {
@@ -1160,7 +1161,7 @@ fn outcome(response: Response) -> Result<Vec<(String, Stat)>, Code> {
                 _ => None,
             });
             let nodes = results.into_iter().map(|result| match result {
-                MultiResult::Ok(Response::Create2 { path, stat }) => Ok((path, stat)),
+                MultiResult::Ok(Response::Create2 { path, .. } | Response::Path(path)) => Ok((path, zxid)),
                 _ => Err(failure.unwrap_or(Code::RUNTIME_INCONSISTENCY)),
             });
             nodes.collect()

@@ -67,6 +67,8 @@ pub struct Desk<'a> {
     pub now: Time,
     /// The machine's number.
     pub machine: Subscriber,
+    /// Of an answer: the zxid that came with it, which is that of the transaction if it was one.
+    pub zxid: i64,
     /// The session.
     pub session: &'a mut Session<Tag>,
 }

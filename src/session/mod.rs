@@ -109,6 +109,8 @@ pub enum Event<T> {
     Reply {
         /// The owner's tag.
         tag: T,
+        /// The newest transaction that the server knew of; of a transaction its own; 0 where there was no answer.
+        zxid: i64,
         /// The response, or why there is none.
         result: Result<Response, Failure>,
     },
@@ -495,7 +497,7 @@ impl<T> Session<T> {
             (Ok((header, _)), Some(front)) if header.xid == front.xid => {
                 self.last_answered = now;
                 if let Some(InFlight { purpose, .. }) = self.in_flight.pop_front() {
-                    self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+                    self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
                 }
             }
             _ => self.hang_up(now, &format!("it sent {len} bytes at once that nobody had asked for")),
@@ -652,12 +654,12 @@ impl<T> Session<T> {
 
     fn send(&mut self, now: Time, request: &Request, purpose: Purpose<T>) {
         if self.link != Link::Up || (self.closing.is_some() && !matches!(purpose, Purpose::Close)) {
-            return self.answer(now, purpose, Err(Failure::ConnectionLost));
+            return self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
         self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
         if request.encode(self.last_xid, &mut self.output).is_err() {
             // Too long for any frame: no server would have taken it.
-            return self.answer(now, purpose, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+            return self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
         }
         let proof =
             is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now, self.relay()) });
@@ -755,18 +757,18 @@ impl<T> Session<T> {
             identity.lease.prove(proof);
             self.last_beat = self.last_beat.max(sent);
         }
-        self.answer(now, purpose, result);
+        self.answer(now, purpose, header.zxid, result);
         Ok(())
     }
 
-    fn answer(&mut self, now: Time, purpose: Purpose<T>, result: Result<Response, Failure>) {
+    fn answer(&mut self, now: Time, purpose: Purpose<T>, zxid: i64, result: Result<Response, Failure>) {
         match purpose {
-            Purpose::Answer(tag) => self.events.push_back(Event::Reply { tag, result }),
+            Purpose::Answer(tag) => self.events.push_back(Event::Reply { tag, zxid, result }),
             Purpose::Watch(tag, path, kind) => {
                 let watches = if kind == WatcherType::Data { &mut self.watches } else { &mut self.child_watches };
                 let then = watches.answered(&path, result.is_ok());
                 self.settle(now, &path, kind, then);
-                self.events.push_back(Event::Reply { tag, result });
+                self.events.push_back(Event::Reply { tag, zxid, result });
             }
             Purpose::Restore if matches!(result, Err(Failure::Code(_))) => {
                 self.hang_up(now, "it refused to set the watches again");
@@ -810,7 +812,7 @@ impl<T> Session<T> {
         };
         self.link = Link::Down { retry_at: now + wait };
         for InFlight { purpose, .. } in std::mem::take(&mut self.in_flight) {
-            self.answer(now, purpose, Err(Failure::ConnectionLost));
+            self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
         if self.link != Link::Closed && stood && self.closing.is_none() {
             self.events.push_back(Event::Disconnected);
