@@ -1,0 +1,316 @@
+//! The multi-lock: several locks as one.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use zklock::{Client, Lock, LockState, Owner, Status};
+use zklock_rig::{ZooKeeper, wait_until};
+
+use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, wait_for_queue};
+
+const MS: Duration = Duration::from_millis(1);
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+fn mutexes<const N: usize>(client: &Client, paths: &[String; N]) -> [Lock; N] {
+    paths.each_ref().map(|path| client.mutex(path).unwrap())
+}
+
+#[test]
+fn all_or_nothing_in_one_transaction() {
+    let server = ZooKeeper::shared();
+    let (paths, client, mut raw) = ([path("a"), path("b"), path("c")], client(&server.address()), raw(server));
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    assert!(multi.is_held().unwrap() && locks.iter().all(|lock| lock.is_held().unwrap()));
+    let tokens = locks.each_ref().map(|lock| lock.fencing_token().unwrap());
+    assert_eq!(tokens, [multi.fencing_token().unwrap(); 3], "one transaction, one token");
+    assert_eq!(multi.node_paths().unwrap().len(), 3);
+    assert_eq!(multi.participants().unwrap().len(), 3);
+    assert_eq!(multi.state().unwrap(), LockState::Held);
+    assert!(multi.remaining().unwrap() > Duration::ZERO);
+    multi.release().unwrap();
+    assert_eq!(multi.state().unwrap(), LockState::Free);
+    assert!(paths.iter().all(|path| queue(&mut raw, path).is_empty()));
+    assert_eq!(status(multi.release()), Status::NotOwner);
+}
+
+#[test]
+fn one_that_is_taken_is_waited_for_and_the_rest_given_back() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("free"), path("taken")], raw(server));
+    let (holder, client) = (client(&server.address()), client(&server.address()));
+    let taken = holder.mutex(&paths[1]).unwrap();
+    taken.acquire(None).unwrap();
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    assert_eq!(ends_at(MS * 200, || status(multi.acquire(Some(MS * 200)))), Status::Timeout, "one deadline for all");
+    assert_eq!(status(multi.acquire(NOW)), Status::Timeout);
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &paths[1], 1);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+        wait_for_queue(&mut raw, &paths[0], 1);
+        wait_for_queue(&mut raw, &paths[1], 2);
+        assert!(!multi.is_held_in_process().unwrap() && !locks[0].is_held_in_process().unwrap());
+        taken.release().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+/// In opposite order, with nothing to put them into one: in Curator a deadlock.
+#[test]
+fn opposite_orders_do_not_deadlock() {
+    let server = ZooKeeper::shared();
+    let (paths, served) = ([path("x"), path("y")], AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for at in 0..2 {
+            let (paths, served) = (&paths, &served);
+            scope.spawn(move || {
+                let client = client(&server.address());
+                let [x, y] = mutexes(&client, paths);
+                let multi = if at == 0 { Lock::multi(&[&x, &y]) } else { Lock::multi(&[&y, &x]) }.unwrap();
+                for _ in 0..500 {
+                    multi.acquire(Some(SOON)).unwrap();
+                    served.fetch_add(1, Ordering::SeqCst);
+                    multi.release().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(served.load(Ordering::SeqCst), 1_000);
+}
+
+#[test]
+fn it_is_re_entrant_and_enters_what_is_held() {
+    let server = ZooKeeper::shared();
+    let (paths, client) = ([path("held"), path("new")], client(&server.address()));
+    let [held, new] = mutexes(&client, &paths);
+    let multi = Lock::multi(&[&held, &new]).unwrap();
+    held.acquire(NOW).unwrap();
+    assert!(!multi.is_held().unwrap(), "one of two");
+    multi.acquire(NOW).unwrap();
+    multi.acquire(NOW).unwrap();
+    assert!(multi.is_held().unwrap());
+    assert_eq!(multi.fencing_token().unwrap(), held.fencing_token().unwrap(), "the smallest");
+    multi.release().unwrap();
+    multi.release().unwrap();
+    assert!(held.is_held().unwrap() && !new.is_held().unwrap());
+    held.release().unwrap();
+    assert_eq!(status(multi.release()), Status::NotOwner);
+}
+
+#[test]
+fn a_member_may_be_released_by_itself() {
+    let server = ZooKeeper::shared();
+    let (paths, client, mut raw) = ([path("one"), path("two")], client(&server.address()), raw(server));
+    let [one, two] = mutexes(&client, &paths);
+    let multi = Lock::multi(&[&one, &two]).unwrap();
+    multi.acquire(NOW).unwrap();
+    one.release().unwrap();
+    assert!(queue(&mut raw, &paths[0]).is_empty());
+    assert!(two.is_held().unwrap() && !multi.is_held().unwrap());
+    // Curator: the others are released all the same, and the first error is told.
+    assert_eq!(status(multi.release()), Status::NotOwner);
+    assert!(queue(&mut raw, &paths[1]).is_empty());
+}
+
+/// Curator: `TestInterProcessMultiMutex.testSomeReleasesFail`.
+#[test]
+fn a_member_that_is_lost_does_not_keep_the_others() {
+    let server = ZooKeeper::shared();
+    let (paths, client, mut raw) = ([path("lost"), path("kept")], client(&server.address()), raw(server));
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    multi.acquire(NOW).unwrap();
+    let node = locks[0].node_paths().unwrap().remove(0);
+    assert_eq!(raw.delete(&node), 0);
+    wait_until(SOON, || multi.state().unwrap() == LockState::Lost);
+    assert!(!multi.is_held().unwrap() && locks[1].is_held().unwrap());
+    assert_eq!(status(multi.acquire(NOW)), Status::Lost, "sticky");
+    assert_eq!(status(multi.release()), Status::Lost);
+    wait_for_queue(&mut raw, &paths[1], 0);
+    multi.acquire(NOW).unwrap();
+    multi.release().unwrap();
+}
+
+/// Curator: `TestInterProcessMultiMutex.testSomeLocksFailToLock`.
+#[test]
+fn a_member_that_fails_takes_the_others_back() {
+    let server = ZooKeeper::shared();
+    let (paths, client, mut raw) = ([path("good"), path("bad")], client(&server.address()), raw(server));
+    let locks = mutexes(&client, &paths);
+    // Somebody of another family is there.
+    locks[1].acquire(NOW).unwrap();
+    locks[1].release().unwrap();
+    let kazoo = format!("{}/509e033e5443480e924d21ab1ded34a7__lock__", paths[1]);
+    raw.create(&kazoo, b"", zklock_rig::flags::EPHEMERAL_SEQUENTIAL).unwrap();
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    assert_eq!(status(multi.acquire(None)), Status::Foreign);
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &paths[1], 1);
+}
+
+#[test]
+fn read_and_write_locks_take_part() {
+    let server = ZooKeeper::shared();
+    let (a, b, client) = (path("rw"), path("mutex"), client(&server.address()));
+    let (rw, mutex) = (client.rwlock(&a).unwrap(), client.mutex(&b).unwrap());
+    let reading = Lock::multi(&[&rw.read, &mutex]).unwrap();
+    let writing = Lock::multi(&[&mutex, &rw.write]).unwrap();
+    writing.acquire(NOW).unwrap();
+    // Under the own write lock, as without the multi-lock.
+    reading.acquire(NOW).unwrap();
+    writing.release().unwrap();
+    assert!(reading.is_held().unwrap());
+    assert_eq!(status(writing.acquire(None)), Status::Deadlock);
+    reading.release().unwrap();
+}
+
+/// Semaphore mutexes and several clients can't be joined in one transaction: they are taken one after the other.
+#[test]
+fn of_several_clients_and_with_a_semaphore_mutex() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("p"), path("q"), path("r")], raw(server));
+    let clients = [client(&server.address()), client(&server.address())];
+    let locks = [
+        clients[0].semaphore_mutex(&paths[2]).unwrap(),
+        clients[1].mutex(&paths[1]).unwrap(),
+        clients[0].mutex(&paths[0]).unwrap(),
+    ];
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    for _ in 0..3 {
+        multi.acquire(Some(SOON)).unwrap();
+        assert!(multi.is_held().unwrap() && locks.iter().all(|lock| lock.is_held().unwrap()));
+        let tokens = locks.each_ref().map(|lock| lock.fencing_token().unwrap());
+        assert_eq!(multi.fencing_token().unwrap(), *tokens.iter().min().unwrap());
+        assert_eq!(multi.participants().unwrap().len(), 3);
+        multi.release().unwrap();
+    }
+    let other = clients[1].semaphore_mutex(&paths[2]).unwrap();
+    other.acquire(None).unwrap();
+    assert_eq!(ends_at(MS * 300, || status(multi.acquire(Some(MS * 300)))), Status::Timeout);
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &paths[1], 0);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(None));
+        wait_for_queue(&mut raw, &format!("{}/leases", paths[2]), 2);
+        multi.cancel().unwrap();
+        assert_eq!(status(waiter.join().unwrap()), Status::Canceled);
+    });
+    wait_for_queue(&mut raw, &paths[0], 0);
+    other.release().unwrap();
+    multi.acquire(Some(SOON)).unwrap();
+    multi.release().unwrap();
+}
+
+#[test]
+fn several_semaphore_mutexes_in_opposite_order_do_not_deadlock() {
+    let server = ZooKeeper::shared();
+    let paths = [path("s"), path("t")];
+    thread::scope(|scope| {
+        for at in 0..2 {
+            let paths = &paths;
+            scope.spawn(move || {
+                let client = client(&server.address());
+                let [s, t] = paths.each_ref().map(|path| client.semaphore_mutex(path).unwrap());
+                let multi = if at == 0 { Lock::multi(&[&s, &t]) } else { Lock::multi(&[&t, &s]) }.unwrap();
+                for _ in 0..50 {
+                    multi.acquire(Some(SOON)).unwrap();
+                    multi.release().unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_it_can_not_be_made_of() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let (a, again) = (client.mutex("/multi/a").unwrap(), client.rwlock("/multi/a").unwrap());
+    assert_eq!(Lock::multi(&[]).err().unwrap().status(), Status::Invalid);
+    let twice = Lock::multi(&[&a, &again.read]).err().unwrap();
+    assert!(twice.status() == Status::Invalid && twice.message().contains("\"/multi/a\" is twice"), "{twice}");
+    let one = Lock::multi(&[&a]).unwrap();
+    assert_eq!(
+        Lock::multi(&[&one, &a]).err().unwrap().status(),
+        Status::Invalid,
+        "a multi-lock of multi-locks is one of its locks"
+    );
+    one.acquire(NOW).unwrap();
+    one.release().unwrap();
+    // A member that is gone.
+    let b = client.mutex("/multi/b").unwrap();
+    let both = Lock::multi(&[&a, &b]).unwrap();
+    both.acquire(NOW).unwrap();
+    b.close().unwrap();
+    assert!(a.is_held().unwrap() && !both.is_held().unwrap());
+    assert_eq!(status(both.release()), Status::Closed);
+    assert!(!a.is_held().unwrap());
+    assert_eq!(status(both.acquire(NOW)), Status::Closed);
+}
+
+/// A node that an operator takes away costs the place in all queues: else two multi-locks could wait for each other.
+#[test]
+fn a_waiter_that_loses_one_node_joins_all_queues_again() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("m"), path("n")], raw(server));
+    let (holder, client) = (client(&server.address()), client(&server.address()));
+    let held = mutexes(&holder, &paths);
+    Lock::multi(&held.each_ref()).unwrap().acquire(None).unwrap();
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+        wait_for_queue(&mut raw, &paths[0], 2);
+        wait_for_queue(&mut raw, &paths[1], 2);
+        let [first, second] = paths.each_ref().map(|path| queue(&mut raw, path).remove(1));
+        assert_eq!(raw.delete(&format!("{}/{first}", paths[0])), 0);
+        wait_until(SOON, || queue(&mut raw, &paths[1]).get(1).is_some_and(|node| *node != second));
+        held.iter().for_each(|lock| lock.release().unwrap());
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn it_survives_the_end_of_its_session_while_it_waits() {
+    let server = ZooKeeper::start();
+    let (paths, mut raw) = ([path("u"), path("v")], raw(&server));
+    let (holder, client) = (client(&server.address()), client_with(&server.address(), Duration::from_secs(2)));
+    let held = holder.mutex(&paths[1]).unwrap();
+    held.acquire(None).unwrap();
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            multi.acquire(Some(SOON * 3)).unwrap();
+            assert!(multi.is_held().unwrap());
+            multi.release()
+        });
+        wait_for_queue(&mut raw, &paths[1], 2);
+        server.restart();
+        raw = raw(&server);
+        wait_for_queue(&mut raw, &paths[1], 2);
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_task_that_is_dropped_leaves_nothing() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("g"), path("h")], raw(server));
+    let (holder, client) = (client(&server.address()), client(&server.address()));
+    let held = holder.semaphore_mutex(&paths[1]).unwrap();
+    held.acquire(None).unwrap();
+    let locks = [client.mutex(&paths[0]).unwrap(), client.semaphore_mutex(&paths[1]).unwrap()];
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    let waiting = multi.start_acquire(Owner::Custom(1), None).unwrap();
+    assert!(waiting.wait_for(MS * 100).is_none());
+    wait_for_queue(&mut raw, &paths[0], 1);
+    drop(waiting);
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &format!("{}/leases", paths[1]), 1);
+}
