@@ -277,7 +277,7 @@ fn a_waiter_that_loses_one_node_joins_all_queues_again() {
 #[test]
 fn it_survives_the_end_of_its_session_while_it_waits() {
     let server = ZooKeeper::start();
-    let (paths, mut raw) = ([path("u"), path("v")], raw(&server));
+    let paths = [path("u"), path("v")];
     let (holder, client) = (client(&server.address()), client_with(&server.address(), Duration::from_secs(2)));
     let held = holder.mutex(&paths[1]).unwrap();
     held.acquire(None).unwrap();
@@ -289,10 +289,9 @@ fn it_survives_the_end_of_its_session_while_it_waits() {
             assert!(multi.is_held().unwrap());
             multi.release()
         });
-        wait_for_queue(&mut raw, &paths[1], 2);
+        wait_for_queue(&mut raw(&server), &paths[1], 2);
         server.restart();
-        raw = raw(&server);
-        wait_for_queue(&mut raw, &paths[1], 2);
+        wait_for_queue(&mut raw(&server), &paths[1], 2);
         held.release().unwrap();
         waiter.join().unwrap().unwrap();
     });
