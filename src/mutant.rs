@@ -43,8 +43,10 @@ pub enum Mutant {
     CloseOnce,
     /// Deletes the node of a hold whose session was replaced at once, though the program was told that it is safe for a while.
     SpareNothing,
-    /// Takes packets for heard that may still be on their way.
+    /// Gives followers less than half a tick to tell of a packet.
     HearTooSoon,
+    /// Takes packets for arrived when they are written.
+    HearOnWrite,
     /// Forgets those who were held back while others were on their way out.
     HoldBackForever,
     /// Does not tell how the session stands.
@@ -58,7 +60,7 @@ pub enum Mutant {
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -78,6 +80,7 @@ impl Mutant {
         Self::CloseOnce,
         Self::SpareNothing,
         Self::HearTooSoon,
+        Self::HearOnWrite,
         Self::HoldBackForever,
         Self::HideSession,
         Self::TokenIsSequence,

@@ -220,6 +220,7 @@ impl<T> Session<T> {
         Self {
             servers: Servers::new(servers, &mut entropy),
             timeout: config.timeout,
+            sent: Sent::new(now, config.timeout),
             frames: Frames::new(config.frame_limit),
             config,
             entropy,
@@ -232,7 +233,6 @@ impl<T> Session<T> {
             last_xid: 0,
             up_since: now,
             last_sent: now,
-            sent: Sent::new(now),
             last_beat: now,
             last_received: now,
             last_answered: now,
@@ -346,11 +346,7 @@ impl<T> Session<T> {
     pub fn proof_due_in(&self, now: Time) -> Duration {
         let Some(lease) = self.lease() else { return Duration::ZERO };
         let would_run = |heard: Time| lease.end_by(Proof { committed: now, heard }) > now + self.beat();
-        if would_run(self.sent.heard(now, lease.relay())) {
-            return Duration::ZERO;
-        }
-        let first = self.sent.iter().find(|&sent| would_run(sent)).unwrap_or(now);
-        (first + lease.relay()) - now
+        if would_run(self.sent.heard(now)) { Duration::ZERO } else { self.sent.hears_in(now, would_run) }
     }
 
     /// Sends a request. Without a connection its answer is [`Failure::ConnectionLost`].
@@ -495,8 +491,7 @@ impl<T> Session<T> {
     fn too_long(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH], len: usize) {
         match (ReplyHeader::decode(&head), self.in_flight.front()) {
             (Ok((header, _)), Some(front)) if header.xid == front.xid => {
-                self.last_answered = now;
-                if let Some(InFlight { purpose, .. }) = self.in_flight.pop_front() {
+                if let Some(InFlight { purpose, .. }) = self.take_answered(now) {
                     self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
                 }
             }
@@ -578,7 +573,6 @@ impl<T> Session<T> {
             }
         }
         let agreed = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
-        self.sent = Sent::new(sent);
         // To make a session is a transaction; to resume one proves nothing, since a single server may answer it.
         let identity = match self.identity.take() {
             Some(before) => {
@@ -597,6 +591,7 @@ impl<T> Session<T> {
             }
         };
         self.identity = Some(identity);
+        self.sent = Sent::new(sent, self.timeout);
         self.authenticate(now, resumed);
         Ok(())
     }
@@ -661,8 +656,7 @@ impl<T> Session<T> {
             // Too long for any frame: no server would have taken it.
             return self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
         }
-        let proof =
-            is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now, self.relay()) });
+        let proof = is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now) });
         self.note_sent(now);
         self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
     }
@@ -673,7 +667,7 @@ impl<T> Session<T> {
         }
         self.note_sent(now);
         if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
-            self.ping_sent.get_or_insert(now);
+            self.ping_sent = Some(now);
         }
     }
 
@@ -685,7 +679,9 @@ impl<T> Session<T> {
         match header.xid {
             XID_NOTIFICATION => self.notification(&WatchEvent::decode(body)?),
             XID_PING => {
-                self.ping_sent = None;
+                if let Some(sent) = self.ping_sent.take() {
+                    self.sent.answered(sent, now);
+                }
                 if self.in_flight.is_empty() {
                     self.last_answered = now;
                 }
@@ -743,8 +739,7 @@ impl<T> Session<T> {
             (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
             (code, _) => Err(Failure::Code(code)),
         };
-        let Some(InFlight { sent, proof, purpose, .. }) = self.in_flight.pop_front() else { return Ok(()) };
-        self.last_answered = now;
+        let Some(InFlight { sent, proof, purpose, .. }) = self.take_answered(now) else { return Ok(()) };
         if header.zxid > 0 {
             self.last_zxid = header.zxid;
         }
@@ -759,6 +754,13 @@ impl<T> Session<T> {
         }
         self.answer(now, purpose, header.zxid, result);
         Ok(())
+    }
+
+    fn take_answered(&mut self, now: Time) -> Option<InFlight<T>> {
+        let answered = self.in_flight.pop_front()?;
+        self.last_answered = now;
+        self.sent.answered(answered.sent, now);
+        Some(answered)
     }
 
     fn answer(&mut self, now: Time, purpose: Purpose<T>, zxid: i64, result: Result<Response, Failure>) {
@@ -883,9 +885,10 @@ impl<T> Session<T> {
         if self.closing.is_some() {
             return None;
         }
-        // The next proof tells that the leader has heard of it: how long a lease is, depends on when that was.
-        let ping_at = self.last_sent + self.beat();
-        Some(self.proof_at().map_or(ping_at, |proof_at| proof_at.min(ping_at)))
+        // The next proof tells that the leader has heard of it: how long a lease is, depends on when that was. One ping at a time,
+        // so that it is clear which one is answered.
+        let ping_at = self.ping_sent.is_none().then(|| self.last_sent + self.beat());
+        [self.proof_at(), ping_at].into_iter().flatten().min()
     }
 
     /// When a quorum is to be asked next.
@@ -897,14 +900,9 @@ impl<T> Session<T> {
         }
     }
 
-    fn relay(&self) -> Duration {
-        self.lease().map_or(Duration::ZERO, Lease::relay)
-    }
-
     fn note_sent(&mut self, now: Time) {
         self.last_sent = now;
-        let relay = self.relay();
-        self.sent.note(now, relay);
+        self.sent.note(now);
     }
 }
 

@@ -193,6 +193,16 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: rng.usize(..3) }),
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: 0 }),
         ],
+        // A connection loses its server as soon as what stood still on it has arrived.
+        4 | 5 => {
+            let thaw = part(rng, 0.08, 0.5);
+            let after = thaw + part(rng, 0.0, 0.1);
+            vec![
+                (Duration::ZERO, Fault::BlackHole { client, up: true, down: false, thaw: Some(thaw) }),
+                (after, Fault::RestartServerOf { client, length: session_timeout }),
+                (after, Fault::Unreachable { client, server: None, length: session_timeout }),
+            ]
+        }
         _ => Vec::new(),
     }
 }

@@ -291,6 +291,10 @@ impl World {
     }
 
     fn timer(&mut self, client: usize) {
+        // An earlier one has taken its place.
+        if self.clients[client].timer.is_none_or(|timer| timer > self.now) {
+            return;
+        }
         self.clients[client].timer = None;
         let local = self.clients[client].local(self.now);
         self.clients[client].engine.advance(local);
