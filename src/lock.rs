@@ -156,15 +156,29 @@ impl Lock {
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi(locks: &[&Self]) -> Result<Self> {
+        Self::put_together(locks, at_once)
+    }
+
+    fn put_together(locks: &[&Self], grouped: fn(Vec<&Part>) -> Vec<Vec<&Part>>) -> Result<Self> {
         let of = |lock: &&Self| if lock.members.is_empty() { vec![(*lock).clone()] } else { lock.members.to_vec() };
         let members: Vec<Self> = locks.iter().flat_map(of).collect();
-        let parts = combine(&members)?;
+        let parts = combine(&members, grouped)?;
         let path = match &*members {
             [] => return Err(Error::invalid("a multi-lock of no locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
         Ok(Self { parts: parts.into(), path, members: members.into() })
+    }
+
+    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for paths that Curator's
+    /// multi-locks use as well. One that holds the first and wants the second finds a [`multi`](Self::multi) ahead of it there that waits
+    /// behind it in the first: a deadlock, until a time-out. With this one it is as among Curator's own: whoever names the locks in
+    /// one order does not deadlock.
+    ///
+    /// Errors: INVALID for no lock at all, or two on one path.
+    pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
+        Self::put_together(locks, one_by_one)
     }
 
     /// The lock's number, as it stands in events; unique within its client. Events name the members of a multi-lock.
@@ -378,15 +392,31 @@ impl Lock {
     }
 }
 
-/// Puts locks together: those that one engine can join in one transaction, and the rest, in the order in which they are taken.
-fn combine(members: &[Lock]) -> Result<Vec<Part>> {
-    let mut groups: Vec<Vec<&Part>> = Vec::new();
+/// Makes one part of each group of the members' parts.
+fn combine(members: &[Lock], grouped: fn(Vec<&Part>) -> Vec<Vec<&Part>>) -> Result<Vec<Part>> {
+    let mut all: Vec<&Part> = Vec::new();
     for part in members.iter().flat_map(|member| member.parts.iter()) {
-        let twin = |other: &&Part| Arc::ptr_eq(&other.session, &part.session) && other.path == part.path;
-        if groups.iter().flatten().any(twin) {
+        if all.iter().any(|other| Arc::ptr_eq(&other.session, &part.session) && other.path == part.path) {
             let path = crate::path::quote(&part.path);
             return Err(Error::invalid(format!("path {path} is twice in a multi-lock; expected different paths")));
         }
+        all.push(part);
+    }
+    let together = |group: Vec<&Part>| {
+        let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
+        let path = match &*group {
+            [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
+            _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
+        };
+        Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
+    };
+    grouped(all).into_iter().map(together).collect()
+}
+
+/// Those that one engine can join in one transaction, and the rest, in the order in which they are taken.
+fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
+    let mut groups: Vec<Vec<&Part>> = Vec::new();
+    for part in parts {
         let is_queue = |part: &Part| matches!(part.recipe, Recipe::Queue(_));
         let joins = |group: &&mut Vec<&Part>| {
             group.iter().all(|other| is_queue(other) && Arc::ptr_eq(&other.session, &part.session)) && is_queue(part)
@@ -397,15 +427,11 @@ fn combine(members: &[Lock]) -> Result<Vec<Part>> {
         }
     }
     groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
-    let together = |group: Vec<&Part>| {
-        let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
-        let path = match &*group {
-            [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
-            _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
-        };
-        Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
-    };
-    groups.into_iter().map(together).collect()
+    groups
+}
+
+fn one_by_one(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
+    parts.into_iter().map(|part| vec![part]).collect()
 }
 
 /// A hold of the thread that made it, released on drop.
