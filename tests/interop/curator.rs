@@ -3,8 +3,8 @@
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use zklock::{Lock, Status};
-use zklock_rig::{CuratorVersion, Raw, flags, wait_until};
+use zklock::{Acquiring, Lock, Status};
+use zklock_rig::{CuratorVersion, Raw, Ticket, flags, wait_until};
 
 use crate::common::{SOON, status};
 use crate::places::{Kind, ME, Place, Who, lock};
@@ -53,9 +53,10 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "multi-lock: zklock waits for Curator's member, and leaves nothing", check: zklock_multi_waits },
         Row { name: "multi-lock: Curator waits for zklock's member, and leaves nothing", check: curator_multi_waits },
         Row { name: "multi-lock: nodes alike", check: multi_nodes },
-        Row { name: "multi-lock: alone inside under load, the same order", check: |side| multi_load(side, false) },
-        Row { name: "multi-lock: alone inside under load, opposite orders", check: |side| multi_load(side, true) },
-        Row { name: "multi-lock: both have a part of what the other wants", check: multi_deadlock },
+        Row { name: "multi-lock, in order: alone inside under load", check: in_order_load },
+        Row { name: "multi-lock, at once: alone inside under load", check: at_once_load },
+        Row { name: "multi-lock, in order: both have a part of what the other wants", check: in_order_in_between },
+        Row { name: "multi-lock, at once: both have a part of what the other wants", check: at_once_in_between },
         Row { name: "directories go when nobody is left", check: containers },
         Row { name: "children that are nobody's beside a mutex", check: plain_children },
     ];
@@ -203,7 +204,7 @@ fn nested_nodes(side: &Side<'_>) -> Seen {
     assert!(ours[0].starts_with("_c_UUID-__READ__0000000000 ephemeral"), "{ours:?}");
     if side.met == Met::Curator(CuratorVersion::Debian) {
         assert!(theirs[0].starts_with("_c_UUID-__READ__0000000001 ephemeral"), "{theirs:?}");
-        return Seen::Differs("Curator's has a number of its own (CURATOR-621, fixed in 5.5.0)");
+        return Seen::differs("Curator's has a number of its own (CURATOR-621, fixed in 5.5.0)");
     }
     assert_eq!(ours, theirs);
     Seen::Alike
@@ -245,7 +246,7 @@ fn curator_downgrades(side: &Side<'_>) -> Seen {
         assert_eq!(side.ask("held $l.read"), "true", "Curator reads while zklock writes");
         rw.write.release_as(ME).unwrap();
         side.tell("release $t $l.read");
-        return Seen::Differs("a writer that waits gets in while Curator reads (CURATOR-621, fixed in 5.5.0)");
+        return Seen::differs("a writer that waits gets in while Curator reads (CURATOR-621, fixed in 5.5.0)");
     }
     assert!(writer.wait_for(Duration::from_millis(300)).is_none(), "zklock writes while Curator reads");
     assert_eq!(status(side.client().rwlock(&path).unwrap().write.acquire(NOW)), Status::Timeout);
@@ -265,7 +266,7 @@ fn upgrade(side: &Side<'_>) -> Seen {
     side.tell("acquire $t $l.read");
     assert_eq!(side.ask("acquire $t $l.write 300"), "false");
     side.tell("release $t $l.read");
-    Seen::Differs("zklock: DEADLOCK at once. Curator waits for itself")
+    Seen::differs("zklock: DEADLOCK at once. Curator waits for itself")
 }
 
 fn mutex_and_read_write(side: &Side<'_>) -> Seen {
@@ -282,7 +283,7 @@ fn mutex_and_read_write(side: &Side<'_>) -> Seen {
         side.tell(&format!("release $t {held}"));
         ours.release().unwrap();
     }
-    Seen::Differs("zklock: FOREIGN. Curator passes by, also by its own")
+    Seen::differs("zklock: FOREIGN. Curator passes by, also by its own")
 }
 
 fn told(lock: &Lock) -> Receiver<String> {
@@ -342,27 +343,38 @@ fn zklock_revokes(side: &Side<'_>) -> Seen {
     Seen::Alike
 }
 
-fn multi(side: &Side<'_>, paths: &[&String]) -> Lock {
+type Put = fn(&[&Lock]) -> zklock::Result<Lock>;
+
+/// The two ways in which zklock takes several.
+const WAYS: [Put; 2] = [Lock::multi, Lock::multi_in_order];
+
+fn multi(side: &Side<'_>, put: Put, paths: &[&String]) -> Lock {
     let client = side.client();
     let locks: Vec<Lock> = paths.iter().map(|path| lock(&client, Mutex, path)).collect();
-    Lock::multi(&locks.iter().collect::<Vec<_>>()).unwrap()
+    put(&locks.iter().collect::<Vec<_>>()).unwrap()
 }
 
 fn zklock_multi_waits(side: &Side<'_>) -> Seen {
-    let (free, taken) = (side.path("free"), side.path("taken"));
-    let ours = multi(side, &[&free, &taken]);
-    let held = side.define(Mutex, "$held", &taken);
-    side.tell(&format!("acquire $t {held}"));
-    assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
-    side.wait_for_nodes(&free, 0);
-    side.wait_for_nodes(&taken, 1);
-    let waiting = ours.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&taken, 2);
-    side.tell(&format!("release $t {held}"));
-    waiting.wait().unwrap();
-    keeps_out(side, &held);
-    keeps_out(side, &side.define(Mutex, "$free", &free));
-    ours.release_as(ME).unwrap();
+    for (way, put) in WAYS.into_iter().enumerate() {
+        let (free, taken) = (side.path(&format!("free-{way}")), side.path(&format!("taken-{way}")));
+        let ours = multi(side, put, &[&free, &taken]);
+        let held = side.define(Mutex, "$held", &taken);
+        side.tell(&format!("acquire $t {held}"));
+        assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
+        side.wait_for_nodes(&free, 0);
+        side.wait_for_nodes(&taken, 1);
+        let waiting = ours.start_acquire(ME, SOME).unwrap();
+        // What comes after the first lock is asked for by whoever waits.
+        wait_until(SOON, || {
+            assert!(waiting.wait_for(Duration::ZERO).is_none());
+            side.raw().children(&taken).unwrap_or_default().len() == 2
+        });
+        side.tell(&format!("release $t {held}"));
+        waiting.wait().unwrap();
+        keeps_out(side, &held);
+        keeps_out(side, &side.define(Mutex, "$free", &free));
+        ours.release_as(ME).unwrap();
+    }
     Seen::Alike
 }
 
@@ -386,49 +398,83 @@ fn curator_multi_waits(side: &Side<'_>) -> Seen {
 }
 
 fn multi_nodes(side: &Side<'_>) -> Seen {
-    let paths = Who::BOTH.map(|who| side.path(&format!("nodes-{who:?}")));
-    let members = paths.each_ref().map(|path| ["a", "b"].map(|name| format!("{path}/{name}")));
-    let ours = multi(side, &members[0].each_ref());
+    let members =
+        ["ours", "theirs", "in-order"].map(|name| ["a", "b"].map(|member| side.path(&format!("{name}/{member}"))));
+    let ours = multi(side, Lock::multi, &members[0].each_ref());
+    let in_order = multi(side, Lock::multi_in_order, &members[2].each_ref());
     ours.acquire(NOW).unwrap();
-    side.tell(&format!("multi $multi {} {}", members[1][0], members[1][1]));
+    in_order.acquire(NOW).unwrap();
+    side.tell(&format!("multi $multi {}", members[1].join(" ")));
     side.tell("acquire $t $multi");
-    let pictures = paths.each_ref().map(|path| picture(&mut side.raw(), path));
+    let pictures = ["ours", "theirs", "in-order"].map(|name| picture(&mut side.raw(), &side.path(name)));
     ours.release().unwrap();
+    in_order.release().unwrap();
     side.tell("release $t $multi");
     assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
+    assert_eq!(pictures[2], pictures[1], "zklock's nodes and Curator's");
     assert_eq!(pictures[0].len(), 4);
     Seen::Alike
 }
 
-fn multi_load(side: &Side<'_>, opposite: bool) -> Seen {
+fn multi_load(side: &Side<'_>, rounds: u32, put: Put, limit: Duration) -> u32 {
     let (a, b) = (side.path("a"), side.path("b"));
     let theirs = |name: &str| {
-        let (first, second) = if opposite { (&b, &a) } else { (&a, &b) };
-        side.tell(&format!("multi {name} {first} {second}"));
+        side.tell(&format!("multi {name} {a} {b}"));
         name.to_owned()
     };
-    queues::load(side, theirs, || multi(side, &[&a, &b]))
+    queues::load(side, rounds, theirs, || multi(side, put, &[&a, &b]), limit)
 }
 
-/// Curator has the first, and zklock stands before it in the second: not before the first deadline does either get on.
-fn multi_deadlock(side: &Side<'_>) -> Seen {
-    let (a, b) = (side.path("a"), side.path("b"));
-    let ours = multi(side, &[&a, &b]);
-    side.tell(&format!("mutex $a {a}"));
-    side.tell(&format!("mutex $b {b}"));
-    side.tell("multi $multi $a $b");
-    side.tell("acquire $t $a");
-    let waiting = ours.start_acquire(ME, Some(Duration::from_secs(1))).unwrap();
-    side.wait_for_nodes(&b, 1);
-    let theirs = side.send("acquire $t $multi");
-    side.wait_for_nodes(&b, 2);
+/// In one order, one by one: nobody waits in vain.
+fn in_order_load(side: &Side<'_>) -> Seen {
+    assert_eq!(multi_load(side, side.rounds, Lock::multi_in_order, SOON), 0, "time-outs");
+    Seen::Alike
+}
+
+/// In one transaction against one by one: deadlocks, and what comes after them is as it should be.
+fn at_once_load(side: &Side<'_>) -> Seen {
+    let rounds = side.rounds / 2;
+    match multi_load(side, rounds, Lock::multi, Duration::from_millis(200)) {
+        0 => Seen::Alike,
+        timeouts => Seen::Differs(format!("{timeouts} deadlocks in {} rounds, until zklock's time-out", 4 * rounds)),
+    }
+}
+
+/// Curator has the first and is about to want the second, when zklock comes: Curator gets on, and then zklock.
+fn in_order_in_between(side: &Side<'_>) -> Seen {
+    let (ours, waiting, theirs) = in_between(side, Lock::multi_in_order, SOON);
+    assert_eq!(theirs.wait(SOON), "true");
+    assert!(waiting.wait_for(Duration::ZERO).is_none());
+    side.tell("release $t $multi");
+    side.tell("release $t $a");
+    waiting.wait().unwrap();
+    ours.release_as(ME).unwrap();
+    Seen::Alike
+}
+
+/// The same, but that zklock stands before Curator in the second: neither gets on before the first deadline.
+fn at_once_in_between(side: &Side<'_>) -> Seen {
+    let (ours, waiting, theirs) = in_between(side, Lock::multi, Duration::from_secs(1));
+    side.wait_for_nodes(&side.path("b"), 2);
     assert!(!theirs.is_done());
     assert_eq!(status(waiting.wait()), Status::Timeout);
     assert_eq!(theirs.wait(SOON), "true");
     side.tell("release $t $multi");
     side.tell("release $t $a");
     ours.acquire(NOW).unwrap();
-    Seen::Differs("a deadlock until the first deadline, since Curator takes them one by one")
+    Seen::differs("a deadlock until the first deadline, since Curator takes them one by one")
+}
+
+fn in_between(side: &Side<'_>, put: Put, limit: Duration) -> (Lock, Acquiring, Ticket) {
+    let (a, b) = (side.path("a"), side.path("b"));
+    let ours = multi(side, put, &[&a, &b]);
+    side.tell(&format!("mutex $a {a}"));
+    side.tell(&format!("mutex $b {b}"));
+    side.tell("multi $multi $a $b");
+    side.tell("acquire $t $a");
+    let waiting = ours.start_acquire(ME, Some(limit)).unwrap();
+    side.wait_for_nodes(&a, 2);
+    (ours, waiting, side.send("acquire $t $multi"))
 }
 
 fn containers(side: &Side<'_>) -> Seen {
@@ -468,7 +514,7 @@ fn plain_children(side: &Side<'_>) -> Seen {
     ours.acquire(NOW).unwrap();
     ours.release().unwrap();
     keeps_out(side, &theirs);
-    Seen::Differs("one that sorts before digits blocks Curator, never zklock")
+    Seen::differs("one that sorts before digits blocks Curator, never zklock")
 }
 
 /// The nodes below a path as anybody can see them: names without what is random in them, modes, data, access.

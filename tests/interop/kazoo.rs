@@ -1,10 +1,9 @@
 //! zklock and kazoo: two families on one path, with and without the settings by which they see each other.
 
 use zklock::Status;
-use zklock_rig::wait_until;
 
 use crate::common::{SOON, status};
-use crate::places::{Kind, ME, Place, Who, lock};
+use crate::places::{Kind, ME, lock};
 use crate::queues::{self, NOW, SOME, keeps_out};
 use crate::side::Side;
 use crate::table::{Row, Seen};
@@ -90,7 +89,7 @@ fn passes_by(side: &Side<'_>) -> Seen {
     assert_eq!(status(wanted.acquire(SOME)), Status::Foreign);
     side.tell("release $t $k");
     held.release().unwrap();
-    Seen::Differs("kazoo passes by, and both hold; the next zklock says FOREIGN")
+    Seen::differs("kazoo passes by, and both hold; the next zklock says FOREIGN")
 }
 
 fn only_zklock_waits(side: &Side<'_>) -> Seen {
@@ -107,7 +106,7 @@ fn only_zklock_waits(side: &Side<'_>) -> Seen {
     assert!(ours.is_held_by(ME).unwrap(), "both think that they hold it");
     side.tell("release $t $k");
     ours.release_as(ME).unwrap();
-    Seen::Differs("zklock waits for kazoo; kazoo passes by zklock")
+    Seen::differs("zklock waits for kazoo; kazoo passes by zklock")
 }
 
 fn only_kazoo_waits(side: &Side<'_>) -> Seen {
@@ -122,7 +121,7 @@ fn only_kazoo_waits(side: &Side<'_>) -> Seen {
     assert_eq!(waiting.wait(SOON), "true");
     assert_eq!(status(ours.acquire(SOME)), Status::Foreign);
     side.tell(&format!("release $t {theirs}"));
-    Seen::Differs("kazoo waits for zklock; zklock says FOREIGN")
+    Seen::differs("kazoo waits for zklock; zklock says FOREIGN")
 }
 
 fn participants(side: &Side<'_>) -> Seen {
@@ -154,7 +153,7 @@ fn reader_with_both_patterns(side: &Side<'_>) -> Seen {
     side.tell("release $t $k");
     keeps_out(side, "$k");
     ours.release().unwrap();
-    Seen::Differs("it also waits for zklock's readers; it needs __WRIT__ alone")
+    Seen::differs("it also waits for zklock's readers; it needs __WRIT__ alone")
 }
 
 /// A Lock that has no pattern for readers gets in beside them.
@@ -171,26 +170,23 @@ fn lock_beside_readers(side: &Side<'_>) -> Seen {
     side.tell("acquire $t $all");
     assert_eq!((status(read.acquire(NOW)), status(write.acquire(NOW))), (Status::Timeout, Status::Timeout));
     side.tell("release $t $all");
-    Seen::Differs("it needs both patterns; with __WRIT__ alone it passes by readers")
+    Seen::differs("it needs both patterns; with __WRIT__ alone it passes by readers")
 }
 
 fn semaphores(side: &Side<'_>) -> Seen {
     let path = side.path("semaphore");
-    let ours = side.client().semaphore(&path, 2).unwrap();
-    let mut places: Vec<Place<'_>> = Vec::new();
+    let ours = side.client().semaphore(&path, 1).unwrap();
     let one = ours.acquire(1, NOW).unwrap();
-    places.push(Place::join(side, Who::Zklock, Kind::SemaphoreMutex, &side.path("other"), 0));
-    wait_until(SOON, || side.raw().children(&path).unwrap().len() == 2);
-    // zklock has one of two; kazoo counts `leases` and `locks`, and gets none.
+    let waiting = ours.start_acquire(1, SOME).unwrap();
+    side.wait_for_nodes(&format!("{path}/locks"), 1);
+    // kazoo counts `leases` and `locks`, and gets none of two.
     side.tell(&format!("semaphore $k {path} max=2"));
     assert_eq!(side.ask("acquire $t $k 0"), "false");
-    // kazoo's own lease is none to zklock.
-    side.tell(&format!("semaphore $more {} max=3", side.path("other")));
+    // It gets one of three, which stands where zklock counts none.
+    side.tell(&format!("semaphore $more {path} max=3"));
     side.tell("acquire $t $more 2000");
-    places.remove(0).leave();
-    let other = side.client().semaphore(&side.path("other"), 1).unwrap();
-    other.acquire(1, NOW).unwrap().release().unwrap();
     one.release().unwrap();
+    waiting.wait().unwrap().release().unwrap();
     side.tell("release $t $more");
-    Seen::Differs("kazoo counts zklock's two directories, zklock none of kazoo's leases")
+    Seen::differs("kazoo counts zklock's two directories, zklock none of kazoo's leases")
 }

@@ -49,12 +49,12 @@ fn semaphore_mutex_nodes(side: &Side<'_>) -> Seen {
     let pictures = Who::BOTH.map(|who| {
         let path = side.path(&format!("nodes-{who:?}"));
         let place = Place::join(side, who, SemaphoreMutex, &path, 0);
-        let picture = picture(&mut side.raw(), &path);
+        let picture = picture(&mut side.raw(), &format!("{path}/leases"));
         place.leave();
         picture
     });
     assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert!(pictures[0].iter().any(|node| node.starts_with("leases/_c_UUID-lease-0000000000 ephemeral data")));
+    assert!(pictures[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000000 ephemeral data")));
     let path = side.path("threads");
     let (ours, theirs) = (lock(&side.client(), SemaphoreMutex, &path), side.define(SemaphoreMutex, "$m", &path));
     side.tell(&format!("acquire $t {theirs}"));
@@ -218,7 +218,7 @@ fn halves(side: &Side<'_>) -> Seen {
     one.release().unwrap();
     assert_eq!(both.wait(SOON).split(' ').count(), 2);
     side.tell("return $t $s");
-    Seen::Differs("Curator takes them one by one: nobody gets on until the first deadline")
+    Seen::differs("Curator takes them one by one: nobody gets on until the first deadline")
 }
 
 fn lease_nodes(side: &Side<'_>) -> Seen {
@@ -228,9 +228,10 @@ fn lease_nodes(side: &Side<'_>) -> Seen {
     let leases = got(&ours, 2);
     side.tell(&format!("semaphore $s {} max=3 data=mine", paths[1]));
     curator_gets(side, 2);
-    let pictures = paths.each_ref().map(|path| picture(&mut side.raw(), path));
+    // Not of `locks`, which may have gone by now: nobody stands there.
+    let pictures = paths.each_ref().map(|path| picture(&mut side.raw(), &format!("{path}/leases")));
     assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert!(pictures[0].iter().any(|node| node.starts_with("leases/_c_UUID-lease-0000000001 ephemeral data \"mine\"")));
+    assert!(pictures[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000001 ephemeral data \"mine\"")));
     leases.release().unwrap();
     side.tell("return $t $s");
 

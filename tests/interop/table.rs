@@ -11,7 +11,13 @@ pub(crate) enum Seen {
     /// What it expected: both sides do alike.
     Alike,
     /// A difference that is known, and was there; in a few words.
-    Differs(&'static str),
+    Differs(String),
+}
+
+impl Seen {
+    pub(crate) fn differs(how: &str) -> Self {
+        Self::Differs(how.to_owned())
+    }
 }
 
 /// A row: what is expected, and who looks. A check panics where it sees something else.
