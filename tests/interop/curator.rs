@@ -3,14 +3,14 @@
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use zklock::{Acquiring, Lock, Status};
-use zklock_rig::{CuratorVersion, Raw, Ticket, flags, wait_until};
+use zklock::{Acquiring, Client, Config, Lock, Status};
+use zklock_rig::{Raw, Ticket, flags, wait_until};
 
 use crate::common::{SOON, status};
 use crate::places::{Kind, ME, Place, Who, lock};
 use crate::queues::{self, A_WHILE, NOW, SOME, keeps_out};
 use crate::semaphores;
-use crate::side::{Met, Side};
+use crate::side::Side;
 use crate::table::{Row, Seen};
 
 use Kind::{Mutex, Read, SemaphoreMutex, Write};
@@ -34,6 +34,8 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "zklock killed, holding and waiting: the next is served", check: queues::zklock_is_killed },
         Row { name: "zklock paused past its session: Curator is served", check: queues::zklock_is_paused },
         Row { name: "a client closed on either side: the other is served", check: queues::clients_close },
+        Row { name: "who gives up waiting on either side leaves nothing", check: queues::waiters_give_up },
+        Row { name: "a namespace of Curator's is a chroot of zklock's", check: namespace },
         Row { name: "read/write: Curator writes, zklock waits", check: |side| queues::zklock_waits(side, Write) },
         Row { name: "read/write: zklock writes, Curator waits", check: |side| queues::other_waits(side, Write) },
         Row {
@@ -147,6 +149,26 @@ fn re_entrant(side: &Side<'_>) -> Seen {
     Seen::Alike
 }
 
+fn namespace(side: &Side<'_>) -> Seen {
+    let chroot = side.path("namespace");
+    let address = format!("{}{chroot}", side.ground.zookeeper.address());
+    let client = Client::connect(&address, &Config::new()).unwrap();
+    let ours = client.mutex("/in/it").unwrap();
+    side.tell(&format!("client $c namespace={}", &chroot[1..]));
+    side.tell("mutex $m /in/it client=$c");
+    side.tell("acquire $t $m");
+    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    let holder = ours.participants().unwrap().remove(0);
+    assert_eq!(holder.node_path, side.ask("participants $m"), "without what goes before");
+    assert!(side.raw().exists(&format!("{chroot}{}", holder.node_path)));
+    side.tell("release $t $m");
+    ours.acquire(NOW).unwrap();
+    keeps_out(side, "$m");
+    ours.release().unwrap();
+    side.tell("close $c");
+    Seen::Alike
+}
+
 fn read_write_nodes(side: &Side<'_>) -> Seen {
     let pictures = Who::BOTH.map(|who| {
         let path = side.path(&format!("nodes-{who:?}"));
@@ -202,7 +224,7 @@ fn nested_nodes(side: &Side<'_>) -> Seen {
     side.tell("release $t $l.read");
     side.tell("release $t $l.write");
     assert!(ours[0].starts_with("_c_UUID-__READ__0000000000 ephemeral"), "{ours:?}");
-    if side.met == Met::Curator(CuratorVersion::Debian) {
+    if side.has_curator_621() {
         assert!(theirs[0].starts_with("_c_UUID-__READ__0000000001 ephemeral"), "{theirs:?}");
         return Seen::differs("Curator's has a number of its own (CURATOR-621, fixed in 5.5.0)");
     }
@@ -241,7 +263,7 @@ fn curator_downgrades(side: &Side<'_>) -> Seen {
     // In 5.4.0 the read node gets a number behind that of the writer, who is there already.
     side.tell("acquire $t $l.read");
     side.tell("release $t $l.write");
-    if side.met == Met::Curator(CuratorVersion::Debian) {
+    if side.has_curator_621() {
         writer.wait().unwrap();
         assert_eq!(side.ask("held $l.read"), "true", "Curator reads while zklock writes");
         rw.write.release_as(ME).unwrap();
@@ -427,13 +449,13 @@ fn multi_load(side: &Side<'_>, rounds: u32, put: Put, limit: Duration) -> u32 {
 
 /// In one order, one by one: nobody waits in vain.
 fn in_order_load(side: &Side<'_>) -> Seen {
-    assert_eq!(multi_load(side, side.rounds, Lock::multi_in_order, SOON), 0, "time-outs");
+    assert_eq!(multi_load(side, side.ground.rounds, Lock::multi_in_order, SOON), 0, "time-outs");
     Seen::Alike
 }
 
 /// In one transaction against one by one: deadlocks, and what comes after them is as it should be.
 fn at_once_load(side: &Side<'_>) -> Seen {
-    let rounds = side.rounds / 2;
+    let rounds = side.ground.rounds / 2;
     match multi_load(side, rounds, Lock::multi, Duration::from_millis(200)) {
         0 => Seen::Alike,
         timeouts => Seen::Differs(format!("{timeouts} deadlocks in {} rounds, until zklock's time-out", 4 * rounds)),

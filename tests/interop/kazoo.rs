@@ -29,6 +29,7 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "both: zklock killed, holding and waiting: the next is served", check: queues::zklock_is_killed },
         Row { name: "both: zklock paused past its session: kazoo is served", check: queues::zklock_is_paused },
         Row { name: "both: a client closed on either side: the other is served", check: queues::clients_close },
+        Row { name: "both: who gives up waiting on either side leaves nothing", check: queues::waiters_give_up },
         Row {
             name: "read/write, both: kazoo's WriteLock holds, zklock waits",
             check: |side| queues::zklock_waits(side, Write),
