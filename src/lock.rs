@@ -172,6 +172,11 @@ impl Lock {
         self.parts.first().map_or(0, |part| part.id)
     }
 
+    /// Its path. That of a multi-lock is its first lock's, with the number of the others.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The locks that a multi-lock consists of; none for others.
     pub fn members(&self) -> &[Self] {
         &self.members

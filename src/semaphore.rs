@@ -35,6 +35,11 @@ impl Semaphore {
         self.part.id
     }
 
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.part.path()
+    }
+
     /// Acquires so many leases, all or none. `None` waits without limit; zero looks once, without waiting for anybody.
     ///
     /// Requests are served in their order, whole: a large one is not overtaken by small ones. Curator takes leases one by one; where one of its

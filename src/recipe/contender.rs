@@ -922,8 +922,10 @@ impl Contender {
         if self.stands.iter().all(|stand| stand.place == Place::First) {
             return self.enter(desk);
         }
-        // While the others wait, this one has to stay.
-        self.watch_missing(desk);
+        // While others wait, this one has to stay. If they do is known with the last list.
+        if self.stands.iter().all(|stand| stand.place != Place::Listing) {
+            self.watch_missing(desk);
+        }
         None
     }
 
