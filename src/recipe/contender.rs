@@ -898,15 +898,15 @@ impl Contender {
         None
     }
 
-    /// The node ahead is gone. If it was the only one, we are first: our own node was there when the watch on it was set,
-    /// would have been reported gone before, and nodes are only ever added behind it. Otherwise the list tells. So it does where
+    /// The node ahead is gone. If it was the only one, we are first: our own nodes were there when the watches on them were set,
+    /// would have been reported gone before, and nodes are only ever added behind them. Otherwise the list tells. So it does where
     /// both nodes are of one session, whose end takes them away one after the other; and for writers, since whoever held the node
     /// ahead may have put a read lock in its place.
     fn moved_up(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
-        let Stand { wish, nodes, place, .. } = self.stands.get_mut(at)?;
+        let is_watched = self.nodes().all(|node| node.watch == Watch::Set);
+        let Stand { wish, place, .. } = self.stands.get_mut(at)?;
         let is_plain =
             matches!(place, Place::Waiting(Wait { count: 1, is_tie: false, is_ours: false, gap: false, .. }));
-        let is_watched = nodes.iter().all(|node| node.watch == Watch::Set);
         let may_be_replaced = wish.mode == Mode::Write && !Mutant::OverlookDowngrade.lives();
         if (is_plain && is_watched && !may_be_replaced) || Mutant::GrantOutOfTurn.lives() {
             *place = Place::First;
