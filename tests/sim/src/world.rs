@@ -12,8 +12,8 @@ use zklock_standalone::{Action, Output};
 
 use crate::client::{Client, Life, Wish, path_of};
 use crate::cluster::{Cluster, between};
-use crate::judge::Judge;
-use crate::plan::{Fault, Plan, ms};
+use crate::judge::{COUNTS, Judge, REVOKE};
+use crate::plan::{Fault, Form, Plan, ms};
 
 /// What can happen.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ enum Happening {
     Birth(usize),
     Timer(usize),
     Act(usize, usize),
-    Cancel(usize, usize),
+    Cancel(usize, usize, bool),
     /// A process that stood still goes on: the first thing it does is to look at what it holds.
     Awake(usize),
     /// A connection attempt comes to its server.
@@ -47,6 +47,7 @@ enum Happening {
     SlowEnds,
     ReachableAgain(usize),
     Calm,
+    Plenty,
     Settled,
     Closed,
 }
@@ -153,6 +154,13 @@ impl World {
         for (fault, at) in faults.into_iter().enumerate() {
             self.at(begin + at, Happening::Fault(fault));
         }
+        for (path, &form) in self.plan.forms.iter().enumerate() {
+            match form {
+                Form::Semaphore(leases) | Form::Counted(leases) => self.judge.limit(begin, path, leases),
+                Form::SemaphoreMutex => self.judge.limit(begin, path, 1),
+                Form::Mutex | Form::ReadWrite => {}
+            }
+        }
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
         self.set_leader_timer();
@@ -206,9 +214,10 @@ impl World {
                 self.grant(client, wishes);
                 self.pump(client);
             }
-            Happening::Cancel(client, actor) => {
-                self.say(|| format!("client {client}: thread {actor} and those who wait with it are canceled"));
-                self.clients[client].cancel(self.now, actor);
+            Happening::Cancel(client, actor, alone) => {
+                let others = if alone { "" } else { " and those who wait with it" };
+                self.say(|| format!("client {client}: thread {actor}{others} is canceled"));
+                self.clients[client].cancel(self.now, actor, alone);
                 self.pump(client);
             }
             Happening::Awake(client) => {
@@ -260,6 +269,7 @@ impl World {
                 self.stuck.remove(&client);
             }
             Happening::Calm => self.calm(),
+            Happening::Plenty => self.plenty(),
             Happening::Settled => self.settled(),
             Happening::Closed => self.closed(),
         }
@@ -269,7 +279,7 @@ impl World {
         match *happening {
             Happening::Timer(client)
             | Happening::Act(client, _)
-            | Happening::Cancel(client, _)
+            | Happening::Cancel(client, ..)
             | Happening::Awake(client)
             | Happening::Dial { client, .. } => Some(client),
             Happening::Down(link) => self.links.get(&link).map(|link| link.client),
@@ -301,7 +311,7 @@ impl World {
         for wish in wishes {
             match wish {
                 Wish::Act(actor, at) => self.at(at, Happening::Act(client, actor)),
-                Wish::Cancel(actor, at) => self.at(at, Happening::Cancel(client, actor)),
+                Wish::Cancel(actor, alone, at) => self.at(at, Happening::Cancel(client, actor, alone)),
             }
         }
     }
@@ -665,7 +675,16 @@ impl World {
                 let news = self.cluster.expire(&mut self.rng, &mut self.judge, self.now, session);
                 self.spread(news);
             }
-            Fault::Delete { path, place } => self.delete(path % self.plan.paths, place),
+            Fault::Delete { path, place } => {
+                let Some(node) = self.node_at(path, place) else { return };
+                let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, &node);
+                self.spread(news);
+            }
+            Fault::Revoke { path, place } => {
+                let Some(node) = self.node_at(path, place) else { return };
+                self.set(&node, REVOKE);
+            }
+            Fault::SetCount { path, value } => self.set(&format!("{COUNTS}{path}"), &value.to_be_bytes()),
             Fault::Stick { client, length } => {
                 let client = client % clients;
                 let Some(link) = self.clients[client].link.and_then(|link| self.links.get(&link)) else { return };
@@ -708,14 +727,31 @@ impl World {
         }
     }
 
-    fn delete(&mut self, path: usize, place: usize) {
-        let directory = path_of(path);
-        let Some(node) = self.cluster.truth.tree().get(&directory) else { return };
+    /// One of the nodes of a path, by its place in the queue; of a semaphore among the leases or the locks.
+    fn node_at(&self, path: usize, place: usize) -> Option<String> {
+        let mut directories = self.directories(path % self.plan.forms.len());
+        directories.rotate_left((path / 16) % 2);
+        let mut nodes = directories.iter().flat_map(|directory| self.nodes_in(directory));
+        nodes.nth(place)
+    }
+
+    fn directories(&self, path: usize) -> Vec<String> {
+        let path_itself = path_of(path);
+        match self.plan.forms[path] {
+            Form::Mutex | Form::ReadWrite => vec![path_itself],
+            _ => vec![format!("{path_itself}/leases"), format!("{path_itself}/locks")],
+        }
+    }
+
+    fn nodes_in(&self, directory: &str) -> Vec<String> {
+        let Some(node) = self.cluster.truth.tree().get(directory) else { return Vec::new() };
         let mut names: Vec<&String> = node.children.iter().collect();
         names.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
-        let Some(name) = names.get(place) else { return };
-        let node = format!("{directory}/{name}");
-        let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, &node);
+        names.into_iter().map(|name| format!("{directory}/{name}")).collect()
+    }
+
+    fn set(&mut self, path: &str, data: &[u8]) {
+        let news = self.cluster.set(&mut self.rng, &mut self.judge, self.now, path, data);
         self.spread(news);
     }
 
@@ -744,7 +780,20 @@ impl World {
             }
         }
         self.at(self.now + PATIENCE, Happening::Settled);
+        self.at(self.now + self.plan.session_timeout, Happening::Plenty);
         self.check_all_done();
+    }
+
+    /// There are leases for all who want some.
+    fn plenty(&mut self) {
+        for path in 0..self.plan.forms.len() {
+            if let Form::Counted(initial) = self.plan.forms[path] {
+                self.set(&format!("{COUNTS}{path}"), &initial.to_be_bytes());
+            }
+        }
+        if self.cluster.leader.is_none() {
+            self.at(self.now + self.plan.session_timeout, Happening::Plenty);
+        }
     }
 
     fn check_all_done(&mut self) {
@@ -800,9 +849,8 @@ impl World {
     }
 
     fn expect_no_nodes(&mut self, when: &str) {
-        for path in 0..self.plan.paths {
-            let directory = path_of(path);
-            let left = self.cluster.truth.tree().get(&directory).map_or(0, |node| node.children.len());
+        for directory in (0..self.plan.forms.len()).flat_map(|path| self.directories(path)).collect::<Vec<_>>() {
+            let left = self.nodes_in(&directory).len();
             if left > 0 {
                 self.judge.blame(|| format!("{left} nodes are left in {directory} {when}"));
             }
