@@ -448,10 +448,10 @@ impl Engine {
         let Lock { holds, recipe, .. } = self.locks.get(&lock)?;
         let own = holds.iter().position(|hold| hold.owner == owner);
         match recipe {
-            // Anybody's will do; one that is lost only if there is no other.
+            // Without one, anybody's will do; one that is lost only if there is no other.
             Recipe::SemaphoreMutex => {
                 let live = holds.iter().position(|hold| !matches!(hold.trust, Trust::Lost(_)));
-                live.or(own).or_else(|| (!holds.is_empty()).then_some(0))
+                own.or(live).or_else(|| (!holds.is_empty()).then_some(0))
             }
             _ => own,
         }

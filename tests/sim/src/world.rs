@@ -807,6 +807,9 @@ impl World {
 
     /// Everybody has had his turn. Nothing may be left but directories.
     fn settled(&mut self) {
+        let all = (0..self.plan.forms.len()).flat_map(|path| self.directories(path));
+        let left: Vec<String> = all.flat_map(|directory| self.nodes_in(&directory)).collect();
+        self.say(|| format!("nodes that are left: {left:?}"));
         for (index, client) in self.clients.iter().enumerate() {
             if client.life != Life::Over && !client.is_done() {
                 let text = client.describe();
