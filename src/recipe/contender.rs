@@ -875,7 +875,7 @@ impl Contender {
             }
             return None;
         }
-        if self.stage != Stage::Queued {
+        if !matches!(self.stage, Stage::Queued | Stage::Joining { leaving: false }) {
             return None;
         }
         for at in 0..self.stands.len() {
@@ -888,7 +888,8 @@ impl Contender {
                     wait.watch = Watch::Unset;
                     self.watch_missing(desk);
                 }
-                // Asked for anew in any case: whoever hears of a change is not told of the next.
+                // Asked for anew in any case, also by who has just joined and hears what one who left had asked for: whoever hears of
+                // a change is not told of the next.
                 Place::Crowded { .. } | Place::Listing if wish.mode == Mode::Lease && *wish.directory == *path => {
                     self.list(desk, at);
                 }
