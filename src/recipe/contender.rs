@@ -835,9 +835,10 @@ impl Contender {
     }
 
     fn ahead_seen(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        let is_queued = self.stage == Stage::Queued;
         let Stand { nodes, place, later, .. } = self.stands.get_mut(at)?;
         let Place::Waiting(wait) = place else { return None };
-        if wait.watch != Watch::Asked {
+        if wait.watch != Watch::Asked || !is_queued {
             return None;
         }
         match result {

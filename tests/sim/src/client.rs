@@ -398,7 +398,7 @@ impl Client {
         self.called(op, Some(actor), Kind::Release { is_last }, handle, deadline);
     }
 
-    /// Anybody may release a semaphore mutex. Whose hold that is, is clear where there is one that is not lost.
+    /// Anybody may release a semaphore mutex. It is clear whose hold that is, where there is only one.
     fn releaser(&self, rng: &mut Rng, now: Time, actor: usize, handle: usize, owner: Owner) -> Owner {
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let view = self.engine.hold_of(self.local(now), lock, owner);
@@ -406,9 +406,12 @@ impl Client {
         if *recipe != Recipe::SemaphoreMutex || !is_live || rng.bool() {
             return owner;
         }
-        let has_none = |other: &usize| self.actors[*other].entries.iter().all(|entry| entry.handle != handle);
-        let others = (0..self.actors.len()).filter(|other| *other != actor).find(has_none);
-        others.map_or(Owner::Custom(1), self::owner)
+        let mut others = (0..self.actors.len()).filter(|&other| other != actor);
+        let has = |other: usize| self.actors[other].entries.iter().any(|entry| entry.handle == handle);
+        match others.clone().any(has) {
+            true => owner,
+            false => others.next().map_or(Owner::Custom(1), self::owner),
+        }
     }
 
     /// Whoever holds safely for long knows who asked him to give it up.

@@ -339,7 +339,7 @@ impl Cluster {
     }
 }
 
-fn changes_of(body: &Body) -> &[Change] {
+pub(crate) fn changes_of(body: &Body) -> &[Change] {
     match body {
         Body::One(change) => std::slice::from_ref(change),
         Body::Many(changes) => changes,

@@ -8,10 +8,10 @@ use fastrand::Rng;
 use zklock::Time;
 use zklock::proto::ConnectRequest;
 use zklock::session::Command;
-use zklock_standalone::{Action, Output};
+use zklock_standalone::{Action, Body, Change, Output, Txn};
 
 use crate::client::{Client, Life, Wish, path_of};
-use crate::cluster::{Cluster, between};
+use crate::cluster::{Cluster, between, changes_of};
 use crate::judge::{COUNTS, Judge, REVOKE};
 use crate::plan::{Fault, Form, Plan, ms};
 
@@ -100,6 +100,8 @@ pub(crate) struct World {
     /// How often a server was cut off or stopped, so that what was planned for an earlier time is not done.
     troubles: Vec<u32>,
     leader_timer: Option<Time>,
+    /// How much of what was committed is in the history.
+    written_down: usize,
     is_over: bool,
 }
 
@@ -138,6 +140,7 @@ impl World {
             reborn: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             leader_timer: None,
+            written_down: 0,
             is_over: false,
         };
         world.prepare();
@@ -517,6 +520,13 @@ impl World {
     }
 
     fn spread(&mut self, news: Vec<(usize, Time)>) {
+        while self.history.is_some()
+            && let Some(txn) = self.cluster.log.get(self.written_down)
+        {
+            self.written_down += 1;
+            let text = describe(txn);
+            self.say(|| text);
+        }
         for (server, at) in news {
             self.at(at, Happening::Obey(server));
         }
@@ -859,6 +869,27 @@ impl World {
             }
         }
     }
+}
+
+/// What a transaction does, for the history.
+fn describe(txn: &Txn) -> String {
+    let changes: Vec<String> = changes_of(&txn.body)
+        .iter()
+        .map(|change| match change {
+            Change::Create { path, .. } => format!("creates {path}"),
+            Change::Delete { path } => format!("deletes {path}"),
+            Change::SetData { path, .. } => format!("writes {path}"),
+            Change::SetAcl { .. } | Change::Check => "changes nothing".to_owned(),
+        })
+        .collect();
+    let what = match &txn.body {
+        Body::OpenSession { .. } => "begins".to_owned(),
+        Body::CloseSession => "ends".to_owned(),
+        Body::Failed(code) => format!("fails with {code:?}"),
+        Body::ManyFailed(codes) => format!("fails with {codes:?}"),
+        Body::One(_) | Body::Many(_) => changes.join(", "),
+    };
+    format!("{} session {:#x} {what}", txn.zxid, txn.session)
 }
 
 /// Makes a handshake ask for a new session; gives the one it would have asked for.
