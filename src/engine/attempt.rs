@@ -67,6 +67,15 @@ impl Engine {
         }
     }
 
+    /// The leases have to wait, so the inner mutex is watched: if its node were lost unnoticed, another would come inside, and each of
+    /// the two would wait for the leases that the other has made.
+    pub(super) fn watch_inside(&mut self, now: Time, op: OpId) {
+        let Some(Attempt::Leases { inside, .. }) = self.attempt(op) else { return };
+        if matches!(self.machines.get(&inside), Some(Machine::Contender(contender, _)) if !contender.is_watched()) {
+            self.feed(now, inside, Input::Confirm);
+        }
+    }
+
     /// Ends what stands for a call.
     pub(super) fn drop_attempt(&mut self, now: Time, attempt: Attempt) {
         match attempt {

@@ -131,7 +131,7 @@ impl Engine {
         let holding: Vec<u64> = self
             .machines
             .iter()
-            .filter(|(_, machine)| matches!(machine, Machine::Contender(c, Role::Holding(..)) if which(c)))
+            .filter(|(_, machine)| matches!(machine, Machine::Contender(c, Role::Holding(..) | Role::Inside(_)) if which(c)))
             .map(|(&id, _)| id)
             .collect();
         for machine in holding {

@@ -62,6 +62,8 @@ pub enum Output {
     In,
     /// Somebody is ahead, and it was told to look only once. It has left.
     Busy,
+    /// There are not enough leases, so it waits.
+    Crowded,
     /// Its nodes are there, as of now.
     Confirmed,
     /// A node of it is lost. It is gone, or on its way out if something of it may be left.
@@ -767,8 +769,9 @@ impl Contender {
         if is_first {
             return self.moved_to_first(desk);
         }
+        let is_crowded = matches!(place, Place::Crowded { .. });
         self.watch_missing(desk);
-        None
+        is_crowded.then_some(Output::Crowded)
     }
 
     /// Asks for the watches that are not set. The own nodes come first: where they are still there, what follows is sound.
