@@ -418,9 +418,11 @@ impl Contender {
             return None;
         }
         let may_be_left = replaced.is_some() && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
+        // While they are being looked for, not all may have been found.
+        let are_known = self.nodes().next().is_some() && !matches!(self.stage, Stage::Unsure { .. });
         if !may_be_left {
             self.stage = Stage::Gone;
-        } else if self.nodes().next().is_some() {
+        } else if are_known {
             // What is left of it would stand in everybody's way until the old session expires. The new one may delete it, but not
             // before the moment until which the program was told that it is safe.
             if self.stage == Stage::In && !Mutant::SpareNothing.lives() {
@@ -548,7 +550,7 @@ impl Contender {
             }
             Err(Failure::Code(code)) if is_surely_not_created(code) => match leaving {
                 true => self.gone(),
-                false => self.fail(code, "creating a node in"),
+                false => self.fail(desk, code, "creating a node in"),
             },
             // Some errors come after the node: it is looked for, and deleted.
             Err(Failure::Code(code)) => {
@@ -599,6 +601,7 @@ impl Contender {
 
     /// There may be a node of ours: see to it that there is none.
     fn seek_and_leave(&mut self, desk: &mut Desk<'_>) {
+        self.stop_all_waiting(desk);
         self.stage = Stage::Unsure { leaving: true };
         self.look_for_nodes(desk);
     }
@@ -652,7 +655,7 @@ impl Contender {
 
     fn list_refused(&mut self, desk: &mut Desk<'_>, at: usize, code: Code) -> Option<Output> {
         match self.stage {
-            Stage::NoParent if self.is_last(at) => self.fail(code, "listing"),
+            Stage::NoParent if self.is_last(at) => self.fail(desk, code, "listing"),
             Stage::Queued => {
                 self.start_leaving(desk);
                 self.failure(code, "listing")
@@ -669,7 +672,7 @@ impl Contender {
     /// A directory is not there.
     fn without_parent(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.parent_refused {
-            Some(code) if code != Code::NO_NODE => self.fail(code, "creating"),
+            Some(code) if code != Code::NO_NODE => self.fail(desk, code, "creating"),
             _ => {
                 self.join_with_parents(desk);
                 None
@@ -1019,7 +1022,10 @@ impl Contender {
 
     fn leave(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match &mut self.stage {
-            Stage::Outside | Stage::NoParent => self.gone(),
+            Stage::Outside | Stage::NoParent => {
+                self.stop_all_waiting(desk);
+                self.gone()
+            }
             Stage::Joining { leaving } | Stage::Unsure { leaving } => {
                 *leaving = true;
                 self.stop_all_waiting(desk);
@@ -1124,7 +1130,8 @@ impl Contender {
     }
 
     /// It can't be joined, and there is no node.
-    fn fail(&mut self, code: Code, doing: &str) -> Option<Output> {
+    fn fail(&mut self, desk: &mut Desk<'_>, code: Code, doing: &str) -> Option<Output> {
+        self.stop_all_waiting(desk);
         self.stage = Stage::Gone;
         self.failure(code, doing)
     }
