@@ -414,12 +414,15 @@ impl Client {
         }
     }
 
+    /// What happened before then has come to its ears, if it holds anything safely.
+    fn knows_since(&self, now: Time) -> Option<Time> {
+        let since = ago(now, self.session_timeout * 2);
+        (self.connected_at <= since && self.stood_still <= since).then_some(since)
+    }
+
     /// Whoever holds safely for long knows who asked him to give it up.
     fn check_revocations(&self, judge: &mut Judge, now: Time, held: &[(usize, Owner)]) {
-        let since = ago(now, self.session_timeout * 2);
-        if self.connected_at > since || self.stood_still > since {
-            return;
-        }
+        let Some(since) = self.knows_since(now) else { return };
         for &(handle, owner) in held.iter().filter(|(handle, _)| self.handles[*handle].is_revocable) {
             let lock = self.handles[handle].lock;
             if self.engine.hold_of(self.local(now), lock, owner).is_some_and(|view| view.state == LockState::Held) {
@@ -670,7 +673,8 @@ impl Client {
                 };
                 if matches!(view.state, LockState::Held | LockState::Suspended) {
                     let until = self.global(local + view.remaining);
-                    judge.safe(now, self.holder(actor, held), until);
+                    let since = self.knows_since(now).filter(|_| view.state == LockState::Held);
+                    judge.safe(now, self.holder(actor, held), until, since);
                 }
                 // With nothing due, what is seen is what was told.
                 if is_settled {

@@ -58,6 +58,8 @@ pub(crate) struct Judge {
     limits: BTreeMap<usize, Vec<(Time, i32)>>,
     /// Who was asked to give up a node: when he was last asked, how often, how often he heard of it, and when.
     revoked: BTreeMap<String, Revoked>,
+    /// The client and the thread that last held by a node.
+    holders: BTreeMap<String, (usize, usize)>,
     /// What was told of each session, by client.
     clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
@@ -80,6 +82,8 @@ struct Claim {
 struct Node {
     token: i64,
     session: i64,
+    /// It was to stand in the place of another node, which had gone before: it stands for nobody.
+    is_stray: bool,
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +115,9 @@ impl Judge {
     /// A node is made.
     pub(crate) fn created(&mut self, path: &str, token: i64, session: i64) {
         let queue = self.queues.entry(directory(path).to_owned()).or_default();
-        queue.insert(path.to_owned(), Node { token, session });
+        let is_behind = queue.keys().any(|other| number(other) > number(path));
+        let is_stray = is_behind && !queue.keys().any(|other| number(other) == number(path));
+        queue.insert(path.to_owned(), Node { token, session, is_stray });
         self.gone.remove(path);
     }
 
@@ -162,6 +168,7 @@ impl Judge {
             self.check_token(&who, path, stance, token);
             self.check_order(&who, &holder, stance, &nodes);
         }
+        self.holders.extend(nodes.iter().map(|node| (node.clone(), (holder.client, holder.actor))));
         let most = self.most_leases(path, count_since);
         self.claims.insert(holder, Claim { path, stance, nodes, token, until: now });
         if !is_void {
@@ -175,6 +182,7 @@ impl Judge {
         for node in nodes {
             match self.queues.get(directory(node)).and_then(|queue| queue.get(node)) {
                 None => self.blame(|| format!("{who}, whose node {node} is gone")),
+                Some(Node { is_stray: true, .. }) => self.blame(|| format!("{who}, whose place had been taken")),
                 Some(found) if found.token != token => {
                     let made = found.token;
                     self.blame(|| format!("{who}, though {node} was made by {made}"));
@@ -206,13 +214,11 @@ impl Judge {
         }
         let Some(queue) = self.queues.get(directory(own)) else { return };
         let Some(me) = queue.get(own) else { return };
-        let is_ahead = |path: &str, node: &Node| (number(path), node.token) < (number(own), me.token);
+        let is_ahead = |path: &str, node: &Node| (number(path), node.token) < (number(own), me.token) && !node.is_stray;
         let excludes = |path: &str| stance == Stance::Exclusive || !is_reader(path);
         // A nested read stands in its writer's place.
         let is_own = |path: &str, node: &Node| {
-            let same = |other: &Holder| (other.client, other.actor) == (holder.client, holder.actor);
-            let has = |claim: &Claim| claim.nodes.iter().any(|node| node == path);
-            let claimed = self.claims.iter().any(|(other, claim)| same(other) && has(claim));
+            let claimed = self.holders.get(path) == Some(&(holder.client, holder.actor));
             stance == Stance::Shared && number(path) == number(own) && node.session == me.session && claimed
         };
         let ahead = queue
@@ -267,10 +273,15 @@ impl Judge {
         nodes.iter().any(|node| self.void.contains(node))
     }
 
-    /// Somebody looked at his hold, and it is safe until then.
-    pub(crate) fn safe(&mut self, now: Time, holder: Holder, until: Time) {
+    /// Somebody looked at his hold, and it is safe until then. He should know what happened before `since`.
+    pub(crate) fn safe(&mut self, now: Time, holder: Holder, until: Time, since: Option<Time>) {
         let Some(claim) = self.claims.get_mut(&holder) else { return };
         claim.until = claim.until.max(until);
+        let was_gone = |node: &String| self.gone.get(node).is_some_and(|&gone| since.is_some_and(|since| gone < since));
+        if claim.nodes.iter().any(was_gone) {
+            let token = claim.token;
+            self.blame(|| format!("{holder:?} takes token {token} for safe, whose node had long been gone"));
+        }
         let Some(claim) = self.claims.get(&holder) else { return };
         if until > now && claim.nodes.iter().any(|node| self.gone.contains_key(node)) && !self.is_void(&claim.nodes) {
             let token = claim.token;
