@@ -128,13 +128,13 @@ impl Engine {
         if !self.session.is_connected() {
             return;
         }
-        let holding: Vec<u64> = self
-            .machines
-            .iter()
-            .filter(|(_, machine)| matches!(machine, Machine::Contender(c, Role::Holding(..) | Role::Inside(_)) if which(c)))
-            .map(|(&id, _)| id)
-            .collect();
-        for machine in holding {
+        let is_wanted = |machine: &Machine| match machine {
+            Machine::Contender(contender, Role::Holding(..)) => which(contender),
+            Machine::Contender(contender, Role::Inside(_)) => which(contender) && !Mutant::ForgetInside.lives(),
+            _ => false,
+        };
+        let holding = self.machines.iter().filter(|(_, machine)| is_wanted(machine)).map(|(&id, _)| id);
+        for machine in holding.collect::<Vec<_>>() {
             self.feed(now, machine, Input::Confirm);
         }
     }

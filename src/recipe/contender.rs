@@ -352,7 +352,9 @@ impl Contender {
                 if node.watch == Watch::Asked {
                     node.watch = Watch::Unset;
                 }
-                desk.session.hand_over_watch(&node.path, desk.machine, own);
+                if !Mutant::SplitWithoutWatches.lives() {
+                    desk.session.hand_over_watch(&node.path, desk.machine, own);
+                }
             }
             let part = Self::with_stands(vec![stand], prefix.clone(), false);
             (own, Self { stage, session, is_revocable, ..part })
@@ -745,10 +747,13 @@ impl Contender {
             return self.removed(desk);
         }
         *place = match (&wish.under, wish.mode) {
-            (Some(under), _) if children.contains(under) => Place::First,
+            (Some(under), _) if children.contains(under) || Mutant::NestBlindly.lives() => Place::First,
             // The own writer is not there any more: nothing keeps others out.
             (Some(_), _) => return self.removed(desk),
             (None, Mode::Lease) if fits(children.len(), wish.max) => Place::First,
+            (None, Mode::Lease) if Mutant::CountOthersOnly.lives() && fits(children.len() - nodes.len(), wish.max) => {
+                Place::First
+            }
             (None, Mode::Lease) => Place::Crowded { count: children.len() },
             (None, mode) => match rank(children, &nodes.first()?.name, mode, wish.with_kazoo, later) {
                 Rank::First => Place::First,
@@ -823,7 +828,8 @@ impl Contender {
             return Some(Output::Removed(Removal::SessionEnded));
         }
         let was_found = node.czxid.replace(stat.czxid).is_none();
-        if data.as_deref() == Some(REVOKE) && node.revoked_at != Some(stat.version) && self.is_revocable {
+        let is_new = node.revoked_at != Some(stat.version) || Mutant::RevokeOnEveryLook.lives();
+        if data.as_deref() == Some(REVOKE) && is_new && self.is_revocable {
             let node = self.node_mut(spot)?;
             node.revoked_at = Some(stat.version);
             self.revoked = Some(node.path.clone());
@@ -841,7 +847,7 @@ impl Contender {
     }
 
     fn ahead_seen(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
-        let is_queued = self.stage == Stage::Queued;
+        let is_queued = self.stage == Stage::Queued || Mutant::LetInLeaver.lives();
         let Stand { nodes, place, later, .. } = self.stands.get_mut(at)?;
         let Place::Waiting(wait) = place else { return None };
         if wait.watch != Watch::Asked || !is_queued {
@@ -882,7 +888,8 @@ impl Contender {
             }
             return None;
         }
-        if !matches!(self.stage, Stage::Queued | Stage::Joining { leaving: false }) {
+        let is_joining = self.stage == Stage::Joining { leaving: false } && !Mutant::HearNothingWhileJoining.lives();
+        if self.stage != Stage::Queued && !is_joining {
             return None;
         }
         for at in 0..self.stands.len() {
@@ -1116,7 +1123,7 @@ impl Contender {
 
     /// An own node is not there any more, while we are not leaving.
     fn removed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
-        if self.is_leaving() {
+        if self.is_leaving() || (Mutant::OverlookLostMember.lives() && self.stands.len() > 1) {
             return None;
         }
         // It should not be there, but if it were, it would stand in everybody's way; and so would the others.

@@ -470,7 +470,8 @@ impl World {
             Message::End => {
                 self.say(|| format!("client {client} loses connection {id}"));
                 self.clients[client].link = None;
-                self.links.remove(&id);
+                // The server hears of it too, if it does not know.
+                self.send_up(id, Message::End);
                 self.clients[client].engine.disconnected(local, "it closed the connection");
             }
         }
