@@ -158,9 +158,11 @@ impl Engine {
             Role::Holding(lock, _) => Some(lock),
             Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
                 Some(Kind::Acquire { lock, .. }) => {
+                    let directory = node.rsplit_once('/').map(|(directory, _)| directory);
                     let is_of =
-                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| node.starts_with(&*lock.directory));
-                    self.members(lock).into_iter().find(is_of)
+                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
+                    // The leases of a semaphore are in a directory below its own.
+                    self.members(lock).into_iter().find(is_of).or(Some(lock))
                 }
                 _ => None,
             },

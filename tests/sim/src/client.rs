@@ -527,6 +527,12 @@ impl Client {
         while let Some(revocation) = self.engine.poll_revocation() {
             say(format!("{revocation:?}"));
             judge.told_revoked(now, self.index, &revocation.node_path);
+            let is_of =
+                |handle: &Handle| handle.lock == revocation.lock && is_below(&revocation.node_path, handle.path);
+            if !self.handles.iter().any(is_of) {
+                let index = self.index;
+                judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
+            }
         }
         wishes
     }
@@ -748,6 +754,13 @@ fn owner(actor: usize) -> Owner {
     Owner::Thread(actor as u64 + 1)
 }
 
+/// Their names begin alike, and one may be below another.
 pub(crate) fn path_of(path: usize) -> String {
-    format!("/locks/{path}")
+    let names = ["/locks/0", "/locks/1", "/locks/10", "/locks/1/0"];
+    names[path].to_owned()
+}
+
+fn is_below(node: &str, path: usize) -> bool {
+    let rest = node.strip_prefix(&path_of(path)).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+    rest.starts_with("_c_") || rest.starts_with("locks/_c_") || rest.starts_with("leases/_c_")
 }

@@ -756,7 +756,7 @@ impl World {
 
     fn nodes_in(&self, directory: &str) -> Vec<String> {
         let Some(node) = self.cluster.truth.tree().get(directory) else { return Vec::new() };
-        let mut names: Vec<&String> = node.children.iter().collect();
+        let mut names: Vec<&String> = node.children.iter().filter(|name| name.starts_with("_c_")).collect();
         names.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
         names.into_iter().map(|name| format!("{directory}/{name}")).collect()
     }
