@@ -416,7 +416,8 @@ impl Client {
 
     /// What happened before then has come to its ears, if it holds anything safely.
     fn knows_since(&self, now: Time) -> Option<Time> {
-        let since = ago(now, self.session_timeout * 2);
+        // Whoever holds safely has had an answer to something that he asked after that.
+        let since = ago(now, self.session_timeout);
         (self.connected_at <= since && self.stood_still <= since).then_some(since)
     }
 

@@ -260,6 +260,10 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: rng.usize(..3) }),
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: 0 }),
         ],
+        // Operators delete what is held, and nothing else is wrong.
+        4 => (0..rng.usize(1..=4))
+            .map(|_| (part(rng, 0.0, 2.0), Fault::Delete { path: rng.usize(..), place: 0 }))
+            .collect(),
         _ => Vec::new(),
     }
 }
