@@ -360,7 +360,7 @@ impl Engine {
             let Some(hold) = self.hold(sibling, owner) else { continue };
             let held = self.locks.get(&sibling).map(|lock| &lock.recipe);
             let nests = mode == Mode::Read && matches!(held, Some(Recipe::Queue(Mode::Read | Mode::Write)));
-            if !nests && self.hold_state(now, hold) != LockState::Lost {
+            if !nests && self.hold_state(now, hold) != LockState::Lost && !Mutant::UpgradeForever.lives() {
                 return Err(self.deadlock(&wanted.path, mode, held));
             }
         }
@@ -451,6 +451,7 @@ impl Engine {
             // Anybody's will do: whoever acquired it and lost it since is told so, and does not take it from the next.
             Recipe::SemaphoreMutex => {
                 let live = holds.iter().position(|hold| !matches!(hold.trust, Trust::Lost(_)));
+                let own = own.filter(|_| !Mutant::ReleaseAnothers.lives());
                 own.or(live).or_else(|| (!holds.is_empty()).then_some(0))
             }
             _ => own,
