@@ -197,9 +197,14 @@ impl Lock {
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi(locks: &[&Self]) -> Result<Self> {
+        Self::put_together(locks, at_once)
+    }
+
+    fn put_together(locks: &[&Self], grouped: fn(Vec<&Part>) -> Vec<Vec<&Part>>) -> Result<Self> {
         refuse_twins(locks)?;
         let members: Vec<Self> = locks.iter().flat_map(|lock| lock.leaves().to_vec()).collect();
-        let parts: Arc<[Part]> = combine(&members)?.into();
+        let all = members.iter().flat_map(|member| member.parts.iter()).collect();
+        let parts: Arc<[Part]> = grouped(all).into_iter().map(combine).collect::<Result<Vec<_>>>()?.into();
         if parts.len() > 1 {
             parts.iter().for_each(|part| part.session.add_multi(&parts));
         }
@@ -209,6 +214,16 @@ impl Lock {
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
         Ok(Self { parts, path, members: members.into() })
+    }
+
+    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for paths that Curator's
+    /// multi-locks use as well. One that holds the first and wants the second finds a [`multi`](Self::multi) ahead of it there that waits
+    /// behind it in the first: a deadlock, until a time-out. With this one it is as among Curator's own: whoever names the locks in
+    /// one order does not deadlock.
+    ///
+    /// Errors: INVALID for no lock at all, or two on one path.
+    pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
+        Self::put_together(locks, one_by_one)
     }
 
     /// The lock's number, as it stands in events; unique within its client. Events name the members of a multi-lock.
@@ -445,10 +460,20 @@ fn refuse_twins(locks: &[&Lock]) -> Result<()> {
     Ok(())
 }
 
-/// Puts locks together: those that one engine can join in one transaction, and the rest, in the order in which they are taken.
-fn combine(members: &[Lock]) -> Result<Vec<Part>> {
+/// Makes one part of several of one client, to be joined in one transaction; or of a single one.
+fn combine(group: Vec<&Part>) -> Result<Part> {
+    let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
+    let path = match &*group {
+        [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
+        _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
+    };
+    Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
+}
+
+/// Those that one engine can join in one transaction, and the rest, in the order in which they are taken.
+fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
     let mut groups: Vec<Vec<&Part>> = Vec::new();
-    for part in members.iter().flat_map(|member| member.parts.iter()) {
+    for part in parts {
         let is_queue = |part: &Part| matches!(part.recipe, Recipe::Queue(_));
         let joins = |group: &&mut Vec<&Part>| {
             group.iter().all(|other| is_queue(other) && other.is_of(&part.session)) && is_queue(part)
@@ -459,15 +484,11 @@ fn combine(members: &[Lock]) -> Result<Vec<Part>> {
         }
     }
     groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
-    let together = |group: Vec<&Part>| {
-        let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
-        let path = match &*group {
-            [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
-            _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
-        };
-        Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
-    };
-    groups.into_iter().map(together).collect()
+    groups
+}
+
+fn one_by_one(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
+    parts.into_iter().map(|part| vec![part]).collect()
 }
 
 /// A hold of the thread that made it, released on drop.
