@@ -36,7 +36,7 @@ pub(crate) fn wait<W: Send, T: Send>(
             return Err(interrupt);
         }
         let waiting = match step {
-            Step::Answered(Err(error)) if error.status() == Status::Closed && EXITING.load(Ordering::Acquire) => {
+            Step::Answered(Err(error)) if error.status() == Status::Closed && does_interpreter_end() => {
                 stay_behind(py)?;
                 return Ok(Err(error));
             }
@@ -54,6 +54,10 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 /// From now on a daemon thread that finds its client closed does not go on.
 pub(crate) fn interpreter_ends() {
     EXITING.store(true, Ordering::Release);
+}
+
+pub(crate) fn does_interpreter_end() -> bool {
+    EXITING.load(Ordering::Acquire)
 }
 
 /// Only daemon threads are left by now beside the main thread. One that went on would raise into a program that is being taken
