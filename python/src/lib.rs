@@ -40,6 +40,10 @@ mod _zklock {
     #[pymodule_export]
     use super::participant::Participant;
     #[pymodule_export]
+    use super::revocation::_next_revocation;
+    #[pymodule_export]
+    use super::revocation::_report;
+    #[pymodule_export]
     use super::semaphore::Leases;
     #[pymodule_export]
     use super::semaphore::Semaphore;

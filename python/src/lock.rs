@@ -198,10 +198,10 @@ impl Lock {
     /// Has ``callback`` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given
     /// up (``Client.revoke()``, Curator's ``Revoker``), also while it is waited for. It is a request: nothing is taken away.
     ///
-    /// The calls come one after the other, on a thread of the library's, which is not the holder: it can tell the holder, or
-    /// ``cancel()``. What they raise goes to ``sys.unraisablehook``. They don't keep a client from closing, nor the interpreter
-    /// from ending. The callback stays until another takes its place or None does, or the lock is garbage-collected. Of a
-    /// multi-lock: for each of its locks, in the place of their own.
+    /// The calls come one after the other, on a daemon thread of zklock's, which is not the holder: a callback can tell the
+    /// holder, or ``cancel()``. What it raises goes to ``sys.unraisablehook``. It keeps neither a client from closing nor the
+    /// interpreter from ending. The callback stays until another takes its place or None does, or the lock is
+    /// garbage-collected. Of a multi-lock: for each of its locks, in the place of their own.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.members.is_empty() {
             let lock: &zklock::Lock = &self.core;

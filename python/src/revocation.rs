@@ -1,26 +1,27 @@
 //! What a program wants to be called with when somebody asks for a lock back.
 //!
 //! The core calls its handlers on the thread of events, and a client that closes waits for the one that is running. Here a
-//! handler only leaves a note, and a thread of ours calls Python: so whatever the program does in its callback, a client closes
-//! within its two seconds, and the interpreter ends.
+//! handler only leaves a note, and a thread of Python's (`zklock/_revocation.py`) calls the program: so whatever that does in its
+//! callback, a client closes within its two seconds, and the interpreter ends.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::{PerProcess, with_signals_blocked};
+use zklock::PerProcess;
 
 use crate::errors::OrRaise;
-use crate::wait::does_interpreter_end;
+use crate::wait::stay_behind_at_the_end;
 
-/// A lock's callback. It belongs to the Python object, whose garbage collector sees it there: callbacks tend to refer to their
+/// A lock's callback. It belongs to the Python object, where the garbage collector sees it: callbacks tend to refer to their
 /// locks. What the core has refers to it weakly.
 #[derive(Default)]
 pub(crate) struct Callback(Arc<Slot>);
 
+/// Never locked for long, and only by who is attached to the interpreter and stays so.
 type Slot = Mutex<Option<Py<PyAny>>>;
 
 /// What the core is given.
@@ -34,80 +35,94 @@ impl Callback {
         register: impl FnOnce(Option<Handler>) -> zklock::Result<()> + Send,
     ) -> PyResult<()> {
         let py = callback.py();
-        if !callback.is_none() && !callback.is_callable() {
+        let callback = if callback.is_none() {
+            None
+        } else if callback.is_callable() {
+            start_thread(py)?;
+            Some(callback.clone().unbind())
+        } else {
             let kind = callback.get_type().name()?;
             return Err(PyTypeError::new_err(format!("callback: expected a callable or None, not {kind}")));
-        }
-        let callback = (!callback.is_none()).then(|| callback.clone().unbind());
+        };
         let slot = Arc::downgrade(&self.0);
-        let handler: Option<Handler> =
-            callback.is_some().then(|| Box::new(move |node: &str| leave(&slot, node)) as Handler);
+        let handler = callback.is_some().then(|| Box::new(move |node_path: &str| leave(&slot, node_path)) as Handler);
         // Before it is registered: somebody may have asked already.
         let before = self.replace(callback);
-        py.detach(|| register(handler)).or_raise(py).inspect_err(|_| {
+        if let Err(error) = py.detach(|| register(handler)).or_raise(py) {
             self.replace(before);
-        })
+            return Err(error);
+        }
+        Ok(())
     }
 
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Never taken for long, and never while the interpreter's lock is let go.
         self.0.try_lock().map_or(Ok(()), |callback| visit.call(&*callback))
     }
 
     pub(crate) fn clear(&self) {
-        // Dropped when the slot is free again: it may take anything with it.
-        let _before = self.replace(None);
+        self.replace(None);
     }
 
+    /// Gives the one before, to be dropped when the slot is free again: it may take anything with it.
     fn replace(&self, callback: Option<Py<PyAny>>) -> Option<Py<PyAny>> {
         std::mem::replace(&mut *lock(&self.0), callback)
     }
 }
 
-/// Calls that wait for their turn, one after the other.
+/// Calls that wait for their turn, and the thread that makes them.
 #[derive(Default)]
 struct Calls {
-    waiting: VecDeque<(Weak<Slot>, String)>,
-    /// A thread is there to make them. It goes when there are no more.
-    is_served: bool,
+    waiting: Mutex<VecDeque<(Weak<Slot>, String)>>,
+    changed: Condvar,
+    is_served: AtomicBool,
 }
 
-static CALLS: PerProcess<Mutex<Calls>> = PerProcess::new(Mutex::default);
+static CALLS: PerProcess<Calls> = PerProcess::new(Calls::default);
+
+fn start_thread(py: Python<'_>) -> PyResult<()> {
+    let is_served = &CALLS.get().is_served;
+    if is_served.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let started = py.import("zklock._revocation").and_then(|module| module.call_method0("start"));
+    started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
+}
 
 fn leave(slot: &Weak<Slot>, node_path: &str) {
-    let mut calls = lock(CALLS.get());
-    calls.waiting.push_back((Weak::clone(slot), node_path.to_owned()));
-    if !calls.is_served {
-        let run = || thread::Builder::new().name("zkl-revoked".into()).spawn(serve);
-        // Where there is no thread to be had, the next call tries again.
-        calls.is_served = with_signals_blocked(run).is_ok();
-    }
+    let calls = CALLS.get();
+    lock(&calls.waiting).push_back((Weak::clone(slot), node_path.to_owned()));
+    calls.changed.notify_one();
 }
 
-fn serve() {
+/// The next callback to be called, and its argument. Waits until there is one.
+#[pyfunction]
+pub(crate) fn _next_revocation(py: Python<'_>) -> PyResult<(Py<PyAny>, String)> {
     loop {
-        let next = {
-            let mut calls = lock(CALLS.get());
-            let next = calls.waiting.pop_front();
-            calls.is_served = next.is_some();
-            next
-        };
-        let Some((slot, node_path)) = next else { return };
-        call(&slot, &node_path);
+        let (slot, node_path) = py.detach(next);
+        stay_behind_at_the_end(py)?;
+        let callback = slot.upgrade().and_then(|slot| lock(&slot).as_ref().map(|callback| callback.clone_ref(py)));
+        if let Some(callback) = callback {
+            return Ok((callback, node_path));
+        }
     }
 }
 
-fn call(slot: &Weak<Slot>, node_path: &str) {
-    if does_interpreter_end() {
-        return;
-    }
-    Python::try_attach(|py| {
-        let callback = slot.upgrade().and_then(|slot| lock(&slot).as_ref().map(|callback| callback.clone_ref(py)));
-        let Some(callback) = callback else { return };
-        if let Err(error) = callback.call1(py, (node_path,)) {
-            error.write_unraisable(py, Some(callback.bind(py)));
+fn next() -> (Weak<Slot>, String) {
+    let calls = CALLS.get();
+    let mut waiting = lock(&calls.waiting);
+    loop {
+        match waiting.pop_front() {
+            Some(call) => return call,
+            None => waiting = calls.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
         }
-    });
+    }
+}
+
+/// Tells `sys.unraisablehook` what a callback raised.
+#[pyfunction]
+pub(crate) fn _report(error: Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) {
+    let py = error.py();
+    PyErr::from_value(error).write_unraisable(py, Some(callback));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
