@@ -6,14 +6,17 @@ use std::thread;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use zklock::{Config, Connecting, PerProcess, WeakClient};
+use zklock::{Call, Config, Connecting, PerProcess, WeakClient};
 
 use crate::errors::{OrRaise, add_to, word};
-use crate::mutex::Mutex;
+use crate::lock::{Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
+use crate::participant::Participant;
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
+use crate::semaphore::Semaphore;
 use crate::states::client_state;
 use crate::wait::{interpreter_ends, wait};
+use crate::whole;
 
 /// A client: one ZooKeeper session, shared by any number of locks and threads.
 ///
@@ -24,6 +27,9 @@ use crate::wait::{interpreter_ends, wait};
 /// * ``lease_margin``: how long before the session can end its locks cease to count as held; None means a third of the
 ///   negotiated session timeout.
 /// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``.
+/// * ``wait_for_kazoo``: mutexes and read/write locks queue with kazoo's locks on the same path, for programs that move from
+///   kazoo, instead of raising ForeignContender. kazoo has to wait for ours likewise: its locks need
+///   ``extra_lock_patterns=["-lock-"]`` beside a mutex, ``["__READ__", "__WRIT__"]`` beside a read/write lock.
 ///
 /// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
 /// answers in time, AuthFailed where one refuses the credentials, ValueError and TypeError for wrong arguments.
@@ -41,8 +47,8 @@ pub(crate) struct Client {
 impl Client {
     #[new]
     #[pyo3(
-        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None),
-        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=())"
+        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None, wait_for_kazoo=false),
+        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False)"
     )]
     fn new(
         py: Python<'_>,
@@ -51,8 +57,10 @@ impl Client {
         #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Seconds,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
+        wait_for_kazoo: bool,
     ) -> PyResult<Self> {
         let mut config = Config::new();
+        config.set_wait_for_kazoo(wait_for_kazoo);
         config.set_session_timeout(session_timeout.milliseconds()).or_raise(py)?;
         config.set_connect_timeout(connect_timeout.milliseconds()).or_raise(py)?;
         if let Some(margin) = lease_margin {
@@ -73,18 +81,129 @@ impl Client {
     /// lock's nodes carry; None means this host's address, as in Curator. Raises ValueError for a path that ZooKeeper
     /// would not take, ClientClosed.
     #[pyo3(signature = (path, timeout=None, data=None))]
-    fn mutex(
+    fn mutex<'py>(
+        &self,
+        py: Python<'py>,
+        path: String,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        data: Option<&[u8]>,
+    ) -> PyResult<Bound<'py, Mutex>> {
+        let lock = self.core.mutex(&path).or_raise(py)?;
+        Bound::new(py, (Mutex, Lock::new(py, lock, path, timeout, data)?))
+    }
+
+    /// A mutex that any thread may release and none may enter twice: Curator's ``InterProcessSemaphoreMutex``. Nothing is sent
+    /// yet. The arguments are those of ``mutex()``.
+    #[pyo3(signature = (path, timeout=None, data=None))]
+    fn semaphore_mutex<'py>(
+        &self,
+        py: Python<'py>,
+        path: String,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        data: Option<&[u8]>,
+    ) -> PyResult<Bound<'py, SemaphoreMutex>> {
+        let lock = self.core.semaphore_mutex(&path).or_raise(py)?;
+        Bound::new(py, (SemaphoreMutex, Lock::new(py, lock, path, timeout, data)?))
+    }
+
+    /// A lock for many readers or one writer: Curator's ``InterProcessReadWriteLock``. Nothing is sent yet. The arguments are
+    /// those of ``mutex()``, for both halves.
+    #[pyo3(signature = (path, timeout=None, data=None))]
+    fn rwlock(
         &self,
         py: Python<'_>,
         path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
         data: Option<&[u8]>,
-    ) -> PyResult<Mutex> {
-        let lock = self.core.mutex(&path).or_raise(py)?;
-        if data.is_some() {
-            lock.set_data(data).or_raise(py)?;
+    ) -> PyResult<RwLock> {
+        let locks = self.core.rwlock(&path).or_raise(py)?;
+        RwLock::new(py, locks, path, timeout, data)
+    }
+
+    /// Several locks as one: Curator's ``InterProcessMultiLock``. Nothing is sent yet.
+    ///
+    /// ``locks`` is any iterable of locks: mutexes, semaphore mutexes, halves of read/write locks, other multi-locks; of this
+    /// client or of others. ``timeout`` is as for ``mutex()``. Raises ValueError for no lock at all, or two on one path.
+    #[pyo3(signature = (locks, timeout=None))]
+    fn multi<'py>(
+        &self,
+        py: Python<'py>,
+        locks: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<Bound<'py, MultiLock>> {
+        Bound::new(py, (MultiLock, Lock::multi(locks, timeout)?))
+    }
+
+    /// A semaphore on a path: Curator's ``InterProcessSemaphoreV2``.
+    ///
+    /// With ``max_leases`` it has that many, and that all its users agree on the number is up to them. Or else it has as many as a
+    /// count says (``set_count()``, Curator's ``SharedCount``), now and whenever it changes: the one at ``count_path``, which is made
+    /// with the value ``initial`` where it is not there. Who holds leases keeps them when it is lowered.
+    ///
+    /// With a count, blocks for the session timeout at most, and Ctrl-C interrupts it; raises ConnectionLost where no server
+    /// answers by then. Without, nothing is sent yet. TypeError where it is not clear which of the two is meant.
+    #[pyo3(signature = (path, max_leases=None, *, count_path=None, initial=None))]
+    fn semaphore(
+        &self,
+        py: Python<'_>,
+        path: String,
+        #[pyo3(from_py_with = whole::max_leases)] max_leases: Option<i32>,
+        count_path: Option<String>,
+        #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
+    ) -> PyResult<Semaphore> {
+        let wrong = |message: &'static str| Err(PyTypeError::new_err(message));
+        let client: &zklock::Client = &self.core;
+        match (max_leases, count_path, initial) {
+            (Some(max), None, None) => {
+                let semaphore = client.semaphore(&path, max).or_raise(py)?;
+                Ok(Semaphore::new(semaphore, path, format!("max_leases={max}")))
+            }
+            (None, Some(count_path), Some(initial)) => {
+                let start = || client.start_counted_semaphore(&path, &count_path, initial);
+                let semaphore = wait(py, start, Call::wait_for, drop)?.or_raise(py)?;
+                let count = PyString::new(py, &count_path).repr()?;
+                Ok(Semaphore::new(semaphore, path, format!("count_path={count}")))
+            }
+            (None, None, _) => wrong("semaphore: expected max_leases, or count_path and initial"),
+            (Some(_), Some(_), _) => wrong("semaphore: expected max_leases or count_path, not both"),
+            (Some(_), None, Some(_)) => wrong("semaphore: initial is for a count_path, not for max_leases"),
+            (None, Some(_), None) => {
+                wrong("semaphore: count_path needs initial, the number of leases where the count is not there yet")
+            }
         }
-        Ok(Mutex::new(lock, path, timeout))
+    }
+
+    /// Reads a count: Curator's ``SharedCount``.
+    ///
+    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ServerError where there is none, ValueError where
+    /// its node holds something else, ConnectionLost where no server answers.
+    fn get_count(&self, py: Python<'_>, path: &str) -> PyResult<i32> {
+        wait(py, || self.core.start_get_count(path), Call::wait_for, drop)?.or_raise(py)
+    }
+
+    /// Sets a count, from -2147483648 to 2147483647, and makes it where there is none.
+    ///
+    /// Blocks as ``get_count()`` does; where it is interrupted, the count may be set or not.
+    fn set_count(&self, py: Python<'_>, path: &str, #[pyo3(from_py_with = whole::value)] value: i32) -> PyResult<()> {
+        wait(py, || self.core.start_set_count(path, value), Call::wait_for, drop)?.or_raise(py)
+    }
+
+    /// Asks the owner of a node to give it up: Curator's ``Revoker``. ``node`` is a Participant, or the path of its node.
+    ///
+    /// It is a request, which the owner hears of if he wants to (``set_revocable()``). A node that is gone was given up. Blocks
+    /// as ``get_count()`` does; where it is interrupted, the owner may be asked or not.
+    fn revoke(&self, py: Python<'_>, node: &Bound<'_, PyAny>) -> PyResult<()> {
+        let path = if let Ok(participant) = node.cast::<Participant>() {
+            participant.get().node_path().to_owned()
+        } else if let Ok(path) = node.cast::<PyString>() {
+            path.extract::<String>()?
+        } else {
+            let kind = node.get_type().name()?;
+            return Err(PyTypeError::new_err(format!(
+                "node: expected a Participant or the path of a node, not {kind}"
+            )));
+        };
+        wait(py, || self.core.start_revoke(&path), Call::wait_for, drop)?.or_raise(py)
     }
 
     /// How the session stands: a ClientState. Does not block.

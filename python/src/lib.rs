@@ -3,13 +3,16 @@
 
 mod client;
 mod errors;
-mod mutex;
+mod lock;
 mod participant;
 mod parting;
+mod revocation;
 mod seconds;
+mod semaphore;
 mod standalone;
 mod states;
 mod wait;
+mod whole;
 
 use pyo3::prelude::*;
 
@@ -21,9 +24,29 @@ mod _zklock {
     #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]
-    use super::mutex::Mutex;
+    use super::lock::Lock;
+    #[pymodule_export]
+    use super::lock::MultiLock;
+    #[pymodule_export]
+    use super::lock::Mutex;
+    #[pymodule_export]
+    use super::lock::ReadLock;
+    #[pymodule_export]
+    use super::lock::RwLock;
+    #[pymodule_export]
+    use super::lock::SemaphoreMutex;
+    #[pymodule_export]
+    use super::lock::WriteLock;
     #[pymodule_export]
     use super::participant::Participant;
+    #[pymodule_export]
+    use super::revocation::_next_revocation;
+    #[pymodule_export]
+    use super::revocation::_report;
+    #[pymodule_export]
+    use super::semaphore::Leases;
+    #[pymodule_export]
+    use super::semaphore::Semaphore;
     #[pymodule_export]
     use super::standalone::Session;
     #[pymodule_export]

@@ -2,6 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use zklock::{Call, Result};
+
+use crate::errors::OrRaise;
+use crate::wait::wait;
 
 /// One of those who hold a lock or wait for it, as ``participants()`` found it. Immutable; comparable and hashable.
 #[pyclass(frozen, eq, hash, skip_from_py_object, module = "zklock")]
@@ -14,11 +18,20 @@ impl From<zklock::Participant> for Participant {
     }
 }
 
+/// Waits until it is known who they are.
+pub(crate) fn all(
+    py: Python<'_>,
+    start: impl FnOnce() -> Result<Call<Vec<zklock::Participant>>> + Send,
+) -> PyResult<Vec<Participant>> {
+    let participants = wait(py, start, Call::wait_for, drop)?.or_raise(py)?;
+    Ok(participants.into_iter().map(Participant::from).collect())
+}
+
 #[pymethods]
 impl Participant {
     /// The path of its node, without the client's chroot.
     #[getter]
-    fn node_path(&self) -> &str {
+    pub(crate) fn node_path(&self) -> &str {
         &self.0.node_path
     }
 

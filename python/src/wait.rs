@@ -36,8 +36,8 @@ pub(crate) fn wait<W: Send, T: Send>(
             return Err(interrupt);
         }
         let waiting = match step {
-            Step::Answered(Err(error)) if error.status() == Status::Closed && EXITING.load(Ordering::Acquire) => {
-                stay_behind(py)?;
+            Step::Answered(Err(error)) if error.status() == Status::Closed => {
+                stay_behind_at_the_end(py)?;
                 return Ok(Err(error));
             }
             Step::Answered(answer) => return Ok(answer),
@@ -56,10 +56,10 @@ pub(crate) fn interpreter_ends() {
     EXITING.store(true, Ordering::Release);
 }
 
-/// Only daemon threads are left by now beside the main thread. One that went on would raise into a program that is being taken
+/// Only daemon threads are left by then beside the main thread. One that went on would raise into a program that is being taken
 /// apart, and its traceback could end the process with a fatal error of the interpreter's; so it never comes back.
-fn stay_behind(py: Python<'_>) -> PyResult<()> {
-    if on_main_thread(py)? {
+pub(crate) fn stay_behind_at_the_end(py: Python<'_>) -> PyResult<()> {
+    if !EXITING.load(Ordering::Acquire) || on_main_thread(py)? {
         return Ok(());
     }
     py.detach(|| {

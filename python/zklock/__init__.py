@@ -14,6 +14,16 @@
             finally:
                 lock.release()
 
+The other recipes of Curator's, on its znodes, are made in the same way. Those that are locks have the same methods (``Lock``):
+
+        rw = client.rwlock("/locks/table")                                  # rw.read is shared, rw.write is not
+        both = client.multi([client.mutex("/a"), rw.write])                 # several locks as one
+        any_thread_releases = client.semaphore_mutex("/locks/job")
+        with client.semaphore("/pool", max_leases=3).acquire(2, timeout=1.0) as leases:
+            work(fence=leases.fencing_token)
+        rw.write.set_revocable(lambda node: please_stop.set())              # client.revoke(node) asks for it
+        client.set_count("/pool-size", 5)                                   # of client.semaphore(path, count_path=...)
+
 A ``Client`` is one ZooKeeper session, shared by any number of locks and threads. A ``Mutex`` belongs to the thread that
 acquired it, excludes every other thread, process and machine that uses the same path, and may be entered again by its
 holder. All durations are seconds, as int or float. All classes may be used from any thread, blocking calls release the
@@ -47,7 +57,21 @@ from zklock._errors import (
     ServerError,
 )
 from zklock._states import ClientState, LockState
-from zklock._zklock import Client, Mutex, Participant, __version__, _close_all
+from zklock._zklock import (
+    Client,
+    Leases,
+    Lock,
+    MultiLock,
+    Mutex,
+    Participant,
+    ReadLock,
+    RwLock,
+    Semaphore,
+    SemaphoreMutex,
+    WriteLock,
+    __version__,
+    _close_all,
+)
 
 atexit.register(_close_all)
 
@@ -63,13 +87,21 @@ __all__ = [
     "Exhausted",
     "ForeignContender",
     "Forked",
+    "Leases",
+    "Lock",
     "LockLost",
     "LockState",
     "LockTimeout",
+    "MultiLock",
     "Mutex",
     "NotOwner",
     "Participant",
     "PermissionDenied",
+    "ReadLock",
+    "RwLock",
+    "Semaphore",
+    "SemaphoreMutex",
     "ServerError",
+    "WriteLock",
     "__version__",
 ]

@@ -73,6 +73,15 @@ class Witness:
             return []
         return [f"{path}/{name}" for name in sorted(names, key=lambda name: name[-10:])]
 
+    def below(self, path: str) -> list[str]:
+        """The ephemeral nodes of a whole tree."""
+        try:
+            children = self.kazoo.get_children(path)
+            is_ephemeral = self.kazoo.get(path)[1].ephemeralOwner != 0
+        except NoNodeError:
+            return []
+        return [path] * is_ephemeral + [node for name in children for node in self.below(f"{path}/{name}")]
+
     def wait_for(self, path: str, count: int) -> list[str]:
         wait_until(lambda: len(self.nodes(path)) == count)
         return self.nodes(path)

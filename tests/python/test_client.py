@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,25 @@ def test_credentials(server: ZooKeeper, path: str, witness: Witness) -> None:
     assert denied.value.status == -11
     with pytest.raises(zklock.AuthFailed):
         zklock.Client(server.address, auth=[("no-such-scheme", "x")])
+
+
+def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, witness: Witness) -> None:
+    def kazoo(path: str) -> Any:
+        patterns = ["-lock-", "__READ__", "__WRIT__"]
+        return witness.kazoo.Lock(path, extra_lock_patterns=patterns)
+
+    with zklock.Client(server.address, wait_for_kazoo=True) as client:
+        for lock in [client.mutex(f"{path}-a"), client.rwlock(f"{path}-b").read, client.rwlock(f"{path}-c").write]:
+            with kazoo(lock.path):
+                assert lock.acquire(timeout=0) is False
+                waiter = Waiter(lambda lock=lock: (lock.acquire(), lock.release()))
+                witness.wait_for(lock.path, 2)
+            waiter.result()
+            with lock:
+                assert kazoo(lock.path).acquire(blocking=False) is False
+        with zklock.Client(server.address, wait_for_kazoo=False) as other, kazoo(path):
+            with pytest.raises(zklock.ForeignContender):
+                other.mutex(path).acquire(timeout=0)
 
 
 def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: str, witness: Witness) -> None:

@@ -66,8 +66,11 @@ def test_not_a_number(client: zklock.Client, server: ZooKeeper, path: str, value
     lock = client.mutex(path)
     with pytest.raises(TypeError, match="timeout: expected a number"):
         lock.acquire(timeout=value)
+    for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda _, timeout: client.multi([lock], timeout)]:
+        with pytest.raises(TypeError, match="timeout: expected a number"):
+            make(path, timeout=value)
     with pytest.raises(TypeError, match="timeout: expected a number"):
-        client.mutex(path, timeout=value)
+        client.semaphore(path, 1).acquire(1, value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
         with pytest.raises(TypeError, match=f"{name}: expected a number"):
             zklock.Client(server.address, **{name: value})
@@ -78,8 +81,11 @@ def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, val
     lock = client.mutex(path)
     with pytest.raises(ValueError, match="seconds; expected (zero or more|more than zero)"):
         lock.acquire(timeout=value)
-    with pytest.raises(ValueError, match="seconds; expected (zero or more|more than zero)"):
-        client.mutex(path, timeout=value)
+    for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda _, timeout: client.multi([lock], timeout)]:
+        with pytest.raises(ValueError, match="seconds; expected zero or more"):
+            make(path, timeout=value)
+    with pytest.raises(ValueError, match="seconds; expected zero or more"):
+        client.semaphore(path, 1).acquire(1, value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
         with pytest.raises(ValueError, match="seconds; expected (zero or more|more than zero)"):
             zklock.Client(server.address, **{name: value})
@@ -120,8 +126,9 @@ def test_short_timeouts_are_rounded_up(server: ZooKeeper, name: str) -> None:
     "bad", ["", "a", "/", "/a/", "//a", "/a/../b", "/a\0b", "/\x07", "/\ud800", "/\U0001f512", "/x" * 40000]
 )
 def test_bad_paths(client: zklock.Client, bad: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
-        client.mutex(bad)
+    for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda path: client.semaphore(path, 1)]:
+        with pytest.raises(ValueError):  # noqa: PT011
+            make(bad)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +138,17 @@ def test_bad_paths(client: zklock.Client, bad: str) -> None:
 def test_bad_connect_strings(bad: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         zklock.Client(bad, connect_timeout=0.1)
+
+
+RECIPES = ["Mutex", "SemaphoreMutex", "ReadLock", "WriteLock", "MultiLock"]
+THINGS: list[Callable[[zklock.Client, str], Any]] = [
+    lambda client, path: client.semaphore_mutex(path),
+    lambda client, path: client.rwlock(path),
+    lambda client, path: client.rwlock(path).read,
+    lambda client, path: client.multi([client.mutex(path)]),
+    lambda client, path: client.semaphore(path, 1),
+    lambda client, path: client.semaphore(path, 1).acquire(),
+]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +177,30 @@ def test_bad_connect_strings(bad: str) -> None:
         lambda client, path: copy.copy(client),
         lambda client, path: pickle.dumps(client.mutex(path)),
         lambda client, path: type("Sub", (zklock.Mutex,), {}),
+        *(
+            lambda client, path, name=name: type("Sub", (getattr(zklock, name),), {})()
+            for name in [*RECIPES, "Lock", "RwLock", "Semaphore", "Leases"]
+        ),
+        *(lambda client, path, name=name: getattr(zklock, name)() for name in [*RECIPES, "Lock", "RwLock"]),
+        lambda client, path: zklock.Semaphore(),
+        lambda client, path: zklock.Leases(),
+        *(
+            lambda client, path, copy=copy, make=make: copy(make(client, path))
+            for copy in [copy.copy, copy.deepcopy, pickle.dumps]
+            for make in THINGS
+        ),
+        lambda client, path: client.semaphore_mutex(path.encode()),
+        lambda client, path: client.semaphore_mutex(path, data="text"),
+        lambda client, path: client.rwlock(None),
+        lambda client, path: client.rwlock(path, 1, b"", 2),
+        lambda client, path: client.multi(),
+        lambda client, path: client.semaphore(path.encode(), 1),
+        lambda client, path: client.semaphore(path, 1, "/a", 1),
+        lambda client, path: client.semaphore(path, 1).acquire(1, "2"),
+        lambda client, path: client.semaphore(path, 1).set_data("text"),
+        lambda client, path: client.mutex(path).set_revocable(),
+        lambda client, path: client.revoke(),
+        lambda client, path: zklock.Client("localhost", wait_for_kazoo=1),
     ],
 )
 def test_wrong_types(client: zklock.Client, path: str, call: Callable[[zklock.Client, str], Any]) -> None:

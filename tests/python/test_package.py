@@ -42,9 +42,14 @@ def test_all_that_is_public_is_listed_and_documented() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="inspect does not find them")
 def test_signatures() -> None:
-    expected = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=())"
+    expected = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False)"
     assert str(inspect.signature(zklock.Client)) == expected
-    assert str(inspect.signature(zklock.Client.mutex)) == "(self, /, path, timeout=None, data=None)"
+    for method in [zklock.Client.mutex, zklock.Client.semaphore_mutex, zklock.Client.rwlock]:
+        assert str(inspect.signature(method)) == "(self, /, path, timeout=None, data=None)"
+    assert str(inspect.signature(zklock.Client.multi)) == "(self, /, locks, timeout=None)"
+    expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None)"
+    assert str(inspect.signature(zklock.Client.semaphore)) == expected
+    assert str(inspect.signature(zklock.Semaphore.acquire)) == "(self, /, quantity=1, timeout=None)"
     assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, timeout=None)"
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import zklock
 from conftest import Program, Waiter, Witness, wait_until
 from server import ZooKeeper
@@ -98,6 +100,15 @@ waiting = threading.Thread(target=lambda: (lock.acquire(), lock.release()))
 waiting.start()
 while len(lock.participants()) < 2:
     pass
+rw = client.rwlock(path + "-rw")
+rw.read.acquire()
+multi = client.multi([client.mutex(path + "-a"), client.semaphore_mutex(path + "-b")])
+multi.acquire()
+semaphore = client.semaphore(path + "-semaphore", 3)
+leases = semaphore.acquire(2)
+asked = threading.Event()
+for revocable in (rw.read, multi, semaphore):
+    revocable.set_revocable(lambda node: asked.set())
 
 def is_forked(call):
     try:
@@ -115,20 +126,41 @@ for round in range(10):
             lock.__enter__, lambda: lock.set_data(b""), lambda: lock.is_held, lambda: lock.is_held_in_process,
             lambda: lock.state, lambda: lock.remaining, lambda: lock.fencing_token,
             client.close, lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
+            lambda: client.semaphore_mutex("/a"), lambda: client.rwlock("/a"), lambda: client.multi([lock, multi]),
+            lambda: client.semaphore("/a", 1), lambda: client.semaphore("/a", count_path="/b", initial=1),
+            lambda: client.get_count("/a"), lambda: client.set_count("/a", 1), lambda: client.revoke("/a"),
+            lambda: lock.node_path, lambda: lock.set_revocable(print), lambda: multi.set_revocable(None),
+            rw.read.acquire, rw.write.acquire, rw.participants, multi.acquire, multi.release, lambda: multi.node_paths,
+            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.close, lambda: semaphore.set_data(b""),
+            lambda: semaphore.set_revocable(print), leases.release, leases.release_nowait, leases.__enter__,
+            lambda: leases.is_held, lambda: leases.state, lambda: leases.remaining, lambda: leases.fencing_token,
+            lambda: leases.node_paths,
         ]
         assert all(is_forked(call) for call in calls)
-        assert "FORKED" in repr(lock) and "FORKED" in repr(client)
-        del lock, client, calls
+        assert all("FORKED" in repr(thing) for thing in (lock, client, rw.read, multi, leases))
+        del lock, client, rw, multi, semaphore, leases, revocable, calls
         gc.collect()
         with zklock.Client(servers) as own:
             assert not own.mutex(path).acquire(timeout=0)
-            with own.mutex(path + "-of-the-child"):
+            with own.mutex(path + "-of-the-child") as mine:
+                asked = threading.Event()
+                mine.set_revocable(lambda node: asked.set())
+                own.revoke(mine.node_path)
+                assert asked.wait(10)
+            assert not own.rwlock(path + "-rw").write.acquire(timeout=0)
+            with own.semaphore(path + "-semaphore", 3).acquire(1, timeout=0):
                 pass
         sys.exit(7)
     status = os.waitpid(child, 0)[1]
     assert os.WEXITSTATUS(status) == 7, status
-    assert lock.is_held
+    assert lock.is_held and rw.read.is_held and multi.is_held and leases.is_held
 assert client.state is zklock.ClientState.CONNECTED
+assert not asked.is_set()
+client.revoke(leases.node_paths[0])
+assert asked.wait(10)
+leases.release()
+multi.release()
+rw.read.release()
 lock.release()
 waiting.join()
 with lock:
@@ -251,11 +283,14 @@ for _ in range(5):
     for client in clients:
         with client.mutex(sys.argv[2]):
             client.mutex(sys.argv[2] + "-other").acquire(timeout=1)
+        rw = client.rwlock(sys.argv[2] + "-rw")
+        with client.semaphore(sys.argv[2] + "-semaphore", 2).acquire(2), client.multi([rw.write]):
+            pass
     assert count()[0] == before[0] + 1, (before, count())
     for client in clients:
         client.close()
     assert count()[0] == before[0], (before, count())
-    del client, clients
+    del client, clients, rw
     assert count() == before, (before, count())
 print("fine", flush=True)
 """
@@ -288,6 +323,51 @@ def test_a_daemon_thread_does_not_disturb_the_end(
         assert leaving.ends() == 0
         # It has taken its leave, though its session could go on for seconds.
         assert len(client.mutex(path).participants()) == 1
+
+
+# A callback is registered, and perhaps runs, while the interpreter ends; leases and locks are out.
+REVOCABLE = """
+import sys, threading, time, zklock
+client = zklock.Client(sys.argv[1])
+path = sys.argv[2]
+lock, semaphore = client.mutex(path), client.semaphore(path + "-semaphore", 3)
+leases = semaphore.acquire(2)
+lock.acquire()
+entered = threading.Event()
+def callback(node):
+    entered.set()
+    {body}
+lock.set_revocable(callback)
+semaphore.set_revocable(callback)
+client.revoke({node})
+entered.wait({patience})
+print("leaves", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pass",
+        "threading.Event().wait()",
+        "time.sleep(1000)",
+        "exec('while True: pass')",
+        "exec('while True: time.sleep(0.0001)')",
+        "client.mutex(path + '-other').acquire(), threading.Event().wait()",
+        "[client.revoke(node) for _ in iter(int, 1)]",
+        "[zklock.Client(sys.argv[1]) for _ in iter(int, 1)]",
+    ],
+)
+@pytest.mark.parametrize("node", ["lock.node_path", "leases.node_paths[0]", "'/nobody'"])
+def test_a_callback_does_not_disturb_the_end(
+    server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program], body: str, node: str
+) -> None:
+    patience = 0 if node == "'/nobody'" else 10
+    leaving = program(REVOCABLE.format(body=body, node=node, patience=patience), server.address, path)
+    assert leaving.says() == "leaves"
+    assert leaving.ends(3) == 0
+    witness.wait_for(path, 0)
+    witness.wait_for(f"{path}-semaphore/leases", 0)
 
 
 def test_a_wait_survives_its_session(

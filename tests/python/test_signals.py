@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 import zklock
-from conftest import Program, Waiter, Witness
+from conftest import Program, Waiter, Witness, wait_until
 from server import ZooKeeper
 
 WAITS = """
@@ -47,6 +47,68 @@ def test_ctrl_c(
     assert waiting.says() == "True"
     assert waiting.ends() == 0
     assert witness.nodes(path) == []
+
+
+INTERRUPTED = """
+import sys, zklock
+with zklock.Client(sys.argv[1]) as client:
+    path = sys.argv[2]
+    thing = {thing}
+    input()
+    print("waits", flush=True)
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    input()
+    with {again}:
+        print("again", flush=True)
+"""
+SEMAPHORE = "client.semaphore(path, 1)"
+MULTI = "client.multi([client.mutex(path + '/a'), client.semaphore_mutex(path + '/b')])"
+WAITS_OF_OTHERS = [
+    ("client.semaphore_mutex(path)", "thing.acquire()", "thing"),
+    ("client.semaphore_mutex(path)", "thing.__enter__()", "thing"),
+    ("client.rwlock(path).read", "thing.acquire()", "thing"),
+    ("client.rwlock(path).write", "thing.acquire(60)", "thing"),
+    (MULTI, "thing.acquire()", "thing"),
+    (MULTI, "thing.__enter__()", "thing"),
+    (SEMAPHORE, "thing.acquire()", "thing.acquire(timeout=5)"),
+    (SEMAPHORE, "thing.acquire(1, 60)", "thing.acquire(timeout=5)"),
+    ("client.semaphore(path, count_path=path + '-count', initial=1)", "thing.acquire()", "thing.acquire(timeout=5)"),
+]
+
+
+@pytest.mark.parametrize(("thing", "wait", "again"), WAITS_OF_OTHERS)
+def test_ctrl_c_of_every_recipe(
+    client: zklock.Client,
+    path: str,
+    witness: Witness,
+    server: ZooKeeper,
+    program: Callable[..., Program],
+    thing: str,
+    wait: str,
+    again: str,
+) -> None:
+    held = eval(thing, {"client": client, "path": path})
+    held = held.write if isinstance(held, zklock.RwLock) else held
+    if isinstance(held, zklock.ReadLock):
+        held = client.rwlock(path).write
+    waiting = program(INTERRUPTED.format(thing=thing, wait=wait, again=again), server.address, path)
+    waiting.tell()
+    with held.acquire() if isinstance(held, zklock.Semaphore) else held:
+        assert waiting.says() == "waits"
+        count = len(witness.below(path))
+        wait_until(lambda: len(witness.below(path)) > count)
+        started = time.monotonic()
+        waiting.process.send_signal(signal.SIGINT)
+        assert waiting.says() == "interrupted"
+        assert time.monotonic() - started < 0.5
+        wait_until(lambda: len(witness.below(path)) == count)
+    waiting.tell()
+    assert waiting.says() == "again"
+    assert waiting.ends() == 0
+    assert witness.below(path) == []
 
 
 def test_ctrl_c_that_nobody_catches(
@@ -153,7 +215,26 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("wait", ["lock.release()", "lock.participants()", "lock.__exit__(None, None, None)"])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "lock.release()",
+        "lock.participants()",
+        "lock.__exit__(None, None, None)",
+        "multi.release()",
+        "multi.participants()",
+        "rw.participants()",
+        "rw.read.release()",
+        "semaphore.participants()",
+        "semaphore.acquire()",
+        "leases.release()",
+        "leases.__exit__(None, None, None)",
+        "client.get_count('/a')",
+        "client.set_count('/a', 1)",
+        "client.revoke('/a')",
+        "client.semaphore('/a', count_path='/b', initial=1)",
+    ],
+)
 def test_ctrl_c_where_the_server_does_not_answer(
     own_server: ZooKeeper, path: str, program: Callable[..., Program], wait: str
 ) -> None:
@@ -174,6 +255,12 @@ import sys, zklock
 client = zklock.Client(sys.argv[1], session_timeout=20)
 lock = client.mutex(sys.argv[2])
 lock.acquire()
+multi = client.multi([client.mutex("/a"), client.semaphore_mutex("/b")])
+multi.acquire()
+rw = client.rwlock("/c")
+rw.read.acquire()
+semaphore = client.semaphore("/d", 2)
+leases = semaphore.acquire()
 print("holds", flush=True)
 input()
 print("waits", flush=True)

@@ -7,7 +7,7 @@ from zklock.testing import Op, Session, StandaloneServer
 
 
 def program(password: bytes) -> int | None:
-    with zklock.Client("h:1", session_timeout=5, auth=[("digest", password), ("digest", "a:b")]) as client:
+    with zklock.Client("h:1", session_timeout=5, auth=[("digest", password), ("digest", "a:b")], wait_for_kazoo=True) as client:
         state: zklock.ClientState = client.state
         lock: zklock.Mutex = client.mutex("/a", timeout=1.5, data=b"x")
         got: bool = lock.acquire(timeout=0)
@@ -22,6 +22,41 @@ def program(password: bytes) -> int | None:
         print(state.name, got, left, [(one.node_path, one.holds, one.data) for one in queue])
         return lock.fencing_token
     return None
+
+
+def recipes(client: zklock.Client, other: zklock.Client) -> list[int]:
+    rw: zklock.RwLock = client.rwlock("/rw", timeout=1, data=b"x")
+    read: zklock.ReadLock = rw.read
+    write: zklock.WriteLock = rw.write
+    job: zklock.SemaphoreMutex = client.semaphore_mutex("/job", 1.5)
+    multi: zklock.MultiLock = client.multi({read, job}, timeout=2)
+    every: list[zklock.Lock] = [client.mutex("/a"), read, write, job, multi, client.multi(multi.locks)]
+    for lock in every:
+        lock.set_revocable(print)
+        lock.set_revocable(lambda node: node.upper())
+        lock.set_revocable(None)
+        with lock as held:
+            print(held.fencing_token, held.node_path, held.node_paths)
+    semaphore: zklock.Semaphore = client.semaphore("/pool", 3)
+    client.semaphore("/pool", max_leases=3).close()
+    other.semaphore("/pool", count_path="/size", initial=3).cancel()
+    with semaphore.acquire(2, timeout=1.0) as leases:
+        held_leases: zklock.Leases = leases
+        print(held_leases.is_held, leases.quantity, leases.state.name, leases.remaining, leases.node_paths)
+    semaphore.set_data(None)
+    semaphore.set_revocable(print)
+    client.revoke(rw.participants()[0])
+    client.revoke(semaphore.participants()[0].node_path)
+    client.set_count("/size", client.get_count("/size") + 1)
+    return [leases.fencing_token, semaphore.acquire().fencing_token]
+
+
+def wrong(client: zklock.Client) -> None:
+    client.semaphore("/pool")  # type: ignore[call-overload]
+    client.semaphore("/pool", 3, count_path="/size", initial=3)  # type: ignore[call-overload]
+    client.semaphore("/pool", count_path="/size")  # type: ignore[call-overload]
+    client.multi([client.rwlock("/rw")])  # type: ignore[list-item]
+    client.mutex("/a").set_revocable(1)  # type: ignore[arg-type]
 
 
 def test(server: StandaloneServer, client: zklock.Client) -> list[int]:

@@ -1,0 +1,393 @@
+//! What can be acquired and released: `zklock.Lock`, and one class for each recipe.
+//!
+//! The recipes differ in what they do, not in what can be asked of them. So all methods are `Lock`'s, and the classes below it have a
+//! name and a description each: a program may take any lock, or say which it wants.
+
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+use zklock::{Acquiring, Call, Owner, Status};
+
+use crate::errors::{OrRaise, add_to, raise, word};
+use crate::participant::{self, Participant};
+use crate::parting::Parting;
+use crate::revocation::Callback;
+use crate::seconds::{self, Seconds};
+use crate::states::lock_state;
+use crate::wait::wait;
+
+/// A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
+///
+/// Threads of one process exclude each other and queue fairly. Methods may be called from any thread. A handle that is
+/// garbage-collected releases what is held by it.
+///
+/// All methods raise ClientClosed once the client is closed, and Forked in the child of a fork.
+#[pyclass(frozen, subclass, weakref, module = "zklock")]
+pub(crate) struct Lock {
+    core: Parting<zklock::Lock>,
+    /// Of a multi-lock none: it has several.
+    path: Option<String>,
+    timeout: Option<Seconds>,
+    /// Of a multi-lock: what it was made of.
+    members: Vec<Py<Self>>,
+    callback: Callback,
+}
+
+/// A mutex on a path, made by ``Client.mutex()``: Curator's ``InterProcessMutex``.
+///
+/// The holder is a thread. A thread that holds enters again at once, and must release as many times.
+#[pyclass(frozen, extends = Lock, module = "zklock")]
+pub(crate) struct Mutex;
+
+/// A mutex that any thread may release and none may enter twice, made by ``Client.semaphore_mutex()``: Curator's
+/// ``InterProcessSemaphoreMutex``.
+///
+/// A thread that holds it and acquires it again waits, as every other.
+#[pyclass(frozen, extends = Lock, module = "zklock")]
+pub(crate) struct SemaphoreMutex;
+
+/// The half of an RwLock that is shared with other readers.
+///
+/// The holder is a thread, which may enter again. While it reads it can't write: Deadlock.
+#[pyclass(frozen, extends = Lock, module = "zklock")]
+pub(crate) struct ReadLock;
+
+/// The half of an RwLock that excludes everybody else.
+///
+/// The holder is a thread, which may enter again. It may also read, and go on reading when it has released the write lock: no
+/// writer gets in between.
+#[pyclass(frozen, extends = Lock, module = "zklock")]
+pub(crate) struct WriteLock;
+
+/// Several locks as one, made by ``Client.multi()``: Curator's ``InterProcessMultiLock``.
+///
+/// It is acquired and released as a whole, within one deadline, and consists of these very locks: while it is held, each of
+/// them is. What a thread holds of them already is entered once more. It stands as badly as the worst of them; of its
+/// release all that is held is released, and the first error is raised.
+///
+/// Mutexes and read and write locks of one client are joined in one transaction: programs that name the same locks in another
+/// order don't deadlock, and the fencing token is the same for all. Others are taken one after the other, in an order that is
+/// the same for all programs that name the servers alike; then the fencing token is the smallest.
+#[pyclass(frozen, extends = Lock, module = "zklock")]
+pub(crate) struct MultiLock;
+
+impl Lock {
+    pub(crate) fn new(
+        py: Python<'_>,
+        lock: zklock::Lock,
+        path: String,
+        timeout: Option<Seconds>,
+        data: Option<&[u8]>,
+    ) -> PyResult<Self> {
+        if data.is_some() {
+            lock.set_data(data).or_raise(py)?;
+        }
+        Ok(Self {
+            core: Parting::new(lock),
+            path: Some(path),
+            timeout,
+            members: Vec::new(),
+            callback: Callback::default(),
+        })
+    }
+
+    /// Several locks as one.
+    pub(crate) fn multi(locks: &Bound<'_, PyAny>, timeout: Option<Seconds>) -> PyResult<Self> {
+        let py = locks.py();
+        let wrong = |found: &Bound<'_, PyAny>, hint: &str| {
+            let kind = found.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+            PyTypeError::new_err(format!(
+                "locks: expected locks of zklock, like [client.mutex(\"/a\")], not {kind}{hint}"
+            ))
+        };
+        let mut members = Vec::new();
+        for lock in locks.try_iter().map_err(|_| wrong(locks, ""))? {
+            let lock = lock?;
+            let hint = if lock.is_instance_of::<RwLock>() { "; take its .read or .write" } else { "" };
+            members.push(lock.cast::<Self>().map_err(|_| wrong(&lock, hint))?.clone().unbind());
+        }
+        let parts: Vec<&zklock::Lock> = members.iter().map(|member| &*member.get().core).collect();
+        let core = zklock::Lock::multi(&parts).or_raise(py)?;
+        Ok(Self { core: Parting::new(core), path: None, timeout, members, callback: Callback::default() })
+    }
+
+    /// What only a lock on one path has.
+    fn one_of_several(what: &str, where_else: &str) -> PyErr {
+        PyAttributeError::new_err(format!("a multi-lock has no {what} of its own; see {where_else}"))
+    }
+
+    /// For people.
+    fn paths(&self) -> Vec<String> {
+        let of = |member: &Py<Self>| member.get().paths();
+        self.path.iter().cloned().chain(self.members.iter().flat_map(of)).collect()
+    }
+
+    fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
+        let lock: &zklock::Lock = &self.core;
+        let limit = timeout.and_then(Seconds::limit);
+        let start = || lock.start_acquire(Owner::current_thread(), limit);
+        wait(py, start, Acquiring::wait_for, |()| {
+            let _ = lock.release_nowait();
+        })
+    }
+
+    fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        let lock: &zklock::Lock = &self.core;
+        wait(py, || lock.start_release(Owner::current_thread(), true), Call::wait_for, drop)
+    }
+}
+
+#[pymethods]
+impl Lock {
+    /// Acquires the lock for the calling thread, or enters it once more. True if it was got, False if time ran out.
+    ///
+    /// ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody. Ctrl-C
+    /// interrupts the wait, and no node stays behind. Raises ConnectionLost where no server answers by then, Canceled,
+    /// ClientClosed; LockLost where this thread's hold was lost and is not released yet; Deadlock where this thread would
+    /// wait for itself: it holds the path by another handle, or wants to write where it reads.
+    #[pyo3(signature = (timeout=None))]
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<bool> {
+        match self.wait_for_it(py, timeout)? {
+            Ok(()) => Ok(true),
+            Err(error) if error.status() == Status::Timeout => Ok(false),
+            Err(error) => Err(raise(py, &error)),
+        }
+    }
+
+    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
+    ///
+    /// Blocks for the session timeout at most; Ctrl-C interrupts the wait for the confirmation, not the release. Raises
+    /// NotOwner in a thread that does not hold, and changes nothing then; LockLost where the hold had been lost,
+    /// ConnectionLost where no server confirmed in time: it is released all the same.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.give_back(py)?.or_raise(py)
+    }
+
+    /// Releases one entry of the calling thread, and leaves the removal of the node to the library. Does not block.
+    ///
+    /// Raises NotOwner and LockLost as ``release()`` does.
+    fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.core.release_nowait()).or_raise(py)
+    }
+
+    /// Wakes those that wait on this handle now, with Canceled. Who waits later is not concerned. Does not block.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.core.cancel()).or_raise(py)
+    }
+
+    /// Who holds and who waits, in the order of the queue, whatever process they are in. Of a read/write lock, each half
+    /// tells of its own kind, and ``RwLock.participants()`` of both; a multi-lock tells of one of its locks after the other.
+    ///
+    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
+    fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
+        let lock: &zklock::Lock = &self.core;
+        participant::all(py, || lock.start_participants())
+    }
+
+    /// The data of the nodes that later acquires create; None means this host's address, as in Curator. Of a multi-lock: of
+    /// all its locks.
+    fn set_data(&self, py: Python<'_>, data: Option<&[u8]>) -> PyResult<()> {
+        self.core.set_data(data).or_raise(py)
+    }
+
+    /// Has ``callback`` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given
+    /// up (``Client.revoke()``, Curator's ``Revoker``), also while it is waited for. It is a request: nothing is taken away.
+    ///
+    /// The calls come one after the other, on a daemon thread of zklock's, which is not the holder: a callback can tell the
+    /// holder, or ``cancel()``. What it raises goes to ``sys.unraisablehook``. It keeps neither a client from closing nor the
+    /// interpreter from ending. The callback stays until another takes its place or None does, or the lock is
+    /// garbage-collected. Of a multi-lock: for each of its locks, in the place of their own.
+    fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.members.is_empty() {
+            let lock: &zklock::Lock = &self.core;
+            return self.callback.set(callback, |handler| lock.set_revocable(handler));
+        }
+        self.members.iter().try_for_each(|member| member.get().set_revocable(callback))
+    }
+
+    /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive. Does not block.
+    #[getter]
+    fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
+        self.core.is_held().or_raise(py)
+    }
+
+    /// Whether any thread of this process holds the lock by this handle, and safely so. Does not block.
+    #[getter]
+    fn is_held_in_process(&self, py: Python<'_>) -> PyResult<bool> {
+        self.core.is_held_in_process().or_raise(py)
+    }
+
+    /// How the calling thread's hold stands, or else that of another thread by this handle: a LockState. Does not block.
+    #[getter]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        lock_state(py, self.core.state().or_raise(py)?)
+    }
+
+    /// For how many seconds that hold is safe without hearing from a server; 0.0 where nobody holds safely. Does not block.
+    #[getter]
+    fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
+        match self.core.remaining() {
+            Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
+            remaining => Ok(remaining.or_raise(py)?.as_secs_f64()),
+        }
+    }
+
+    /// The fencing token of that hold: an int that grows with every hold of the path, for a store to refuse the stale.
+    ///
+    /// Does not block. Raises NotOwner where nobody holds, LockLost where the hold was lost.
+    #[getter]
+    fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
+        self.core.fencing_token().or_raise(py)
+    }
+
+    /// The path of the calling thread's node, without the client's chroot. A multi-lock has ``node_paths``.
+    ///
+    /// Does not block. Raises NotOwner in a thread that does not hold, LockLost where the hold was lost.
+    #[getter]
+    fn node_path(&self, py: Python<'_>) -> PyResult<String> {
+        match &self.path {
+            None => Err(Self::one_of_several("node_path", "node_paths")),
+            Some(path) => {
+                let node = self.core.node_paths().or_raise(py)?.into_iter().next();
+                node.ok_or_else(|| PyAttributeError::new_err(format!("{path}: its node is gone")))
+            }
+        }
+    }
+
+    /// The paths of the calling thread's nodes: one, or one for each lock of a multi-lock. For a transaction of one's own that is
+    /// to fail once the lock is lost, by a ``check`` of them. Does not block. Raises as ``node_path`` does.
+    #[getter]
+    fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.core.node_paths().or_raise(py)
+    }
+
+    /// The lock's path, without the client's chroot. A multi-lock has several: those of its ``locks``.
+    #[getter]
+    fn path(&self) -> PyResult<&str> {
+        self.path.as_deref().ok_or_else(|| Self::one_of_several("path", "those of its locks"))
+    }
+
+    /// Acquires, with the timeout that the lock was made with. Raises LockTimeout where it runs out, and what
+    /// ``acquire()`` raises.
+    fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
+        this.wait_for_it(py, this.timeout)?.or_raise(py)?;
+        Ok(this)
+    }
+
+    /// Releases, and raises what ``release()`` raises. An exception of the block is not masked: it gets a note.
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_type, traceback);
+        match self.give_back(py)? {
+            Err(error) if !exc_value.is_none() => add_to(py, exc_value, "releasing the lock", &error),
+            released => released.or_raise(py),
+        }
+    }
+
+    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
+        let py = this.py();
+        let (kind, lock) = (this.get_type().name()?, this.get());
+        let paths = lock.paths().into_iter().map(|path| Ok(PyString::new(py, &path).repr()?.to_string()));
+        let paths = paths.collect::<PyResult<Vec<_>>>()?.join(" ");
+        match lock.core.state() {
+            Err(error) => Ok(format!("<zklock.{kind} {paths} {}>", word(error.status()))),
+            Ok(state) => {
+                let state = lock_state(py, state)?.getattr("name")?;
+                let token = lock.core.fencing_token().map(|token| format!(" token={token}")).unwrap_or_default();
+                Ok(format!("<zklock.{kind} {paths} {state}{token}>"))
+            }
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.members.iter().try_for_each(|member| visit.call(member))?;
+        self.callback.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.callback.clear();
+    }
+}
+
+#[pymethods]
+impl MultiLock {
+    /// The locks that it was made of.
+    #[getter]
+    fn locks<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = this.py();
+        PyTuple::new(py, this.as_super().get().members.iter().map(|member| member.bind(py)))
+    }
+}
+
+/// A lock with two halves, made by ``Client.rwlock()``: Curator's ``InterProcessReadWriteLock``, as of Curator 5.5.
+///
+/// Any number may read at a time, but nobody reads while somebody writes, and only one writes. Both halves are fair: they
+/// stand in one queue. Each is like a mutex.
+#[pyclass(frozen, weakref, module = "zklock")]
+pub(crate) struct RwLock {
+    read: Py<ReadLock>,
+    write: Py<WriteLock>,
+    path: String,
+}
+
+impl RwLock {
+    pub(crate) fn new(
+        py: Python<'_>,
+        locks: zklock::RwLock,
+        path: String,
+        timeout: Option<Seconds>,
+        data: Option<&[u8]>,
+    ) -> PyResult<Self> {
+        let lock = |lock| Lock::new(py, lock, path.clone(), timeout, data);
+        let (read, write) = (lock(locks.read)?, lock(locks.write)?);
+        Ok(Self { read: Py::new(py, (ReadLock, read))?, write: Py::new(py, (WriteLock, write))?, path })
+    }
+}
+
+#[pymethods]
+impl RwLock {
+    /// The half for reading: a ReadLock, the same each time.
+    #[getter]
+    fn read(&self, py: Python<'_>) -> Py<ReadLock> {
+        self.read.clone_ref(py)
+    }
+
+    /// The half for writing: a WriteLock, the same each time.
+    #[getter]
+    fn write(&self, py: Python<'_>) -> Py<WriteLock> {
+        self.write.clone_ref(py)
+    }
+
+    /// Who holds and who waits, readers and writers together, in the order of the queue, whatever process they are in.
+    ///
+    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
+    fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
+        let lock: &zklock::Lock = &self.write.bind(py).as_super().get().core;
+        participant::all(py, || lock.start_queue())
+    }
+
+    /// The lock's path, without the client's chroot.
+    #[getter]
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<zklock.RwLock {}>", PyString::new(py, &self.path).repr()?))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.read)?;
+        visit.call(&self.write)
+    }
+}

@@ -1,0 +1,48 @@
+//! Whole numbers, as Python has them: of leases, and the values of counts.
+
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+
+pub(crate) fn max_leases(value: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    if value.is_none() { Ok(None) } else { parse("max_leases", value, "1 to 2147483647").map(Some) }
+}
+
+pub(crate) fn initial(value: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    if value.is_none() { Ok(None) } else { parse("initial", value, COUNT).map(Some) }
+}
+
+pub(crate) fn value(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    parse("value", value, COUNT)
+}
+
+pub(crate) fn quantity(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    parse("quantity", value, "1 or more")
+}
+
+const COUNT: &str = "-2147483648 to 2147483647";
+
+fn parse<'a, 'py, T: FromPyObject<'a, 'py>>(
+    argument: &str,
+    value: &'a Bound<'py, PyAny>,
+    expected: &str,
+) -> PyResult<T> {
+    let py = value.py();
+    let wrong = || {
+        let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("{argument}: expected an int, not {kind}"))
+    };
+    if value.is_instance_of::<PyBool>() {
+        return Err(wrong());
+    }
+    value.extract().map_err(|error: T::Error| {
+        let error: PyErr = error.into();
+        if error.is_instance_of::<PyOverflowError>(py) {
+            PyValueError::new_err(format!("{argument}: {value}; expected {expected}"))
+        } else if error.is_instance_of::<PyTypeError>(py) {
+            wrong()
+        } else {
+            error
+        }
+    })
+}
