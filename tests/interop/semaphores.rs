@@ -79,8 +79,13 @@ fn got(semaphore: &Semaphore, quantity: u32) -> Leases {
     semaphore.acquire(quantity, NOW).unwrap()
 }
 
+/// How zklock does not get so many: where it only looks, and where it waits for a while.
+#[track_caller]
 fn refused(semaphore: &Semaphore, quantity: u32) -> Status {
-    semaphore.acquire(quantity, NOW).map(drop).unwrap_err().status()
+    let [looked, waited] =
+        [NOW, A_WHILE].map(|limit| semaphore.acquire(quantity, limit).map(drop).unwrap_err().status());
+    assert_eq!(looked, waited);
+    waited
 }
 
 /// Curator gets so many leases of `$s`; their names.
