@@ -8,7 +8,7 @@ use zklock_rig::{Raw, Ticket, flags, wait_until};
 
 use crate::common::{SOON, status};
 use crate::places::{Kind, ME, Place, Who, lock};
-use crate::queues::{self, A_WHILE, NOW, SOME, keeps_out};
+use crate::queues::{self, A_WHILE, NOW, SOME, keeps_out, refusal};
 use crate::semaphores;
 use crate::side::Side;
 use crate::table::{Row, Seen};
@@ -141,7 +141,7 @@ fn re_entrant(side: &Side<'_>) -> Seen {
     }
     (0..3).for_each(|_| side.tell(&format!("acquire $t {theirs} 0")));
     for _ in 0..3 {
-        assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+        assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
         side.tell(&format!("release $t {theirs}"));
     }
     ours.acquire(NOW).unwrap();
@@ -157,7 +157,7 @@ fn namespace(side: &Side<'_>) -> Seen {
     side.tell(&format!("client $c namespace={}", &chroot[1..]));
     side.tell("mutex $m /in/it client=$c");
     side.tell("acquire $t $m");
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
     let holder = ours.participants().unwrap().remove(0);
     assert_eq!(holder.node_path, side.ask("participants $m"), "without what goes before");
     assert!(side.raw().exists(&format!("{chroot}{}", holder.node_path)));
@@ -279,7 +279,7 @@ fn upgrade(side: &Side<'_>) -> Seen {
     let path = side.path("upgrade");
     let rw = side.client().rwlock(&path).unwrap();
     rw.read.acquire(NOW).unwrap();
-    assert_eq!(status(rw.write.acquire(SOME)), Status::Deadlock);
+    assert_eq!(refusal(|| rw.write.acquire(SOME)), Status::Deadlock);
     rw.read.release().unwrap();
     side.tell(&format!("rw $l {path}"));
     side.tell("acquire $t $l.read");
@@ -294,7 +294,7 @@ fn mutex_and_read_write(side: &Side<'_>) -> Seen {
         let held = side.define(theirs, "$held", &path);
         side.tell(&format!("acquire $t {held}"));
         let ours = lock(&side.client(), ours, &path);
-        assert_eq!(status(ours.acquire(SOME)), Status::Foreign);
+        assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
         side.tell(&format!("release $t {held}"));
         ours.acquire(NOW).unwrap();
         // As it does for its own.
@@ -379,7 +379,7 @@ fn zklock_multi_waits(side: &Side<'_>) -> Seen {
         let ours = multi(side, put, &[&free, &taken]);
         let held = side.define(Mutex, "$held", &taken);
         side.tell(&format!("acquire $t {held}"));
-        assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
+        assert_eq!(refusal(|| ours.acquire(A_WHILE)), Status::Timeout);
         side.wait_for_nodes(&free, 0);
         side.wait_for_nodes(&taken, 1);
         let waiting = ours.start_acquire(ME, SOME).unwrap();
@@ -410,8 +410,8 @@ fn curator_multi_waits(side: &Side<'_>) -> Seen {
     side.wait_for_nodes(&taken, 2);
     ours.release().unwrap();
     assert_eq!(waiting.wait(SOON), "true");
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
-    assert_eq!(status(other.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| other.acquire(NOW)), Status::Timeout);
     side.tell("release $t $multi");
     Seen::Alike
 }
@@ -526,7 +526,7 @@ fn plain_children(side: &Side<'_>) -> Seen {
     keeps_out(side, &theirs);
     ours.release().unwrap();
     side.tell(&format!("acquire $t {theirs} 2000"));
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
     side.tell(&format!("release $t {theirs}"));
     // A digit comes first.
     raw.create(&format!("{path}/0"), b"", flags::PERSISTENT).unwrap();

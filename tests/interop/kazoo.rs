@@ -1,11 +1,11 @@
 //! zklock and kazoo: two families on one path, with and without the settings by which they see each other.
 
 use zklock::Status;
-use zklock_rig::{CuratorPeer, CuratorVersion};
+use zklock_rig::{CuratorPeer, CuratorVersion, wait_until};
 
-use crate::common::{SOON, status};
+use crate::common::SOON;
 use crate::places::{Kind, ME, lock};
-use crate::queues::{self, NOW, SOME, keeps_out};
+use crate::queues::{self, NOW, SOME, keeps_out, refusal};
 use crate::side::Side;
 use crate::table::{Row, Seen};
 
@@ -47,6 +47,7 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "read/write: kazoo's ReadLock with both patterns", check: reader_with_both_patterns },
         Row { name: "read/write: kazoo's Lock beside readers", check: lock_beside_readers },
         Row { name: "read/write, no settings: kazoo is there, zklock says FOREIGN", check: foreign_read_write },
+        Row { name: "both: kazoo's object used again, the directory has gone", check: directory_gone },
         Row { name: "both, and Curator besides", check: curator_besides },
         Row { name: "semaphores on one path: zklock's directories count", check: semaphores },
     ]
@@ -58,8 +59,8 @@ fn foreign(side: &Side<'_>) -> Seen {
     for definition in ["lock", "read-lock", "write-lock"] {
         side.tell(&format!("{definition} $k {path}"));
         side.tell("acquire $t $k");
-        assert_eq!(status(ours.acquire(NOW)), Status::Foreign);
-        assert_eq!(status(ours.acquire(SOME)), Status::Foreign, "at once");
+        assert_eq!(refusal(|| ours.acquire(NOW)), Status::Foreign);
+        assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign, "at once");
         side.wait_for_nodes(&path, 1);
         side.tell("release $t $k");
         ours.acquire(NOW).unwrap();
@@ -74,8 +75,8 @@ fn foreign_read_write(side: &Side<'_>) -> Seen {
     for definition in ["lock", "read-lock", "write-lock"] {
         side.tell(&format!("{definition} $k {path}"));
         side.tell("acquire $t $k");
-        assert_eq!(status(rw.write.acquire(SOME)), Status::Foreign);
-        assert_eq!(status(rw.read.acquire(SOME)), Status::Foreign);
+        assert_eq!(refusal(|| rw.write.acquire(SOME)), Status::Foreign);
+        assert_eq!(refusal(|| rw.read.acquire(SOME)), Status::Foreign);
         side.tell("release $t $k");
     }
     Seen::Alike
@@ -89,7 +90,7 @@ fn passes_by(side: &Side<'_>) -> Seen {
     side.tell(&format!("lock $k {path}"));
     side.tell("acquire $t $k 2000");
     assert!(held.is_held().unwrap(), "both think that they hold it");
-    assert_eq!(status(wanted.acquire(SOME)), Status::Foreign);
+    assert_eq!(refusal(|| wanted.acquire(SOME)), Status::Foreign);
     side.tell("release $t $k");
     held.release().unwrap();
     Seen::differs("kazoo passes by, and both hold; the next zklock says FOREIGN")
@@ -122,7 +123,7 @@ fn only_kazoo_waits(side: &Side<'_>) -> Seen {
     side.wait_for_nodes(&path, 2);
     ours.release().unwrap();
     assert_eq!(waiting.wait(SOON), "true");
-    assert_eq!(status(ours.acquire(SOME)), Status::Foreign);
+    assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
     side.tell(&format!("release $t {theirs}"));
     Seen::differs("kazoo waits for zklock; zklock says FOREIGN")
 }
@@ -171,7 +172,7 @@ fn lock_beside_readers(side: &Side<'_>) -> Seen {
     keeps_out(side, "$all");
     read.release().unwrap();
     side.tell("acquire $t $all");
-    assert_eq!((status(read.acquire(NOW)), status(write.acquire(NOW))), (Status::Timeout, Status::Timeout));
+    assert_eq!((refusal(|| read.acquire(NOW)), refusal(|| write.acquire(NOW))), (Status::Timeout, Status::Timeout));
     side.tell("release $t $all");
     side.tell(&format!("read-lock $reads {path} patterns=__WRIT__"));
     side.tell("acquire $t $reads");
@@ -182,6 +183,24 @@ fn lock_beside_readers(side: &Side<'_>) -> Seen {
     Seen::differs("it needs both patterns, and passes by kazoo's own readers; a WriteLock does not")
 }
 
+/// zklock's directories are containers, as Curator's: the server removes them when they are empty.
+fn directory_gone(side: &Side<'_>) -> Seen {
+    let path = format!("{}/container", side.root());
+    let ours = lock(&side.client(), Mutex, &path);
+    ours.acquire(NOW).unwrap();
+    let theirs = side.define(Mutex, "$k", &path);
+    keeps_out(side, &theirs);
+    ours.release().unwrap();
+    wait_until(SOON, || !side.raw().exists(&path));
+    let again = side.ask(&format!("acquire $t {theirs}"));
+    assert!(again.contains("NoNodeError"), "{again}");
+    ours.acquire(NOW).unwrap();
+    ours.release().unwrap();
+    side.tell(&format!("acquire $t {}", side.define(Mutex, "$new", &path)));
+    side.tell("release $t $new");
+    Seen::differs("its acquire fails with NoNodeError; a new object makes the directory")
+}
+
 fn curator_besides(side: &Side<'_>) -> Seen {
     let path = side.path("three");
     let curator = CuratorPeer::start(CuratorVersion::Newest, &side.ground.zookeeper.address(), SOON);
@@ -190,10 +209,10 @@ fn curator_besides(side: &Side<'_>) -> Seen {
     let theirs = side.define(Mutex, "$k", &path);
     assert_eq!(curator.ask("acquire t m 10000"), "true");
     keeps_out(side, &theirs);
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
     curator.tell("release t m");
     side.tell(&format!("acquire $t {theirs}"));
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
     assert_eq!(curator.ask("acquire t m 10000"), "true");
     curator.tell("release t m");
     side.tell(&format!("release $t {theirs}"));

@@ -20,14 +20,21 @@ pub(crate) const SOME: Option<Duration> = Some(SOON);
 /// The sessions of those who are killed or paused.
 pub(crate) const SHORT: Duration = Duration::from_millis(1_500);
 
+/// Why zklock does not get it. A machine that is too busy to answer in time is asked again.
+#[track_caller]
+pub(crate) fn refusal(acquire: impl Fn() -> zklock::Result<()>) -> Status {
+    let mut tries = std::iter::repeat_with(|| acquire().unwrap_err().status()).take(20);
+    tries.find(|&status| status != Status::Connection).unwrap_or(Status::Connection)
+}
+
 /// The other side holds: zklock does not get in, and gets in when it is released.
 pub(crate) fn zklock_waits(side: &Side<'_>, kind: Kind) -> Seen {
     let path = side.path("waits");
     let ours = lock(&side.client(), kind, &path);
     let theirs = side.define(kind, "$held", &path);
     side.tell(&format!("acquire $t {theirs}"));
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
-    assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(A_WHILE)), Status::Timeout);
     let waiting = ours.start_acquire(ME, SOME).unwrap();
     wait_until(SOON, || ours.queue().unwrap().len() > 1);
     assert!(waiting.wait_for(Duration::ZERO).is_none());
@@ -50,7 +57,7 @@ pub(crate) fn other_waits(side: &Side<'_>, kind: Kind) -> Seen {
     assert!(!waiting.is_done());
     ours.release().unwrap();
     assert_eq!(waiting.wait(SOON), "true");
-    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
     side.tell(&format!("release $t {theirs}"));
     ours.acquire(NOW).unwrap();
     ours.release().unwrap();
@@ -115,7 +122,7 @@ pub(crate) fn load(
             scope.spawn(move || {
                 for _ in 0..rounds {
                     while let Err(error) = lock.acquire(Some(limit)) {
-                        assert_eq!(error.status(), Status::Timeout, "{error}");
+                        assert!(matches!(error.status(), Status::Timeout | Status::Connection), "{error}");
                         assert!(timeouts.fetch_add(1, Ordering::Relaxed) < 100 * rounds, "it never gets on");
                     }
                     let number = agreed(files);
@@ -306,7 +313,7 @@ pub(crate) fn waiters_give_up(side: &Side<'_>) -> Seen {
     assert_eq!(status(canceled.wait()), Status::Canceled);
     side.wait_for_nodes(&path, 3);
     keeps_out(side, &theirs);
-    assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(A_WHILE)), Status::Timeout);
     side.wait_for_nodes(&path, 3);
     assert!(last.iter_mut().all(|place| !place.is_in()));
     first.release().unwrap();

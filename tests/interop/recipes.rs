@@ -4,9 +4,8 @@
 use zklock::Status;
 use zklock_rig::flags;
 
-use crate::common::status;
 use crate::places::{Kind, lock};
-use crate::queues::{NOW, SOME};
+use crate::queues::{NOW, SOME, refusal};
 use crate::side::{Met, Side};
 use crate::table::{Row, Seen};
 
@@ -41,7 +40,7 @@ fn refused(side: &Side<'_>, kind: Kind) -> Seen {
     let path = side.path("there");
     let node = node(side, &path);
     let ours = lock(&side.client(), kind, &path);
-    assert_eq!(status(ours.acquire(NOW)), Status::Foreign);
+    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Foreign);
     let error = ours.acquire(SOME).unwrap_err();
     assert_eq!(error.status(), Status::Foreign);
     assert!(error.message().contains("ZooKeeper's own lock recipe"), "{error}");
@@ -58,7 +57,7 @@ fn comes_later(side: &Side<'_>) -> Seen {
     held.acquire(NOW).unwrap();
     node(side, &path);
     assert!(held.is_held().unwrap());
-    assert_eq!(status(wanted.acquire(SOME)), Status::Foreign);
+    assert_eq!(refusal(|| wanted.acquire(SOME)), Status::Foreign);
     held.release().unwrap();
     Seen::Alike
 }
@@ -67,14 +66,14 @@ fn waiting_for_kazoo(side: &Side<'_>) -> Seen {
     let path = side.path("there");
     node(side, &path);
     let ours = lock(&side.client_with(|config| config.set_wait_for_kazoo(true)), Kind::Mutex, &path);
-    assert_eq!(status(ours.acquire(SOME)), Status::Foreign);
+    assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
     Seen::Alike
 }
 
 fn among_leases(side: &Side<'_>) -> Seen {
     let node = node(side, &side.path("leases"));
     let ours = side.client().semaphore(&side.root(), 2).unwrap();
-    assert_eq!(status(ours.acquire(2, NOW).map(drop)), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(2, NOW).map(drop)), Status::Timeout);
     ours.acquire(1, NOW).unwrap().release().unwrap();
     side.raw().delete(&node);
     ours.acquire(2, NOW).unwrap().release().unwrap();

@@ -10,7 +10,7 @@ use zklock_rig::{flags, wait_until};
 use crate::common::SOON;
 use crate::curator::picture;
 use crate::places::{Kind::SemaphoreMutex, Place, Who, lock};
-use crate::queues::{self, A_WHILE, NOW, SHORT, SOME, join};
+use crate::queues::{self, A_WHILE, NOW, SHORT, SOME, join, refusal};
 use crate::side::Side;
 use crate::table::{Row, Seen};
 
@@ -82,8 +82,7 @@ fn got(semaphore: &Semaphore, quantity: u32) -> Leases {
 /// How zklock does not get so many: where it only looks, and where it waits for a while.
 #[track_caller]
 fn refused(semaphore: &Semaphore, quantity: u32) -> Status {
-    let [looked, waited] =
-        [NOW, A_WHILE].map(|limit| semaphore.acquire(quantity, limit).map(drop).unwrap_err().status());
+    let [looked, waited] = [NOW, A_WHILE].map(|limit| refusal(|| semaphore.acquire(quantity, limit).map(drop)));
     assert_eq!(looked, waited);
     waited
 }
@@ -221,7 +220,7 @@ fn halves(side: &Side<'_>) -> Seen {
     let one = got(&ours, 1);
     let both = side.send("lease $t $s 20000 quantity=2");
     side.wait_for_nodes(&format!("{path}/leases"), 3);
-    assert_eq!(ours.acquire(1, A_WHILE).map(drop).unwrap_err().status(), Status::Timeout);
+    assert_eq!(refusal(|| ours.acquire(1, A_WHILE).map(drop)), Status::Timeout);
     one.release().unwrap();
     assert_eq!(both.wait(SOON).split(' ').count(), 2);
     side.tell("return $t $s");

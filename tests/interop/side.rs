@@ -57,7 +57,12 @@ impl<'a> Side<'a> {
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
-        format!("{}/{name}", self.root())
+        let path = format!("{}/{name}", self.root());
+        if self.is_kazoo() {
+            // It looks for its directory once, and may come again when a container has gone. It may be here already.
+            let _ = self.raw().create(&path, b"", flags::PERSISTENT);
+        }
+        path
     }
 
     /// A file that does not exist yet.
