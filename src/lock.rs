@@ -216,10 +216,9 @@ impl Lock {
         Ok(Self { parts, path, members: members.into() })
     }
 
-    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for paths that Curator's
-    /// multi-locks use as well. One that holds the first and wants the second finds a [`multi`](Self::multi) ahead of it there that waits
-    /// behind it in the first: a deadlock, until a time-out. With this one it is as among Curator's own: whoever names the locks in
-    /// one order does not deadlock.
+    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for programs that share their
+    /// paths with Curator's multi-locks and name them in the same order. One that holds the first and comes to the second finds a
+    /// [`multi`](Self::multi) ahead of it there, which waits for it in the first; that one gives way, but not before it has noticed.
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {

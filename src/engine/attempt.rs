@@ -512,9 +512,13 @@ impl Engine {
             return self.give_up(now, op, Error::invalid(message));
         }
         self.set_attempt(op, attempt);
+        let is_multi = wishes.len() > 1;
         let mut contender = Contender::new(wishes, one_look, self.session.entropy());
         contender.set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
         self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
+        if is_multi {
+            self.look_out_for_knots(now, op);
+        }
         self.admit(now, machine);
     }
 

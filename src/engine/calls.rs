@@ -302,7 +302,7 @@ impl Engine {
         op
     }
 
-    fn place(&self, lock: LockId, both: bool) -> Option<Place> {
+    pub(super) fn place(&self, lock: LockId, both: bool) -> Option<Place> {
         let Lock { directory, recipe, .. } = self.locks.get(&lock)?;
         let directory = Arc::clone(directory);
         Some(match recipe {

@@ -314,3 +314,53 @@ fn a_task_that_is_dropped_leaves_nothing() {
     wait_for_queue(&mut raw, &paths[0], 0);
     wait_for_queue(&mut raw, &format!("{}/leases", paths[1]), 1);
 }
+
+/// As Curator's multi-lock does, somebody takes one after the other: he holds the first, and comes to the second behind a multi-lock that
+/// waits for him. It gives way.
+#[test]
+fn who_takes_one_after_the_other_is_let_by() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("first"), path("second")], raw(server));
+    let (other, client) = (client(&server.address()), client(&server.address()));
+    let [first, second] = mutexes(&other, &paths);
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    for _ in 0..2 {
+        first.acquire(None).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+            wait_for_queue(&mut raw, &paths[1], 1);
+            second.acquire(Some(SOON)).unwrap();
+            assert!(!multi.is_held_in_process().unwrap());
+            second.release().unwrap();
+            first.release().unwrap();
+            waiter.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Who waits behind another's multi-lock in one queue and is held up by nobody keeps his place.
+#[test]
+fn who_only_waits_keeps_his_place() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("kept-1"), path("kept-2")], raw(server));
+    let clients = [client(&server.address()), client(&server.address()), client(&server.address())];
+    let held = clients[0].mutex(&paths[0]).unwrap();
+    held.acquire(None).unwrap();
+    let locks = mutexes(&clients[1], &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    let behind = clients[2].mutex(&paths[1]).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+        wait_for_queue(&mut raw, &paths[1], 1);
+        let place = queue(&mut raw, &paths[1]);
+        let last = scope.spawn(|| behind.acquire(Some(SOON)).and_then(|()| behind.release()));
+        wait_for_queue(&mut raw, &paths[1], 2);
+        // It looks for knots a second or so after it has joined, and several times before.
+        thread::sleep(MS * 1_500);
+        assert_eq!(queue(&mut raw, &paths[1])[..1], place[..]);
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+        last.join().unwrap().unwrap();
+    });
+}
