@@ -59,6 +59,10 @@ impl Semaphore {
         let pending = self.part.session.shell.call(timeout.deadline, |engine, now| {
             let op;
             (op, owner) = engine.acquire_leases(now, self.part.id, quantity, timeout.patience);
+            // Closed by another thread since it was looked at: that one may have found nobody to wake.
+            if self.is_closed.load(Ordering::Acquire) {
+                engine.close_entrance(now, self.part.id);
+            }
             op
         })?;
         let leases = Leases { part: Arc::clone(&self.part), owner, quantity };
@@ -102,7 +106,9 @@ impl Semaphore {
     /// are out stay out until they are given back.
     pub fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Release);
-        self.part.session.shell.tell(|engine, now| engine.close_entrance(now, self.part.id))
+        self.part.session.shell.check()?;
+        self.part.close_entrance();
+        Ok(())
     }
 
     fn check_open(&self) -> Result<()> {

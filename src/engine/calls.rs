@@ -97,6 +97,11 @@ impl Engine {
         self.settle(now);
     }
 
+    /// Whether a lock is there, with all that it consists of.
+    pub fn is_open(&self, lock: LockId) -> bool {
+        self.locks.contains_key(&lock) && self.members(lock).iter().all(|member| self.locks.contains_key(member))
+    }
+
     /// The data of nodes that later acquires create; `None`: the host's address.
     pub fn set_data(&mut self, lock: LockId, data: Option<&[u8]>) {
         for member in self.members(lock) {
@@ -271,7 +276,7 @@ impl Engine {
     /// Asks who holds and who waits. Of a read/write lock those of the lock's own kind; or `both`.
     pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
         let places: Vec<Place> = self.members(lock).iter().filter_map(|&member| self.place(member, both)).collect();
-        let (chroot_len, is_known) = (self.chroot.len(), !places.is_empty());
+        let (chroot_len, is_known) = (self.chroot.len(), self.is_open(lock));
         let ask = |op| Machine::Census(Census::new(places, chroot_len), op);
         self.ask(now, is_known, ask)
     }
