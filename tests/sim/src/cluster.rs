@@ -257,7 +257,7 @@ impl Cluster {
                     judge.created(path, node.stat().czxid, *session);
                 }
                 Change::Create { path, .. } | Change::SetData { path, .. } => {
-                    judge.written(now, path, node.data.as_deref().unwrap_or_default())
+                    judge.written(now, path, node.data.as_deref().unwrap_or_default());
                 }
                 _ => {}
             }
