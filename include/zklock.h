@@ -13,6 +13,9 @@
  *     zkl_lock_free(lock);
  *     zkl_client_free(client);
  *
+ * Beside the mutex there are read/write locks (zkl_rwlock_new), locks that any thread may release (zkl_semaphore_mutex_new),
+ * several locks as one (zkl_multi_new), and semaphores, whose leases are handles of their own (zkl_semaphore_new).
+ *
  * A lock is a lease. It is held as long as the ZooKeeper session that made its node is surely alive, by a clock of this
  * process (zkl_is_held, zkl_remaining_ms). No lock can stop a program that goes on after it lost the lock; a store that is
  * given the fencing token (zkl_fencing_token) can.
@@ -25,15 +28,17 @@
  *            | zkl_config      | yes               | -                                       |
  *            | zkl_client      | yes               | -                                       |
  *            | zkl_lock        | yes               | -                                       |
+ *            | zkl_semaphore   | yes               | -                                       |
+ *            | zkl_leases      | yes               | whoever has the handle                  |
  *            | a hold          | no                | the thread that acquired; it releases   |
  *            | the last error  | no                | the thread that called                  |
  *            | zkl_participant | no                | the callback, until it returns          |
  *
- *            A hold is not given up when its thread ends: release before.
+ *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
  * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
  *            freed, is of another kind, or never was one gives ZKL_E_HANDLE, and no crash. Freeing NULL does nothing.
  * Results    Functions return a zkl_status, or a number that is a ZKL_E_* if it is negative. *_out parameters come last,
- *            must not be NULL, and are written to only on success.
+ *            must not be NULL, and are written to only on success (*needed_out also with ZKL_E_BUFFER).
  * Errors     zkl_last_error_message() explains the last failure of the calling thread. errno means nothing after a call.
  * Memory     What goes in is copied before the call returns, and needs no alignment. What comes out belongs to the library;
  *            each function says how long it stays. Strings are UTF-8 and end with NUL. Nothing is to be passed to free().
@@ -144,7 +149,7 @@
 /** The client's session stands differently: state and previous are ZKL_STATE_*. */
 #define ZKL_EVENT_CLIENT 0
 
-/** A hold stands differently: state and previous are ZKL_LOCK_*. */
+/** A hold of a lock, or of leases, stands differently: state and previous are ZKL_LOCK_*. */
 #define ZKL_EVENT_LOCK 1
 
 /**
@@ -159,17 +164,35 @@ typedef struct zkl_client zkl_client;
  */
 typedef struct zkl_config zkl_config;
 
-/** A lock on a path. Threads that share it exclude each other, like those of other processes, and queue fairly. */
+/** Leases of a semaphore. They belong to whoever has the handle, whichever thread that is. */
+typedef struct zkl_leases zkl_leases;
+
+/**
+ * What can be acquired and released: a mutex, one half of a read/write lock, a semaphore mutex, or several of them as one.
+ * Threads that share it exclude each other, like those of other processes, and queue fairly.
+ */
 typedef struct zkl_lock zkl_lock;
+
+/** A semaphore on a path: so many leases, which threads and processes take and give back. */
+typedef struct zkl_semaphore zkl_semaphore;
 
 /** How a call ended: ZKL_OK, or a negative ZKL_E_*. Numbers are never reused. */
 typedef int32_t zkl_status;
 
-/** One that holds a lock or waits for it. All memory is the library's, and valid during the callback. */
+/** Is called when somebody asks for the lock to be given up. It must return: no exception, no longjmp. */
+typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
+
+/** Is called with user when the library will not use it any more. */
+typedef void (*zkl_user_drop)(void *user);
+
+/** Is called when somebody asks for leases of the semaphore to be given back. It must return: no exception, no longjmp. */
+typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
+
+/** One that holds a lock or leases of a semaphore, or waits for them. All memory is the library's, and valid during the callback. */
 typedef struct zkl_participant {
     /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
     uint32_t size;
-    /** 1: holds the lock now; 0: waits. */
+    /** 1: holds the lock, or a lease, now; 0: waits. */
     int32_t holds;
     /** The session that owns the node; 0 if the node is not ephemeral. */
     int64_t session_id;
@@ -196,19 +219,19 @@ typedef struct zkl_event {
     int32_t state;
     /** How it stood before. */
     int32_t previous;
-    /** The lock, or NULL: of a client's event, and where the lock was freed meanwhile. */
+    /**
+     * The lock, or NULL: of a client's event, of leases, and where the lock was freed meanwhile. What is held by a multi-lock
+     * is told of each of its locks.
+     */
     zkl_lock *lock;
-    /** The lock's path, or NULL. */
+    /** The path of the lock or of the leases' semaphore, or NULL. */
     const char *path;
-    /** The fencing token of the hold, or 0. */
+    /** The fencing token of the hold or of the leases, or 0. */
     int64_t token;
 } zkl_event;
 
 /** Is called with each event. It must return: no exception, no longjmp. */
 typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
-
-/** Is called with user when the library will not use it any more. */
-typedef void (*zkl_user_drop)(void *user);
 
 #ifdef __cplusplus
 extern "C" {
@@ -302,6 +325,16 @@ zkl_status zkl_config_set_lease_margin_ms(zkl_config *config, int32_t ms);
 zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const uint8_t *auth, size_t len);
 
 /**
+ * Has mutexes and read/write locks queue with the locks of kazoo that stand on the same path, instead of returning
+ * ZKL_E_FOREIGN: 1, or 0, which is the default. For programs that move from kazoo, which has to wait for zklock's in turn: its locks
+ * need extra_lock_patterns=["-lock-"] beside a mutex, and ["__READ__", "__WRIT__"] beside a read/write lock.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_config_set_wait_for_kazoo(zkl_config *config, int32_t wait);
+
+/**
  * Connects, and waits for the session. The servers are a string like "host:2181,host:2181/chroot"; all paths are below the
  * chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
  * be freed with zkl_client_free.
@@ -352,8 +385,50 @@ int64_t zkl_client_session_id(const zkl_client *client);
 zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
 
 /**
+ * Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
+ * InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
+ * written to *lock_out is to be freed with zkl_lock_free.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_semaphore_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
+
+/**
+ * Makes the two halves of a read/write lock on a path: readers share it, a writer has it alone; on the same znodes as
+ * Curator's InterProcessReadWriteLock, as of 5.5. Each half is re-entrant, each thread owning its own holds. A thread that writes may
+ * also acquire the read lock, and goes on reading when it releases the write lock: no other writer gets in between. A thread
+ * that reads may not acquire the write lock: ZKL_E_DEADLOCK. Nothing is sent yet. The locks written to *read_out and *write_out
+ * are to be freed with zkl_lock_free, in any order; on failure neither is written.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zkl_lock **read_out, zkl_lock **write_out);
+
+/**
+ * Makes one lock of several, 4096 at most, each of a path of its own: like Curator's InterProcessMultiLock, it is acquired and
+ * released as a whole, within one time limit. While it is held, each of them is; what the thread held of them before is entered
+ * once more. They may be of different kinds and of different clients; where one is a multi-lock, its locks are taken.
+ *
+ * Mutexes and read/write locks of one client are joined in one transaction, so that two multi-locks of the same locks
+ * in another order do not deadlock. Others are acquired one after the other, in an order that is the same for all programs that name
+ * their servers alike, and given back if one can't be got.
+ *
+ * The handles stay the caller's. Once one of the locks is freed, or its client, the multi-lock is of no use: those that
+ * wait for it wake with ZKL_E_CLOSED, and later calls return that. The lock written to *lock_out is to be freed with zkl_lock_free, which
+ * wakes those that wait for the multi-lock, and changes nothing for its locks, held or not.
+ *
+ * Returns: ZKL_OK; ZKL_E_INVALID for no locks, too many, or two on one path; ZKL_E_HANDLE and ZKL_E_FORKED, with the index in the
+ * message; ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
+
+/**
  * Frees a lock. Those that wait on it wake with ZKL_E_CLOSED; what is held by it, by whatever thread, is released without
- * waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone.
+ * waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
+ * multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
  *
  * Returns nothing; a handle that is not live changes nothing but the last error message.
  * Does not block; any thread.
@@ -361,12 +436,14 @@ zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_o
 void zkl_lock_free(zkl_lock *lock);
 
 /**
- * Acquires the lock for the calling thread, or enters it once more; each entry takes a release. Waits without limit, also
- * through losses of the connection and of the session. To have an end, use zkl_acquire_timeout.
+ * Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
+ * entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
+ * and of the session. To have an end, use zkl_acquire_timeout.
  *
  * Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
- * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread holds
- * the path by another handle of the client; ZKL_E_LOST where this thread's hold was lost and is not released yet;
+ * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
+ * wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
+ * knows no owner, and waits); ZKL_E_LOST where this thread's hold was lost and is not released yet;
  * ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers;
  * ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Blocks until it has the lock; any thread.
@@ -384,13 +461,16 @@ zkl_status zkl_acquire(zkl_lock *lock);
 zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms);
 
 /**
- * Releases one entry of the calling thread; the last one gives the lock up.
+ * Releases one entry of the calling thread; the last one gives the lock up. A semaphore mutex may be released by any thread,
+ * whichever acquired it by this handle. Of a multi-lock, all that the thread holds of its locks is released by one entry each,
+ * whatever becomes of the others, and the first failure is returned.
  *
  * Returns: ZKL_OK, and the server has confirmed that the lock's node is gone; ZKL_E_NOT_OWNER where this thread does not
- * hold the lock, and nothing changes; ZKL_E_LOST where the hold had been lost, so that others may have held it in the
- * meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
+ * hold the lock (a semaphore mutex: nobody does by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so
+ * that others may have held it in the meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
  * ZKL_E_CLOSED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too.
+ * With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too; as is, with ZKL_E_CLOSED for a multi-lock one of whose locks was
+ * freed, what is left of it.
  * Blocks for the session timeout at most; any thread.
  */
 zkl_status zkl_release(zkl_lock *lock);
@@ -405,7 +485,8 @@ zkl_status zkl_release_nowait(zkl_lock *lock);
 
 /**
  * Wakes those that wait on this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor is
- * what is held. A wait that is just succeeding may still return ZKL_OK.
+ * what is held. A wait that is just succeeding may still return ZKL_OK. Those who wait for a multi-lock do so on its handle,
+ * and not on those of its locks.
  *
  * Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block; any thread, but not from a signal handler.
@@ -414,7 +495,8 @@ zkl_status zkl_cancel(zkl_lock *lock);
 
 /**
  * Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive, by the clock of
- * this machine.
+ * this machine. A semaphore mutex is held by the thread that acquired it, until any thread releases it. A multi-lock is held
+ * while all of its locks are.
  *
  * Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in
  * C: compare with 1.
@@ -431,7 +513,8 @@ int32_t zkl_is_held(const zkl_lock *lock);
 int32_t zkl_is_held_in_process(const zkl_lock *lock);
 
 /**
- * How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle.
+ * How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle (of a
+ * read lock, of any of them). A multi-lock stands as badly as the worst of its locks, and is free if one of them is.
  *
  * Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
  * Does not block; any thread.
@@ -440,7 +523,9 @@ int32_t zkl_lock_state(const zkl_lock *lock);
 
 /**
  * The fencing token of that hold: a number that grows with every hold of the path. A store that refuses a smaller token
- * than the largest it has seen is safe from writers that lost their lock and have not noticed.
+ * than the largest it has seen is safe from writers that lost their lock and have not noticed. A multi-lock that was joined in one
+ * transaction has one token for all its locks; otherwise, or where some were held before, this is the smallest of them, and a
+ * store is better given the token of the lock that guards it.
  *
  * Returns: ZKL_OK with *token_out set; ZKL_E_NOT_OWNER where nobody in this process holds by this handle; ZKL_E_LOST where
  * the hold was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
@@ -449,7 +534,8 @@ int32_t zkl_lock_state(const zkl_lock *lock);
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
 
 /**
- * How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now.
+ * How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now. Of a
+ * multi-lock: the shortest time of its locks.
  *
  * Returns: as zkl_fencing_token, with *remaining_ms_out set.
  * Does not block; any thread.
@@ -459,7 +545,7 @@ zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 /**
  * The data of the nodes that later acquires create, for people and tools to see who holds and who waits; by default the
  * host's address, as Curator has it. The len bytes are copied, 512 KiB at most. With len 0 the nodes are empty, and data may
- * be NULL.
+ * be NULL. Of a multi-lock: of all its locks, in the place of their own.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
  * Does not block; any thread.
@@ -467,14 +553,215 @@ zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 zkl_status zkl_lock_set_data(zkl_lock *lock, const uint8_t *data, size_t len);
 
 /**
+ * The path of the calling thread's node, without the client's chroot, for a transaction of the program's own that is to fail
+ * once the lock is lost, by a check of that node. It is written to the size bytes at buf, with a NUL; how many bytes it takes,
+ * to *needed_out. With size 0, buf may be NULL.
+ *
+ * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_NOT_OWNER where this thread
+ * does not hold the lock; ZKL_E_LOST where the hold was lost; ZKL_E_INVALID, also for a multi-lock: ask its locks; ZKL_E_HANDLE,
+ * ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
+
+/**
+ * Makes a semaphore of max_leases leases on a path; on the same znodes as Curator's InterProcessSemaphoreV2. All its
+ * users have to agree on the number. Nothing is sent yet. The semaphore written to *semaphore_out is to be freed with
+ * zkl_semaphore_free.
+ *
+ * Returns: ZKL_OK; ZKL_E_INVALID, also for less than one lease; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+ * ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_semaphore_new(zkl_client *client, const char *path, int32_t max_leases, zkl_semaphore **semaphore_out);
+
+/**
+ * Makes a semaphore with as many leases as the count at count_path says, now and whenever it changes (zkl_shared_count_set,
+ * Curator's SharedCount). Where the count has no node yet, it is made with the initial number. Where the count is lowered, leases that
+ * are out stay out.
+ *
+ * Returns: as zkl_semaphore_new; ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
+ * Blocks for the session timeout at most; any thread.
+ */
+zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_semaphore **semaphore_out);
+
+/**
+ * Frees a semaphore. Those that wait for its leases wake with ZKL_E_CLOSED. Leases that are out stay out, and are to be given
+ * back with zkl_leases_release as before. NULL is allowed.
+ *
+ * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Does not block; any thread.
+ */
+void zkl_semaphore_free(zkl_semaphore *semaphore);
+
+/**
+ * Acquires so many leases, all or none, with a limit in milliseconds over all that it takes: -1 for none, 0 to look once
+ * without waiting for anybody. Requests are served in their order, whole: a large one is not overtaken by small ones. The
+ * leases written to *leases_out are to be given back with zkl_leases_release, by any thread.
+ *
+ * Returns: ZKL_OK; on every failure nothing is acquired: ZKL_E_TIMEOUT where they were not got in time, never early;
+ * ZKL_E_CONNECTION where no server had answered by then; ZKL_E_CANCELED by zkl_semaphore_cancel; ZKL_E_CLOSED by
+ * zkl_semaphore_free or zkl_client_free; ZKL_E_INVALID for a quantity below 1, one above max_leases (one above a count is
+ * waited for, for the count may be raised), one of more nodes than a server takes in one transaction, or a negative limit other
+ * than -1; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_INTERNAL.
+ * Blocks until it has the leases, but no longer than the limit; with 0, for the server's answers, and a second at most.
+ * Any thread.
+ */
+zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
+
+/**
+ * Wakes those that wait for leases by this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor
+ * are leases that are out. A wait that is just succeeding may still return ZKL_OK.
+ *
+ * Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread, but not from a signal handler.
+ */
+zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
+
+/**
+ * The data of the nodes of leases that are acquired later, as zkl_lock_set_data for a lock. Each lease has a node.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const uint8_t *data, size_t len);
+
+/**
+ * Gives all of the leases back, and frees their handle, whatever is returned. NULL is no leases.
+ *
+ * Returns: ZKL_OK, and the server has confirmed that the leases' nodes are gone; ZKL_E_LOST where one of them had been lost, so that
+ * others may have had it in the meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library
+ * goes on trying; ZKL_E_CLOSED where the client is, and the leases were given up with it; ZKL_E_HANDLE, also from the second call
+ * on; ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Blocks for the session timeout at most; any thread.
+ */
+zkl_status zkl_leases_release(zkl_leases *leases);
+
+/**
+ * Whether the leases are held, and safely so at this moment: their session is surely alive, by the clock of this machine.
+ *
+ * Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in C:
+ * compare with 1.
+ * Does not block; any thread.
+ */
+int32_t zkl_leases_is_held(const zkl_leases *leases);
+
+/**
+ * How the leases stand, all of them together: if one is lost, they are.
+ *
+ * Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+int32_t zkl_leases_state(const zkl_leases *leases);
+
+/**
+ * The fencing token of the leases: it grows with every acquire of the semaphore. Where several may have leases at a time it says
+ * who came later, and not who is the only one.
+ *
+ * Returns: ZKL_OK with *token_out set; ZKL_E_LOST where one of them was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
+
+/**
+ * How long the leases are safe without hearing from a server, in milliseconds, rounded down; 0 where they are not safe now.
+ *
+ * Returns: as zkl_leases_fencing_token, with *remaining_ms_out set.
+ * Does not block; any thread.
+ */
+zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_ms_out);
+
+/**
+ * The path of the node of one of the leases, whose indices begin with 0, as zkl_lock_node_path for a lock.
+ *
+ * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_LOST where one of them was
+ * lost; ZKL_E_INVALID, also for an index that is too large; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_leases_node_path(const zkl_leases *leases, size_t index, char *buf, size_t size, size_t *needed_out);
+
+/**
+ * Reads a count (Curator's SharedCount): four bytes, the highest first.
+ *
+ * Returns: ZKL_OK with *value_out set; ZKL_E_SERVER where it has no node: setting it makes one; ZKL_E_INVALID, also where its
+ * node holds something else; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
+ * ZKL_E_INTERNAL.
+ * Blocks for the session timeout at most; any thread.
+ */
+zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int32_t *value_out);
+
+/**
+ * Sets a count, whatever it was, and makes its node where there is none. Semaphores that go by it follow.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
+ * ZKL_E_SERVER, ZKL_E_INTERNAL.
+ * Blocks for the session timeout at most; any thread.
+ */
+zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
+
+/**
+ * Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock
+ * to be given up (zkl_revoke, Curator's Revoker): once for each node that is asked for. It is a request: nothing is taken away.
+ * The calls come on the thread of the event callbacks, one after the other with those, and cb may do what these may
+ * (zkl_config_set_event_callback). Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
+ *
+ * Another callback takes the place of the one before; with cb NULL there is none any more, and user_drop is called at once.
+ * user_drop, which may be NULL, is called once: when another callback has taken its place, the lock or its client was freed, and
+ * cb has returned for the last time. A call that is just beginning when the lock is freed may still come. The callback of a multi-lock is
+ * that of each of its locks, in the place of their own, and serves until the multi-lock is freed, or all of them are.
+ *
+ * Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL, and user is not taken: user_drop is not called.
+ * Does not block; any thread.
+ */
+zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * The same for a semaphore, of which leases are asked back. Those that are out when it is freed can't be asked back any more.
+ *
+ * Returns: as zkl_set_revocable.
+ * Does not block; any thread.
+ */
+zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Asks the owner of a node to give up what he holds or waits for by it. The node's path is that which zkl_participants shows. It is a
+ * request, which he hears of if he wants to (zkl_set_revocable, Curator's makeRevocable).
+ *
+ * Returns: ZKL_OK, also where there is no such node: it was given up; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
+ * ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+ * Blocks for the session timeout at most; any thread.
+ */
+zkl_status zkl_revoke(zkl_client *client, const char *node_path);
+
+/**
  * Asks the server who holds the lock and who waits for it, in this process and all others, then calls cb once for each, in
- * the order of the queue, with user as it was given. The callback may call any function of zklock.
+ * the order of the queue, with user as it was given. The callback may call any function of zklock. Of a read/write lock, the
+ * read lock tells of readers and the write lock of writers; see zkl_queue for both. Of a semaphore mutex, who holds comes first, then
+ * those who wait. Of a multi-lock, those of one of its locks come after those of another.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
  * ZKL_E_SERVER, ZKL_E_INTERNAL. Where it fails, cb was not called.
  * Blocks for the session timeout at most; any thread, and cb is called on that thread.
  */
 zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
+
+/**
+ * The same, but for a read/write lock it tells of readers and writers together, whichever half is asked.
+ *
+ * Returns: as zkl_participants.
+ * Blocks for the session timeout at most; any thread, and cb is called on that thread.
+ */
+zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
+
+/**
+ * The same for a semaphore: the leases that are out, the oldest first, each a participant that holds, then those who wait for some.
+ *
+ * Returns: as zkl_participants.
+ * Blocks for the session timeout at most; any thread, and cb is called on that thread.
+ */
+zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
 
 /**
  * Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls

@@ -98,7 +98,11 @@ impl Acquiring {
                 Ok(_) => {
                     progress.got += 1;
                     match self.parts.get(progress.got) {
-                        None => return Some(Ok(())),
+                        // What was got first may be closed by now.
+                        None => match self.parts.iter().try_for_each(|part| part.ask(|_, _| ())) {
+                            Ok(()) => return Some(Ok(())),
+                            Err(error) => Err(error),
+                        },
                         Some(part) => part.acquire(self.owner, self.timeout),
                     }
                 }
@@ -117,7 +121,7 @@ impl Acquiring {
     /// Gives back what was got, the last first.
     fn roll_back(&self, progress: &mut Progress) {
         for part in self.parts.iter().take(progress.got).rev() {
-            let _ = part.release(self.owner, false);
+            part.give_back(self.owner);
         }
         progress.got = 0;
     }

@@ -1,7 +1,7 @@
 //! A client: one ZooKeeper session, shared by any number of locks and threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::call::Call;
@@ -28,6 +28,8 @@ pub(crate) struct OpenSession {
     pub(crate) shell: Arc<Shell>,
     servers: String,
     closed: AtomicBool,
+    /// The multi-locks that are acquired in several steps, of which one is here.
+    multis: Mutex<Vec<Weak<[Part]>>>,
 }
 
 impl Client {
@@ -49,7 +51,12 @@ impl Client {
             engine.wait_for_kazoo();
         }
         let shell = Shell::start(engine, config.handler())?;
-        let session = OpenSession { shell, servers: servers.to_owned(), closed: AtomicBool::new(false) };
+        let session = OpenSession {
+            shell,
+            servers: servers.to_owned(),
+            closed: AtomicBool::new(false),
+            multis: Mutex::default(),
+        };
         let client = Self { session: Arc::new(session) };
         let deadline = started + config.connect_timeout();
         let call = client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?;
@@ -245,8 +252,25 @@ impl OpenSession {
         }
         let patience = now() + CLOSE_LIMIT;
         let closed = self.shell.call(None, |engine, now| engine.close(now)).and_then(|call| call.wait());
+        self.close_multis(|_| true);
         self.shell.stop(patience);
         closed.map(drop)
+    }
+
+    pub(crate) fn add_multi(&self, parts: &Arc<[Part]>) {
+        let mut multis = self.multis();
+        multis.retain(|multi| multi.strong_count() > 0);
+        multis.push(Arc::downgrade(parts));
+    }
+
+    /// Wakes those that wait for other steps of such multi-locks: they can't get all of it any more.
+    pub(crate) fn close_multis(&self, which: impl Fn(&[Part]) -> bool) {
+        let multis: Vec<Arc<[Part]>> = self.multis().iter().filter_map(Weak::upgrade).collect();
+        multis.iter().filter(|parts| which(parts)).flat_map(|parts| parts.iter()).for_each(Part::close_entrance);
+    }
+
+    fn multis(&self) -> MutexGuard<'_, Vec<Weak<[Part]>>> {
+        self.multis.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

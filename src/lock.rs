@@ -3,6 +3,7 @@
 //! A handle stands for one or several *parts*, each of them a lock of one client's engine. A mutex is one part. So is a multi-lock of
 //! one client's queues, which its engine joins in one transaction; other multi-locks have several, taken one after the other.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,19 +54,32 @@ impl Part {
 
     pub(crate) fn check_open(&self) -> Result<()> {
         self.session.check_open().map_err(|error| match error.status() {
-            Status::Closed => Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text())),
+            Status::Closed => self.closed(),
             _ => error,
         })
     }
 
+    /// Asks about a lock that is there, with all that it consists of.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check_open()?;
-        self.session.shell.ask(question)
+        let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
+        self.session.shell.ask(about)?.ok_or_else(|| self.closed())
     }
 
     pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
         self.check_open()?;
-        self.session.shell.tell(order)
+        let mut is_open = false;
+        self.session.shell.tell(|engine, now| {
+            is_open = engine.is_open(self.id);
+            if is_open {
+                order(engine, now);
+            }
+        })?;
+        if is_open { Ok(()) } else { Err(self.closed()) }
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
     }
 
     /// Starts a call that ends after the session timeout at the latest.
@@ -84,6 +98,20 @@ impl Part {
         self.call(|engine, now| engine.release(now, self.id, owner, confirmed))
     }
 
+    /// Releases what an acquire had got that failed in the end, also where the multi-lock itself was closed meanwhile.
+    pub(crate) fn give_back(&self, owner: Owner) {
+        let locks = match &self.recipe {
+            Recipe::Multi(members) => members,
+            _ => std::slice::from_ref(&self.id),
+        };
+        // Fails in a forked child, where there is nothing to do.
+        let _ = self.session.shell.tell(|engine, now| {
+            for &lock in locks.iter().rev() {
+                engine.release(now, lock, owner, false);
+            }
+        });
+    }
+
     pub(crate) fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
         if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
             return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
@@ -100,9 +128,22 @@ impl Part {
         self.call(|engine, now| engine.participants(now, self.id, both))
     }
 
+    /// In this order: nobody gives a lock that is not there a handler.
     fn close(&self) -> Result<()> {
+        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))?;
         self.session.shell.forget(self.id)?;
-        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))
+        let is_part = |part: &Self| matches!(&part.recipe, Recipe::Multi(members) if members.contains(&self.id));
+        self.session.close_multis(|parts| parts.iter().any(|part| self.is_of(&part.session) && is_part(part)));
+        Ok(())
+    }
+
+    /// Those that wait for it get CLOSED.
+    pub(crate) fn close_entrance(&self) {
+        let _ = self.session.shell.tell(|engine, now| engine.close_entrance(now, self.id));
+    }
+
+    fn is_of(&self, session: &Arc<OpenSession>) -> bool {
+        Arc::ptr_eq(&self.session, session)
     }
 
     /// Where it comes when several locks are taken one after the other: queues first, in one transaction for each client.
@@ -156,20 +197,43 @@ impl Lock {
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi(locks: &[&Self]) -> Result<Self> {
-        let of = |lock: &&Self| if lock.members.is_empty() { vec![(*lock).clone()] } else { lock.members.to_vec() };
-        let members: Vec<Self> = locks.iter().flat_map(of).collect();
-        let parts = combine(&members)?;
+        Self::put_together(locks, at_once)
+    }
+
+    fn put_together(locks: &[&Self], grouped: fn(Vec<&Part>) -> Vec<Vec<&Part>>) -> Result<Self> {
+        refuse_twins(locks)?;
+        let members: Vec<Self> = locks.iter().flat_map(|lock| lock.leaves().to_vec()).collect();
+        let all = members.iter().flat_map(|member| member.parts.iter()).collect();
+        let parts: Arc<[Part]> = grouped(all).into_iter().map(combine).collect::<Result<Vec<_>>>()?.into();
+        if parts.len() > 1 {
+            parts.iter().for_each(|part| part.session.add_multi(&parts));
+        }
         let path = match &*members {
             [] => return Err(Error::invalid("a multi-lock of no locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        Ok(Self { parts: parts.into(), path, members: members.into() })
+        Ok(Self { parts, path, members: members.into() })
+    }
+
+    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for paths that Curator's
+    /// multi-locks use as well. One that holds the first and wants the second finds a [`multi`](Self::multi) ahead of it there that waits
+    /// behind it in the first: a deadlock, until a time-out. With this one it is as among Curator's own: whoever names the locks in
+    /// one order does not deadlock.
+    ///
+    /// Errors: INVALID for no lock at all, or two on one path.
+    pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
+        Self::put_together(locks, one_by_one)
     }
 
     /// The lock's number, as it stands in events; unique within its client. Events name the members of a multi-lock.
     pub fn id(&self) -> LockId {
         self.parts.first().map_or(0, |part| part.id)
+    }
+
+    /// Its path. That of a multi-lock is its first lock's, with the number of the others.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// The locks that a multi-lock consists of; none for others.
@@ -215,8 +279,11 @@ impl Lock {
     /// Starts to release one entry of `owner`. Dropped unfinished, it goes on by itself. Without `confirmed` it is decided at
     /// once, and the removal of the node is left to the library.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
-        let calls = self.parts.iter().rev().map(|part| part.release(owner, confirmed));
-        Ok(Call::new(calls.collect::<Vec<_>>().into_iter().collect::<Result<_>>()?, |_| Ok(())))
+        let whole = if self.members.is_empty() { Ok(()) } else { self.on_each(|part| part.ask(|_, _| ())) };
+        let calls: Vec<_> = self.parts.iter().rev().map(|part| part.release(owner, confirmed)).collect();
+        // What is left of a multi-lock is released all the same.
+        whole?;
+        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())))
     }
 
     /// Releases one entry of the calling thread, and leaves the removal of the node to the library.
@@ -307,14 +374,20 @@ impl Lock {
     /// and is dropped after its last call. Of a multi-lock: for each of its locks, in the place of their own.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
-        let leaves = if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members };
+        let leaves = self.leaves();
+        leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.ask(|_, _| ())))?;
         leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.set_revocable(handler.clone())))
     }
 
     /// Takes the handle out of service, as dropping it does: those that wait on it wake with CLOSED, and what is held by it
-    /// is released without waiting. Later calls give CLOSED. The locks of a multi-lock are not concerned.
+    /// is released without waiting. Later calls give CLOSED, also those of multi-locks that it is part of; who waits for one of these
+    /// wakes as well. The locks of a multi-lock are not concerned.
     pub fn close(&self) -> Result<()> {
         self.on_each(Part::close)
+    }
+
+    fn leaves(&self) -> &[Self] {
+        if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members }
     }
 
     fn census(&self, both: bool) -> Result<Call<Vec<Participant>>> {
@@ -356,12 +429,9 @@ impl Lock {
 
     /// The hold of all parts, as surely as the least sure of them.
     fn least(&self, view: impl Fn(&Part) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
-        let mut least: Option<HoldView> = None;
-        for part in self.parts.iter() {
-            let Some(view) = view(part)? else { return Ok(None) };
-            least = Some(least.map_or(view, |least| least.and(view)));
-        }
-        Ok(least)
+        // All of them are asked: one that is closed is an error, whoever holds the others.
+        let views = self.parts.iter().map(view).collect::<Result<Vec<_>>>()?;
+        Ok(views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten())
     }
 
     fn on_each(&self, order: impl Fn(&Part) -> Result<()>) -> Result<()> {
@@ -373,18 +443,40 @@ impl Lock {
     }
 }
 
-/// Puts locks together: those that one engine can join in one transaction, and the rest, in the order in which they are taken.
-fn combine(members: &[Lock]) -> Result<Vec<Part>> {
-    let mut groups: Vec<Vec<&Part>> = Vec::new();
-    for part in members.iter().flat_map(|member| member.parts.iter()) {
-        let twin = |other: &&Part| Arc::ptr_eq(&other.session, &part.session) && other.path == part.path;
-        if groups.iter().flatten().any(twin) {
-            let path = crate::path::quote(&part.path);
-            return Err(Error::invalid(format!("path {path} is twice in a multi-lock; expected different paths")));
+/// A path that is locked twice would be waited for by who holds it.
+fn refuse_twins(locks: &[&Lock]) -> Result<()> {
+    let mut seen: HashMap<(*const OpenSession, &str), usize> = HashMap::new();
+    for (at, lock) in locks.iter().enumerate() {
+        for part in lock.leaves().iter().flat_map(|leaf| leaf.parts.iter()) {
+            if let Some(first) = seen.insert((Arc::as_ptr(&part.session), part.path()), at) {
+                let path = crate::path::quote(&part.path);
+                let message = format!(
+                    "path {path} is twice in a multi-lock, by locks[{first}] and locks[{at}]; expected different paths"
+                );
+                return Err(Error::invalid(message));
+            }
         }
+    }
+    Ok(())
+}
+
+/// Makes one part of several of one client, to be joined in one transaction; or of a single one.
+fn combine(group: Vec<&Part>) -> Result<Part> {
+    let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
+    let path = match &*group {
+        [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
+        _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
+    };
+    Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
+}
+
+/// Those that one engine can join in one transaction, and the rest, in the order in which they are taken.
+fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
+    let mut groups: Vec<Vec<&Part>> = Vec::new();
+    for part in parts {
         let is_queue = |part: &Part| matches!(part.recipe, Recipe::Queue(_));
         let joins = |group: &&mut Vec<&Part>| {
-            group.iter().all(|other| is_queue(other) && Arc::ptr_eq(&other.session, &part.session)) && is_queue(part)
+            group.iter().all(|other| is_queue(other) && other.is_of(&part.session)) && is_queue(part)
         };
         match groups.iter_mut().find(joins) {
             Some(group) => group.push(part),
@@ -392,15 +484,11 @@ fn combine(members: &[Lock]) -> Result<Vec<Part>> {
         }
     }
     groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
-    let together = |group: Vec<&Part>| {
-        let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
-        let path = match &*group {
-            [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
-            _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
-        };
-        Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
-    };
-    groups.into_iter().map(together).collect()
+    groups
+}
+
+fn one_by_one(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
+    parts.into_iter().map(|part| vec![part]).collect()
 }
 
 /// A hold of the thread that made it, released on drop.

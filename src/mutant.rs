@@ -55,12 +55,42 @@ pub enum Mutant {
     TokenIsSequence,
     /// Lets a writer in when the writer ahead has gone, though it may have kept a read lock.
     OverlookDowngrade,
+    /// Lets a reader in whoever is ahead.
+    ReadAlways,
+    /// Nests a read without looking whether its writer is still there.
+    NestBlindly,
+    /// Waits where it would wait for itself.
+    UpgradeForever,
+    /// Takes the locks of a multi-lock one after the other.
+    JoinOneByOne,
+    /// Goes on with a multi-lock one of whose nodes is lost.
+    OverlookLostMember,
+    /// Does not hand over what a multi-lock watches to the locks that it becomes.
+    SplitWithoutWatches,
+    /// Does not count its own leases.
+    CountOthersOnly,
+    /// Does not ask again for watches on children after a reconnect.
+    ForgetChildWatches,
+    /// Does not ask for the list again when it hears of a change while it joins.
+    HearNothingWhileJoining,
+    /// Keeps the inner mutex of a semaphore once it has its leases.
+    StayInside,
+    /// Does not notice that the inner mutex of a semaphore is lost.
+    ForgetInside,
+    /// Goes by the count as it was first read.
+    KeepOldCount,
+    /// Releases the hold of another, though its owner has one that is lost.
+    ReleaseAnothers,
+    /// Lets one in who is on his way out.
+    LetInLeaver,
+    /// Tells of every look at a node that it is asked back.
+    RevokeOnEveryLook,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 39] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -85,6 +115,21 @@ impl Mutant {
         Self::HideSession,
         Self::TokenIsSequence,
         Self::OverlookDowngrade,
+        Self::ReadAlways,
+        Self::NestBlindly,
+        Self::UpgradeForever,
+        Self::JoinOneByOne,
+        Self::OverlookLostMember,
+        Self::SplitWithoutWatches,
+        Self::CountOthersOnly,
+        Self::ForgetChildWatches,
+        Self::HearNothingWhileJoining,
+        Self::StayInside,
+        Self::ForgetInside,
+        Self::KeepOldCount,
+        Self::ReleaseAnothers,
+        Self::LetInLeaver,
+        Self::RevokeOnEveryLook,
     ];
 
     /// Whether this one is alive on this thread.

@@ -35,6 +35,11 @@ impl Semaphore {
         self.part.id
     }
 
+    /// Its path.
+    pub fn path(&self) -> &str {
+        self.part.path()
+    }
+
     /// Acquires so many leases, all or none. `None` waits without limit; zero looks once, without waiting for anybody.
     ///
     /// Requests are served in their order, whole: a large one is not overtaken by small ones. Curator takes leases one by one; where one of its
@@ -54,6 +59,10 @@ impl Semaphore {
         let pending = self.part.session.shell.call(timeout.deadline, |engine, now| {
             let op;
             (op, owner) = engine.acquire_leases(now, self.part.id, quantity, timeout.patience);
+            // Closed by another thread since it was looked at: that one may have found nobody to wake.
+            if self.is_closed.load(Ordering::Acquire) {
+                engine.close_entrance(now, self.part.id);
+            }
             op
         })?;
         let leases = Leases { part: Arc::clone(&self.part), owner, quantity };
@@ -98,7 +107,9 @@ impl Semaphore {
     pub fn close(&self) -> Result<()> {
         self.part.session.shell.check()?;
         self.is_closed.store(true, Ordering::Release);
-        self.part.session.shell.tell(|engine, now| engine.close_entrance(now, self.part.id))
+        self.part.session.shell.check()?;
+        self.part.close_entrance();
+        Ok(())
     }
 
     fn check_open(&self) -> Result<()> {

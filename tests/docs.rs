@@ -1,4 +1,4 @@
-//! What the documentation says of the status table is the table.
+//! What the documentation names is there: statuses, functions, tests.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
 
@@ -32,4 +32,43 @@ fn the_page_of_statuses_is_up_to_date() {
         fs::write(&file, &page).unwrap();
     }
     assert_eq!(fs::read_to_string(&file).unwrap_or_default(), page, "run: ZKL_BLESS=1 cargo test --test docs");
+}
+
+/// The page for those who come from Curator names functions of the header, and tests.
+#[test]
+fn what_the_page_on_curator_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/curator.md")).unwrap();
+    let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
+    let sources = sources(&[root.join("tests"), root.join("src")]);
+    let is_name = |word: &&str| word.len() > 3 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let words: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
+    for function in words.iter().filter(|word| word.starts_with("zkl_")) {
+        assert!(header.contains(&format!("{function}(")) || header.contains(&format!("struct {function}")), "{function}");
+    }
+    let tables = page.split("## Curator's own tests").nth(1).unwrap();
+    for row in tables.lines().filter(|line| line.starts_with("| `")) {
+        let ours = row.split('|').nth(2).unwrap();
+        for test in ours.split('`').skip(1).step_by(2).filter(is_name) {
+            let is_there = sources.contains(&format!("fn {test}(")) || sources.contains(&format!("def {test}("));
+            assert!(is_there, "{test}, which is said to answer{}", row.split('|').nth(1).unwrap());
+        }
+    }
+}
+
+/// All that is written in Rust and Python below these directories.
+fn sources(directories: &[std::path::PathBuf]) -> String {
+    let mut all = String::new();
+    let mut left = directories.to_vec();
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
+                all += &fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    all
 }

@@ -1,4 +1,4 @@
-//! The mutex on an ensemble of three real servers: leaders that die, and leaders that do not know that they are none any more.
+//! Locks on an ensemble of three real servers: leaders that die, leaders that do not know that they are none any more, and all of them away.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,12 +11,13 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{SOON, client, client_with, path, queue, raw, wait_for_waiters};
 use zklock::LockState;
-use zklock_rig::{Ensemble, wait_until};
+use zklock_rig::{Ensemble, ZooKeeper, wait_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -100,6 +101,44 @@ fn an_acquire_after_a_silence_is_as_safe_as_any() {
     assert_eq!(said("held"), "held false", "two holds are safe");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// Curator: `TestInterProcessSemaphoreCluster.testCluster` and `testKilledServerWithEnsembleProvider`.
+#[test]
+fn leases_while_a_whole_ensemble_is_away() {
+    let ensemble = Ensemble::start(500, 6);
+    let (path, stop) = (path("cluster"), AtomicBool::new(false));
+    let (held, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let client = client_with(&ensemble.address(), T);
+                let semaphore = client.semaphore(&path, 1).unwrap();
+                while !stop.load(Ordering::SeqCst) {
+                    let Ok(lease) = semaphore.acquire(1, Some(SECOND * 5)) else { continue };
+                    if lease.is_held().unwrap() {
+                        let others = held.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(others, 0, "one lease, and another holds it");
+                        turns.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(SECOND / 100);
+                        held.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    let _ = lease.release();
+                }
+            });
+        }
+        wait_until(SOON, || turns.load(Ordering::SeqCst) > 12);
+        ensemble.servers().iter().for_each(ZooKeeper::stop);
+        let before = turns.load(Ordering::SeqCst);
+        // Longer than any lease: whoever got one before has said so by now.
+        thread::sleep(T);
+        assert!(turns.load(Ordering::SeqCst) <= before + 1, "nobody is given what no server can give");
+        // Two of three are enough.
+        (0..2).for_each(|server| ensemble.relaunch(server));
+        let after = turns.load(Ordering::SeqCst);
+        wait_until(SOON * 3, || turns.load(Ordering::SeqCst) > after + 12);
+        stop.store(true, Ordering::SeqCst);
+    });
 }
 
 /// The session timeout of the process that stands still.

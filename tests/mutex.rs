@@ -482,3 +482,46 @@ fn those_who_come_while_many_leave_get_in() {
         }
     });
 }
+
+/// Curator: `TestInterProcessMutexBase.testLocker`.
+#[test]
+fn a_guard_releases() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("guard")).unwrap();
+    let guard = lock.guard(Some(SOON)).unwrap();
+    assert!(lock.is_held().unwrap());
+    drop(guard);
+    assert!(!lock.is_held().unwrap());
+    assert_eq!(lock.participants().unwrap(), []);
+}
+
+/// Names are free: two nodes can have one number, and then the one that was created first is ahead.
+#[test]
+fn the_same_sequence_number_is_decided_by_the_order_of_creation() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw) = (path("tie"), raw(server));
+    let clients: Vec<Client> = (0..3).map(|_| client(&server.address())).collect();
+    let locks: Vec<_> = clients.iter().map(|client| client.mutex(&path).unwrap()).collect();
+    locks[0].acquire(None).unwrap();
+    // The directory's counter counts every child: the next one is number 2.
+    let earlier = format!("{path}/a-lock-0000000002");
+    raw.create(&earlier, b"", 0).unwrap();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| locks[1].acquire(Some(SOON)));
+        wait_for_queue(&mut raw, &path, 3);
+        let second = scope.spawn(|| locks[2].acquire(Some(SOON)));
+        wait_for_queue(&mut raw, &path, 4);
+        let later = format!("{path}/z-lock-0000000003");
+        raw.create(&later, b"", 0).unwrap();
+        locks[0].release().unwrap();
+        wait_until(SOON, || locks[0].participants().unwrap().len() == 4);
+        assert!(!locks[1].is_held_in_process().unwrap(), "the other was there before");
+        assert_eq!(raw.delete(&earlier), 0);
+        first.join().unwrap().unwrap();
+        locks[1].close().unwrap();
+        second.join().unwrap().unwrap();
+        assert!(locks[2].is_held_in_process().unwrap(), "the other came later");
+        assert_eq!(raw.delete(&later), 0);
+    });
+}

@@ -9,13 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use common::{SOON, client, path, status, wait_for_waiters};
-use zklock::{Client, Status};
+use zklock::{Client, Leases, Lock, Owner, Semaphore, Status};
 use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper};
 
 const CREATE_CONTAINER: i32 = 19;
 const CREATE: i32 = 15;
 const LIST: i32 = 12;
 const READ: i32 = 4;
+const MULTI: i32 = 14;
 const DELETE: i32 = 2;
 const REMOVE_WATCHES: i32 = 18;
 
@@ -29,7 +30,7 @@ fn server() -> &'static ZooKeeper {
 struct Traffic {
     client: Client,
     seen: Arc<Mutex<Vec<i32>>>,
-    _proxy: Proxy,
+    proxy: Proxy,
 }
 
 impl Traffic {
@@ -46,7 +47,12 @@ impl Traffic {
             }
             Verdict::Forward
         });
-        Self { client: client(&proxy.address()), seen, _proxy: proxy }
+        Self { client: client(&proxy.address()), seen, proxy }
+    }
+
+    /// One more client, whose requests are seen along with the first's.
+    fn another(&self) -> Client {
+        client(&self.proxy.address())
     }
 
     fn take(&self) -> Vec<i32> {
@@ -124,4 +130,84 @@ fn a_time_out_takes_its_watch_along() {
     assert_eq!(status(waiting.acquire(Some(Duration::ZERO))), Status::Timeout);
     wait_for_waiters(&held, 1);
     assert_eq!(traffic.take(), [CREATE, LIST, DELETE], "one look sets no watch");
+}
+
+/// One holds, a writer is next, and fifty readers are behind it. Whoever can't get in yet is not woken.
+#[test]
+fn a_release_wakes_those_who_get_in_and_nobody_else() {
+    const READERS: usize = 50;
+    let server = server();
+    let (path, holder, traffic) = (path("readers"), client(&server.address()), Traffic::new(server));
+    let held = holder.rwlock(&path).unwrap();
+    let writer = traffic.client.rwlock(&path).unwrap();
+    let readers: Vec<_> = (0..READERS).map(|_| traffic.another().rwlock(&path).unwrap()).collect();
+    held.write.acquire(None).unwrap();
+    let waiting = writer.write.start_acquire(Owner::Custom(0), Some(SOON)).unwrap();
+    let waits = |count| zklock_rig::wait_until(SOON, || held.read.queue().unwrap().len() == count);
+    waits(2);
+    let reading: Vec<_> =
+        readers.iter().map(|rw| rw.read.start_acquire(Owner::Custom(0), Some(SOON)).unwrap()).collect();
+    waits(2 + READERS);
+    let joined = [CREATE, LIST, READ, READ];
+    zklock_rig::wait_until(SOON, || traffic.seen.lock().unwrap().len() == joined.len() * (READERS + 1));
+    traffic.take();
+
+    held.write.release().unwrap();
+    waiting.wait().unwrap();
+    // It looks whether a read lock was left in the place of the write lock; the readers, who wait for it, hear nothing.
+    assert_eq!(traffic.take(), [LIST]);
+    assert!(readers.iter().all(|rw| !rw.read.is_held_in_process().unwrap()));
+
+    writer.write.release_as(Owner::Custom(0)).unwrap();
+    reading.into_iter().for_each(|reading| reading.wait().unwrap());
+    // Two writers were ahead when they joined, so each looks once whether the other has gone as well.
+    assert_eq!(traffic.take(), [&[DELETE][..], &[LIST; READERS]].concat());
+    readers.iter().for_each(|rw| rw.read.release_as(Owner::Custom(0)).unwrap());
+    assert_eq!(traffic.take(), [DELETE; READERS]);
+}
+
+#[test]
+fn what_the_other_recipes_cost() {
+    let (server, traffic) = (server(), Traffic::new(server()));
+    let client = &traffic.client;
+    // A read lock under an own write lock.
+    let rw = client.rwlock(&path("nested")).unwrap();
+    rw.write.acquire(None).unwrap();
+    traffic.take();
+    rw.read.acquire(None).unwrap();
+    assert_eq!(traffic.take(), [CREATE, LIST]);
+    rw.read.release().unwrap();
+    rw.write.release().unwrap();
+    assert_eq!(traffic.take(), [DELETE, DELETE]);
+    // Two locks in one transaction.
+    let locks = [client.mutex(&path("a")).unwrap(), client.mutex(&path("b")).unwrap()];
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    for round in 0..2 {
+        multi.acquire(None).unwrap();
+        let seen = traffic.take();
+        assert!(round == 0 || seen == [MULTI, LIST, LIST], "{seen:?}");
+        multi.release().unwrap();
+        assert_eq!(traffic.take(), [DELETE, DELETE]);
+    }
+    // Leases: two round trips, and the inner mutex is given back in the background.
+    let semaphore = client.semaphore(&path("leases"), 3).unwrap();
+    for round in 0..2 {
+        let leases = semaphore.acquire(2, None).unwrap();
+        zklock_rig::wait_until(SOON, || traffic.seen.lock().unwrap().last() == Some(&DELETE));
+        let seen = traffic.take();
+        assert!(round == 0 || seen == [CREATE, LIST, MULTI, LIST, REMOVE_WATCHES, DELETE], "{seen:?}");
+        leases.release().unwrap();
+        assert_eq!(traffic.take(), [DELETE, DELETE]);
+    }
+    // A look where there is no room writes nothing.
+    let all = server_side(server, &semaphore);
+    assert_eq!(semaphore.acquire(1, Some(Duration::ZERO)).err().unwrap().status(), Status::Timeout);
+    assert_eq!(traffic.take(), [LIST]);
+    drop(all);
+}
+
+/// All the leases of a semaphore, in the hands of somebody else.
+fn server_side(server: &ZooKeeper, semaphore: &Semaphore) -> Leases {
+    let path = semaphore.path().to_owned();
+    client(&server.address()).semaphore(&path, 3).unwrap().acquire(3, Some(SOON)).unwrap()
 }

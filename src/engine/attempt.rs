@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::holds::{Hold, Trust, lost};
 use super::{Answer, Counted, Engine, Kind, LockId, LockState, Machine, Op, OpId, Owner, Recipe, Role};
 use crate::error::{Error, Result, Status};
+use crate::mutant::Mutant;
 use crate::recipe::{Contender, Count, Desk, Done, Errand, Input, Mode, Task, Wish};
 use crate::time::Time;
 
@@ -67,6 +68,17 @@ impl Engine {
         }
     }
 
+    /// The leases have to wait, so the inner mutex is watched: if its node were lost unnoticed, another would come inside, and each of
+    /// the two would wait for the leases that the other has made.
+    pub(super) fn watch_inside(&mut self, now: Time, op: OpId) {
+        let Some(Attempt::Leases { inside, .. }) = self.attempt(op) else { return };
+        let is_unwatched =
+            |machine: &Machine| matches!(machine, Machine::Contender(contender, _) if !contender.is_watched());
+        if self.machines.get(&inside).is_some_and(is_unwatched) && !Mutant::ForgetInside.lives() {
+            self.feed(now, inside, Input::Confirm);
+        }
+    }
+
     /// Ends what stands for a call.
     pub(super) fn drop_attempt(&mut self, now: Time, attempt: Attempt) {
         match attempt {
@@ -99,7 +111,9 @@ impl Engine {
                 let semaphore = self.members(lock).first().copied().unwrap_or(lock);
                 self.hold_by(machine, semaphore, owner);
                 self.granted(now, op, lock, owner, &[semaphore]);
-                self.dismiss(now, inside, None);
+                if !Mutant::StayInside.lives() {
+                    self.dismiss(now, inside, None);
+                }
             }
             _ if self.members(lock).iter().all(|member| self.locks.get(member).is_some_and(is_queue)) => {
                 self.grant_queues(now, machine, op, lock, owner);
@@ -115,8 +129,11 @@ impl Engine {
 
     /// Joins all that `owner` does not hold yet, in one transaction.
     fn join_queues(&mut self, now: Time, op: OpId, members: &[LockId], owner: Owner, one_look: bool) {
-        let joined: Vec<LockId> =
+        let mut joined: Vec<LockId> =
             members.iter().copied().filter(|&member| self.hold(member, owner).is_none()).collect();
+        if Mutant::JoinOneByOne.lives() {
+            joined.truncate(1);
+        }
         if joined.is_empty() {
             return self.reenter(now, op);
         }
@@ -165,6 +182,13 @@ impl Engine {
         let entered: Vec<LockId> = self.members(lock).into_iter().filter(|member| !joined.contains(member)).collect();
         match self.may_enter(now, &entered, owner) {
             Entry::Open => {}
+            Entry::Free if Mutant::JoinOneByOne.lives() => {
+                for &only in &joined {
+                    self.hold_by(machine, only, owner);
+                    self.hold_mut(only, owner).into_iter().for_each(|hold| hold.count = 0);
+                }
+                return self.join(now, op);
+            }
             Entry::Free => {
                 self.dismiss(now, machine, None);
                 return self.join(now, op);
@@ -403,6 +427,9 @@ impl Engine {
             }
         };
         if let Some(counted) = self.counts.get_mut(&semaphore) {
+            if counted.value.is_some() && Mutant::KeepOldCount.lives() {
+                return;
+            }
             counted.value = Some(value);
         }
         for op in waiting {

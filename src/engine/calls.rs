@@ -97,6 +97,11 @@ impl Engine {
         self.settle(now);
     }
 
+    /// Whether a lock is there, with all that it consists of.
+    pub fn is_open(&self, lock: LockId) -> bool {
+        self.locks.contains_key(&lock) && self.members(lock).iter().all(|member| self.locks.contains_key(member))
+    }
+
     /// The data of nodes that later acquires create; `None`: the host's address.
     pub fn set_data(&mut self, lock: LockId, data: Option<&[u8]>) {
         for member in self.members(lock) {
@@ -271,7 +276,7 @@ impl Engine {
     /// Asks who holds and who waits. Of a read/write lock those of the lock's own kind; or `both`.
     pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
         let places: Vec<Place> = self.members(lock).iter().filter_map(|&member| self.place(member, both)).collect();
-        let (chroot_len, is_known) = (self.chroot.len(), !places.is_empty());
+        let (chroot_len, is_known) = (self.chroot.len(), self.is_open(lock));
         let ask = |op| Machine::Census(Census::new(places, chroot_len), op);
         self.ask(now, is_known, ask)
     }
@@ -360,7 +365,7 @@ impl Engine {
             let Some(hold) = self.hold(sibling, owner) else { continue };
             let held = self.locks.get(&sibling).map(|lock| &lock.recipe);
             let nests = mode == Mode::Read && matches!(held, Some(Recipe::Queue(Mode::Read | Mode::Write)));
-            if !nests && self.hold_state(now, hold) != LockState::Lost {
+            if !nests && self.hold_state(now, hold) != LockState::Lost && !Mutant::UpgradeForever.lives() {
                 return Err(self.deadlock(&wanted.path, mode, held));
             }
         }
@@ -448,10 +453,11 @@ impl Engine {
         let Lock { holds, recipe, .. } = self.locks.get(&lock)?;
         let own = holds.iter().position(|hold| hold.owner == owner);
         match recipe {
-            // Anybody's will do; one that is lost only if there is no other.
+            // Anybody's will do: whoever acquired it and lost it since is told so, and does not take it from the next.
             Recipe::SemaphoreMutex => {
                 let live = holds.iter().position(|hold| !matches!(hold.trust, Trust::Lost(_)));
-                live.or(own).or_else(|| (!holds.is_empty()).then_some(0))
+                let own = own.filter(|_| !Mutant::ReleaseAnothers.lives());
+                own.or(live).or_else(|| (!holds.is_empty()).then_some(0))
             }
             _ => own,
         }

@@ -128,13 +128,13 @@ impl Engine {
         if !self.session.is_connected() {
             return;
         }
-        let holding: Vec<u64> = self
-            .machines
-            .iter()
-            .filter(|(_, machine)| matches!(machine, Machine::Contender(c, Role::Holding(..)) if which(c)))
-            .map(|(&id, _)| id)
-            .collect();
-        for machine in holding {
+        let is_wanted = |machine: &Machine| match machine {
+            Machine::Contender(contender, Role::Holding(..)) => which(contender),
+            Machine::Contender(contender, Role::Inside(_)) => which(contender) && !Mutant::ForgetInside.lives(),
+            _ => false,
+        };
+        let holding = self.machines.iter().filter(|(_, machine)| is_wanted(machine)).map(|(&id, _)| id);
+        for machine in holding.collect::<Vec<_>>() {
             self.feed(now, machine, Input::Confirm);
         }
     }
@@ -158,9 +158,11 @@ impl Engine {
             Role::Holding(lock, _) => Some(lock),
             Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
                 Some(Kind::Acquire { lock, .. }) => {
+                    let directory = node.rsplit_once('/').map(|(directory, _)| directory);
                     let is_of =
-                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| node.starts_with(&*lock.directory));
-                    self.members(lock).into_iter().find(is_of)
+                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
+                    // The leases of a semaphore are in a directory below its own.
+                    self.members(lock).into_iter().find(is_of).or(Some(lock))
                 }
                 _ => None,
             },

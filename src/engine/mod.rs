@@ -597,6 +597,7 @@ impl Engine {
                 self.retire(machine);
                 self.rejoin(now, op);
             }
+            (Role::Acquiring(op), Output::Crowded) => self.watch_inside(now, op),
             (Role::Inside(op), Output::Removed(_)) => {
                 self.retire(machine);
                 self.lose_inside(now, op);

@@ -62,6 +62,8 @@ pub enum Output {
     In,
     /// Somebody is ahead, and it was told to look only once. It has left.
     Busy,
+    /// There are not enough leases, so it waits.
+    Crowded,
     /// Its nodes are there, as of now.
     Confirmed,
     /// A node of it is lost. It is gone, or on its way out if something of it may be left.
@@ -350,7 +352,9 @@ impl Contender {
                 if node.watch == Watch::Asked {
                     node.watch = Watch::Unset;
                 }
-                desk.session.hand_over_watch(&node.path, desk.machine, own);
+                if !Mutant::SplitWithoutWatches.lives() {
+                    desk.session.hand_over_watch(&node.path, desk.machine, own);
+                }
             }
             let part = Self::with_stands(vec![stand], prefix.clone(), false);
             (own, Self { stage, session, is_revocable, ..part })
@@ -416,9 +420,11 @@ impl Contender {
             return None;
         }
         let may_be_left = replaced.is_some() && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
+        // While they are being looked for, not all may have been found.
+        let are_known = self.nodes().next().is_some() && !matches!(self.stage, Stage::Unsure { .. });
         if !may_be_left {
             self.stage = Stage::Gone;
-        } else if self.nodes().next().is_some() {
+        } else if are_known {
             // What is left of it would stand in everybody's way until the old session expires. The new one may delete it, but not
             // before the moment until which the program was told that it is safe.
             if self.stage == Stage::In && !Mutant::SpareNothing.lives() {
@@ -546,7 +552,7 @@ impl Contender {
             }
             Err(Failure::Code(code)) if is_surely_not_created(code) => match leaving {
                 true => self.gone(),
-                false => self.fail(code, "creating a node in"),
+                false => self.fail(desk, code, "creating a node in"),
             },
             // Some errors come after the node: it is looked for, and deleted.
             Err(Failure::Code(code)) => {
@@ -597,6 +603,7 @@ impl Contender {
 
     /// There may be a node of ours: see to it that there is none.
     fn seek_and_leave(&mut self, desk: &mut Desk<'_>) {
+        self.stop_all_waiting(desk);
         self.stage = Stage::Unsure { leaving: true };
         self.look_for_nodes(desk);
     }
@@ -650,7 +657,7 @@ impl Contender {
 
     fn list_refused(&mut self, desk: &mut Desk<'_>, at: usize, code: Code) -> Option<Output> {
         match self.stage {
-            Stage::NoParent if self.is_last(at) => self.fail(code, "listing"),
+            Stage::NoParent if self.is_last(at) => self.fail(desk, code, "listing"),
             Stage::Queued => {
                 self.start_leaving(desk);
                 self.failure(code, "listing")
@@ -667,7 +674,7 @@ impl Contender {
     /// A directory is not there.
     fn without_parent(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.parent_refused {
-            Some(code) if code != Code::NO_NODE => self.fail(code, "creating"),
+            Some(code) if code != Code::NO_NODE => self.fail(desk, code, "creating"),
             _ => {
                 self.join_with_parents(desk);
                 None
@@ -740,10 +747,13 @@ impl Contender {
             return self.removed(desk);
         }
         *place = match (&wish.under, wish.mode) {
-            (Some(under), _) if children.contains(under) => Place::First,
+            (Some(under), _) if children.contains(under) || Mutant::NestBlindly.lives() => Place::First,
             // The own writer is not there any more: nothing keeps others out.
             (Some(_), _) => return self.removed(desk),
             (None, Mode::Lease) if fits(children.len(), wish.max) => Place::First,
+            (None, Mode::Lease) if Mutant::CountOthersOnly.lives() && fits(children.len() - nodes.len(), wish.max) => {
+                Place::First
+            }
             (None, Mode::Lease) => Place::Crowded { count: children.len() },
             (None, mode) => match rank(children, &nodes.first()?.name, mode, wish.with_kazoo, later) {
                 Rank::First => Place::First,
@@ -767,8 +777,9 @@ impl Contender {
         if is_first {
             return self.moved_to_first(desk);
         }
+        let is_crowded = matches!(place, Place::Crowded { .. });
         self.watch_missing(desk);
-        None
+        is_crowded.then_some(Output::Crowded)
     }
 
     /// Asks for the watches that are not set. The own nodes come first: where they are still there, what follows is sound.
@@ -817,7 +828,8 @@ impl Contender {
             return Some(Output::Removed(Removal::SessionEnded));
         }
         let was_found = node.czxid.replace(stat.czxid).is_none();
-        if data.as_deref() == Some(REVOKE) && node.revoked_at != Some(stat.version) && self.is_revocable {
+        let is_new = node.revoked_at != Some(stat.version) || Mutant::RevokeOnEveryLook.lives();
+        if data.as_deref() == Some(REVOKE) && is_new && self.is_revocable {
             let node = self.node_mut(spot)?;
             node.revoked_at = Some(stat.version);
             self.revoked = Some(node.path.clone());
@@ -835,9 +847,10 @@ impl Contender {
     }
 
     fn ahead_seen(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        let is_queued = self.stage == Stage::Queued || Mutant::LetInLeaver.lives();
         let Stand { nodes, place, later, .. } = self.stands.get_mut(at)?;
         let Place::Waiting(wait) = place else { return None };
-        if wait.watch != Watch::Asked {
+        if wait.watch != Watch::Asked || !is_queued {
             return None;
         }
         match result {
@@ -875,7 +888,8 @@ impl Contender {
             }
             return None;
         }
-        if self.stage != Stage::Queued {
+        let is_joining = self.stage == Stage::Joining { leaving: false } && !Mutant::HearNothingWhileJoining.lives();
+        if self.stage != Stage::Queued && !is_joining {
             return None;
         }
         for at in 0..self.stands.len() {
@@ -888,7 +902,8 @@ impl Contender {
                     wait.watch = Watch::Unset;
                     self.watch_missing(desk);
                 }
-                // Asked for anew in any case: whoever hears of a change is not told of the next.
+                // Asked for anew in any case, also by who has just joined and hears what one who left had asked for: whoever hears of
+                // a change is not told of the next.
                 Place::Crowded { .. } | Place::Listing if wish.mode == Mode::Lease && *wish.directory == *path => {
                     self.list(desk, at);
                 }
@@ -898,15 +913,15 @@ impl Contender {
         None
     }
 
-    /// The node ahead is gone. If it was the only one, we are first: our own node was there when the watch on it was set,
-    /// would have been reported gone before, and nodes are only ever added behind it. Otherwise the list tells. So it does where
+    /// The node ahead is gone. If it was the only one, we are first: our own nodes were there when the watches on them were set,
+    /// would have been reported gone before, and nodes are only ever added behind them. Otherwise the list tells. So it does where
     /// both nodes are of one session, whose end takes them away one after the other; and for writers, since whoever held the node
     /// ahead may have put a read lock in its place.
     fn moved_up(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
-        let Stand { wish, nodes, place, .. } = self.stands.get_mut(at)?;
+        let is_watched = self.nodes().all(|node| node.watch == Watch::Set);
+        let Stand { wish, place, .. } = self.stands.get_mut(at)?;
         let is_plain =
             matches!(place, Place::Waiting(Wait { count: 1, is_tie: false, is_ours: false, gap: false, .. }));
-        let is_watched = nodes.iter().all(|node| node.watch == Watch::Set);
         let may_be_replaced = wish.mode == Mode::Write && !Mutant::OverlookDowngrade.lives();
         if (is_plain && is_watched && !may_be_replaced) || Mutant::GrantOutOfTurn.lives() {
             *place = Place::First;
@@ -922,8 +937,10 @@ impl Contender {
         if self.stands.iter().all(|stand| stand.place == Place::First) {
             return self.enter(desk);
         }
-        // While the others wait, this one has to stay.
-        self.watch_missing(desk);
+        // While others wait, this one has to stay. If they do is known with the last list.
+        if self.stands.iter().all(|stand| stand.place != Place::Listing) {
+            self.watch_missing(desk);
+        }
         None
     }
 
@@ -1012,7 +1029,10 @@ impl Contender {
 
     fn leave(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match &mut self.stage {
-            Stage::Outside | Stage::NoParent => self.gone(),
+            Stage::Outside | Stage::NoParent => {
+                self.stop_all_waiting(desk);
+                self.gone()
+            }
             Stage::Joining { leaving } | Stage::Unsure { leaving } => {
                 *leaving = true;
                 self.stop_all_waiting(desk);
@@ -1103,7 +1123,7 @@ impl Contender {
 
     /// An own node is not there any more, while we are not leaving.
     fn removed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
-        if self.is_leaving() {
+        if self.is_leaving() || (Mutant::OverlookLostMember.lives() && self.stands.len() > 1) {
             return None;
         }
         // It should not be there, but if it were, it would stand in everybody's way; and so would the others.
@@ -1117,7 +1137,8 @@ impl Contender {
     }
 
     /// It can't be joined, and there is no node.
-    fn fail(&mut self, code: Code, doing: &str) -> Option<Output> {
+    fn fail(&mut self, desk: &mut Desk<'_>, code: Code, doing: &str) -> Option<Output> {
+        self.stop_all_waiting(desk);
         self.stage = Stage::Gone;
         self.failure(code, doing)
     }

@@ -1,6 +1,7 @@
 //! Where a node stands among the children of its directory, and who of them is in. Pure functions of one list.
 
 use super::name::{Kind, Mark, Mode, classify};
+use crate::mutant::Mutant;
 
 /// Where a node stands.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(super) fn rank<'a>(children: &'a [String], own: &str, mode: Mode, with_kazoo
     let is_ahead = |mark: Mark<'_>, name: &str| {
         mark.key < own_key || (mark.key == own_key && name != own && !later.iter().any(|later| later == name))
     };
-    let matters = |mark: Mark<'_>| mode != Mode::Read || !mark.is_shared;
+    let matters = |mark: Mark<'_>| mode != Mode::Read || !(mark.is_shared || Mutant::ReadAlways.lives());
     let ahead = kinds().filter_map(|(kind, name)| match kind {
         Kind::Contender(mark) if matters(mark) && is_ahead(mark, name) => Some((mark.key, name)),
         _ => None,

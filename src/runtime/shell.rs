@@ -18,7 +18,7 @@ use super::io::{Io, lock};
 use super::{clock, resolve};
 use crate::config::EventHandler;
 use crate::engine::{Answer, Engine, Event, LockId, OpId, Revocation};
-use crate::error::Result;
+use crate::error::{Result, Status};
 use crate::lock::RevocationHandler;
 use crate::session::{Command, Server};
 use crate::time::Time;
@@ -126,6 +126,9 @@ impl Shell {
         let mut before = None;
         {
             let mut state = lock(&self.state);
+            if !state.engine.is_open(id) {
+                return Err(Status::Closed.into());
+            }
             if state.io.is_some() {
                 before = match handler {
                     Some(handler) => state.revocation.insert(id, handler),

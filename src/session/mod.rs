@@ -632,6 +632,7 @@ impl<T> Session<T> {
         }
         let data = self.watches.take_stock().into_iter().map(|path| (WatcherType::Data, path));
         let child = self.child_watches.take_stock().into_iter().map(|path| (WatcherType::Children, path));
+        let child = child.filter(|_| !Mutant::ForgetChildWatches.lives());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());

@@ -157,8 +157,16 @@ impl Leader {
 
     /// Deletes a node whoever owns it, as an operator may. None if it can't be deleted.
     pub fn delete(&mut self, now: Time, tree: &Tree, path: &str) -> Option<Txn> {
-        let request = Request::Delete { path: path.to_owned(), version: -1 };
-        let change = Draft::new(tree, 0, &[]).add(&request).ok()?;
+        self.operate(now, tree, &Request::Delete { path: path.to_owned(), version: -1 })
+    }
+
+    /// Writes to a node, as an operator may. None if it can't be written to.
+    pub fn set_data(&mut self, now: Time, tree: &Tree, path: &str, data: &[u8]) -> Option<Txn> {
+        self.operate(now, tree, &Request::SetData { path: path.to_owned(), data: Some(data.to_vec()), version: -1 })
+    }
+
+    fn operate(&mut self, now: Time, tree: &Tree, request: &Request) -> Option<Txn> {
+        let change = Draft::new(tree, 0, &[]).add(request).ok()?;
         Some(self.txn(now, 0, None, Body::One(change)))
     }
 

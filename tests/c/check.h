@@ -97,6 +97,41 @@ static inline zkl_lock *new_mutex(zkl_client *client, const char *path)
     return lock;
 }
 
+static inline zkl_lock *new_semaphore_mutex(zkl_client *client, const char *path)
+{
+    zkl_lock *lock = NULL;
+    OK(zkl_semaphore_mutex_new(client, path, &lock));
+    CHECK(lock != NULL);
+    return lock;
+}
+
+static inline zkl_lock *new_multi(zkl_lock *one, zkl_lock *two)
+{
+    zkl_lock *const locks[] = {one, two};
+    zkl_lock *lock = NULL;
+    OK(zkl_multi_new(locks, 2, &lock));
+    CHECK(lock != NULL && lock != one && lock != two);
+    return lock;
+}
+
+static inline zkl_semaphore *new_semaphore(zkl_client *client, const char *path, int32_t max_leases)
+{
+    zkl_semaphore *semaphore = NULL;
+    OK(zkl_semaphore_new(client, path, max_leases, &semaphore));
+    CHECK(semaphore != NULL);
+    return semaphore;
+}
+
+/* Waits until it holds. */
+#define AWAIT(condition)                                                                                                       \
+    do {                                                                                                                       \
+        int64_t deadline_ = now_ms() + 20000;                                                                                  \
+        while (!(condition)) {                                                                                                 \
+            if (now_ms() >= deadline_) fail(__FILE__, __LINE__, #condition);                                                   \
+            sleep_ms(2);                                                                                                       \
+        }                                                                                                                      \
+    } while (0)
+
 /* A path that no other test uses, nor this one in another process. */
 static inline const char *fresh_path(void)
 {
@@ -126,6 +161,20 @@ static inline void await_participants(zkl_lock *lock, int count)
         CHECK(now_ms() < deadline);
         sleep_ms(5);
     }
+}
+
+static inline int queue_length(zkl_lock *lock)
+{
+    int count = 0;
+    OK(zkl_queue(lock, count_participant, &count));
+    return count;
+}
+
+static inline int semaphore_participants(zkl_semaphore *semaphore)
+{
+    int count = 0;
+    OK(zkl_semaphore_participants(semaphore, count_participant, &count));
+    return count;
 }
 
 /* A call on another thread, and its status. */
@@ -165,6 +214,64 @@ static inline zkl_status elsewhere(zkl_status (*function)(zkl_lock *), zkl_lock 
     struct call call;
     start_call(&call, function, lock);
     return end_call(&call);
+}
+
+static inline zkl_status look_once(zkl_lock *lock)
+{
+    return zkl_acquire_timeout(lock, 0);
+}
+
+static inline zkl_status look_and_release(zkl_lock *lock)
+{
+    zkl_status status = look_once(lock);
+    return status == ZKL_OK ? zkl_release(lock) : status;
+}
+
+static inline zkl_status acquire_in_time(zkl_lock *lock)
+{
+    return zkl_acquire_timeout(lock, 20000);
+}
+
+static inline zkl_status take_turn(zkl_lock *lock)
+{
+    zkl_status status = acquire_in_time(lock);
+    return status == ZKL_OK ? zkl_release(lock) : status;
+}
+
+static inline zkl_status held_by_thread(zkl_lock *lock)
+{
+    return zkl_is_held(lock);
+}
+
+/* A thread that holds a lock until it is told to stop. */
+struct holder {
+    pthread_t thread;
+    zkl_lock *lock;
+    int stage;
+};
+
+static inline void *run_holder(void *argument)
+{
+    struct holder *holder = argument;
+    OK(acquire_in_time(holder->lock));
+    __atomic_store_n(&holder->stage, 1, __ATOMIC_SEQ_CST);
+    AWAIT(__atomic_load_n(&holder->stage, __ATOMIC_SEQ_CST) == 2);
+    OK(zkl_release(holder->lock));
+    return NULL;
+}
+
+static inline void start_holder(struct holder *holder, zkl_lock *lock)
+{
+    holder->lock = lock;
+    holder->stage = 0;
+    CHECK(pthread_create(&holder->thread, NULL, run_holder, holder) == 0);
+    AWAIT(__atomic_load_n(&holder->stage, __ATOMIC_SEQ_CST) == 1);
+}
+
+static inline void end_holder(struct holder *holder)
+{
+    __atomic_store_n(&holder->stage, 2, __ATOMIC_SEQ_CST);
+    CHECK(pthread_join(holder->thread, NULL) == 0);
 }
 
 #endif

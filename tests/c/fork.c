@@ -9,7 +9,68 @@ static zkl_config *config;
 static zkl_client *client;
 static zkl_lock *lock;
 static zkl_lock *idle;
+static zkl_lock *both;
+static zkl_semaphore *semaphore;
+static zkl_leases *leases;
 static char path[64];
+
+static void take_nothing(void *user)
+{
+    (void)user;
+    CHECK(0);
+}
+
+static void hear_nothing(void *user, zkl_lock *unused)
+{
+    (void)unused;
+    take_nothing(user);
+}
+
+static void hear_nothing_of_leases(void *user, zkl_semaphore *unused)
+{
+    (void)unused;
+    take_nothing(user);
+}
+
+static void the_parents_recipes_are_refused(void)
+{
+    int64_t out = -7;
+    int32_t value = -7;
+    size_t needed = 7;
+    char buf[8] = "-";
+    zkl_lock *lock_out = NULL, *write_out = NULL;
+    zkl_semaphore *semaphore_out = NULL;
+    zkl_leases *leases_out = NULL;
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_mutex_new(client, "/a", &lock_out));
+    EXPECT(ZKL_E_FORKED, zkl_rwlock_new(client, "/a", &lock_out, &write_out));
+    EXPECT(ZKL_E_FORKED, zkl_multi_new(&lock, 1, &lock_out));
+    SAYS("locks[0]");
+    EXPECT(ZKL_E_FORKED, zkl_acquire_timeout(both, 0));
+    EXPECT(ZKL_E_FORKED, zkl_release(both));
+    EXPECT(ZKL_E_FORKED, zkl_lock_node_path(lock, buf, sizeof buf, &needed));
+    EXPECT(ZKL_E_FORKED, zkl_queue(lock, count_participant, &out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_new(client, "/a", 1, &semaphore_out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_new_counted(client, "/a", "/b", 1, &semaphore_out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_timeout(semaphore, 1, 0, &leases_out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_cancel(semaphore));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_set_data(semaphore, NULL, 0));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_participants(semaphore, count_participant, &out));
+    EXPECT(ZKL_E_FORKED, zkl_leases_is_held(leases));
+    EXPECT(ZKL_E_FORKED, zkl_leases_state(leases));
+    EXPECT(ZKL_E_FORKED, zkl_leases_fencing_token(leases, &out));
+    EXPECT(ZKL_E_FORKED, zkl_leases_remaining_ms(leases, &out));
+    EXPECT(ZKL_E_FORKED, zkl_leases_node_path(leases, 0, buf, sizeof buf, &needed));
+    EXPECT(ZKL_E_FORKED, zkl_leases_release(leases));
+    EXPECT(ZKL_E_FORKED, zkl_leases_release(leases));
+    EXPECT(ZKL_E_FORKED, zkl_shared_count_get(client, "/a", &value));
+    EXPECT(ZKL_E_FORKED, zkl_shared_count_set(client, "/a", 1));
+    EXPECT(ZKL_E_FORKED, zkl_revoke(client, "/a"));
+    EXPECT(ZKL_E_FORKED, zkl_set_revocable(lock, hear_nothing, &out, take_nothing));
+    EXPECT(ZKL_E_FORKED, zkl_set_revocable(both, NULL, &out, take_nothing));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_set_revocable(semaphore, hear_nothing_of_leases, &out, take_nothing));
+    CHECK(out == -7 && value == -7 && needed == 7 && buf[0] == '-');
+    CHECK(lock_out == NULL && write_out == NULL && semaphore_out == NULL && leases_out == NULL);
+}
 
 static void the_parents_handles_are_refused(void)
 {
@@ -32,6 +93,8 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_client_state(client));
     EXPECT(ZKL_E_FORKED, zkl_client_new(servers, config, &client_out));
     EXPECT(ZKL_E_FORKED, zkl_config_set_session_timeout_ms(config, 1000));
+    EXPECT(ZKL_E_FORKED, zkl_config_set_wait_for_kazoo(config, 1));
+    the_parents_recipes_are_refused();
     CHECK(zkl_client_session_id(client) == 0);
     SAYS("parent");
     CHECK(out == -7 && lock_out == NULL && client_out == NULL);
@@ -43,6 +106,8 @@ static void freeing_them_does_nothing(void)
         zkl_lock_free(lock);
         CHECK(*zkl_last_error_message() == '\0');
         zkl_lock_free(idle);
+        zkl_lock_free(both);
+        zkl_semaphore_free(semaphore);
         zkl_client_free(client);
         CHECK(*zkl_last_error_message() == '\0');
         zkl_config_free(config);
@@ -91,11 +156,17 @@ static void child_with_a_child(void)
     zkl_lock *same = new_mutex(own, path);
     client = own;
     lock = idle = same;
+    OK(zkl_multi_new(&same, 1, &both));
+    semaphore = new_semaphore(own, "/c/pool", 2);
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
     config = zkl_config_new();
     in_a_child(the_parents_handles_are_refused, _exit);
     in_a_child(freeing_them_does_nothing, exit);
     CHECK(zkl_client_state(own) == ZKL_STATE_CONNECTED);
     EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(same, 0));
+    OK(zkl_leases_release(leases));
+    zkl_semaphore_free(semaphore);
+    zkl_lock_free(both);
     zkl_lock_free(same);
     zkl_client_free(own);
     zkl_config_free(config);
@@ -126,6 +197,9 @@ static void the_parent_still_holds(int64_t token)
     CHECK(still == token);
     /* Says so the server. */
     CHECK(participants(lock) == 2);
+    CHECK(zkl_is_held(both) == 1);
+    CHECK(zkl_leases_is_held(leases) == 1);
+    CHECK(semaphore_participants(semaphore) == 1);
 }
 
 /* A thread that is often in the middle of something when its process is forked. */
@@ -155,6 +229,17 @@ static void children_of_a_busy_parent_are_not_stuck(void)
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+static void count_up(void *user, zkl_lock *unused)
+{
+    (void)unused;
+    ++*(int *)user;
+}
+
+static void take_down(void *user)
+{
+    --*(int *)user;
+}
+
 int main(int argc, char **argv)
 {
     begin(argc, argv, 1);
@@ -167,6 +252,12 @@ int main(int argc, char **argv)
     struct call waiting;
     OK(zkl_acquire(lock));
     OK(zkl_fencing_token(lock, &token));
+    both = new_multi(lock, idle);
+    OK(zkl_acquire(both));
+    semaphore = new_semaphore(client, "/c/pool", 2);
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    int owned = 0;
+    OK(zkl_set_revocable(lock, count_up, &owned, take_down));
     start_call(&waiting, zkl_acquire, lock);
     await_participants(lock, 2);
 
@@ -183,9 +274,16 @@ int main(int argc, char **argv)
 
     OK(zkl_cancel(lock));
     CHECK(end_call(&waiting) == ZKL_E_CANCELED);
+    OK(zkl_release(both));
     OK(zkl_release(lock));
     OK(zkl_acquire(idle));
     OK(zkl_release(idle));
+    OK(zkl_leases_release(leases));
+    zkl_semaphore_free(semaphore);
+    zkl_lock_free(both);
+    CHECK(owned == 0);
+    OK(zkl_set_revocable(lock, NULL, NULL, NULL));
+    CHECK(owned == -1);
     CHECK(zkl_client_session_id(client) == session_id);
     zkl_lock_free(lock);
     zkl_lock_free(idle);

@@ -4,11 +4,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { BAD = 12 };
+enum { BAD = 14 };
 
 static zkl_config *config;
 static zkl_client *client;
 static zkl_lock *lock;
+static zkl_semaphore *semaphore;
+static zkl_leases *leases;
 
 /* Values that are no live handle of a kind. */
 struct bad {
@@ -78,6 +80,51 @@ static struct bad bad_locks(void)
     return bad;
 }
 
+static struct bad bad_semaphores(void)
+{
+    struct bad bad = garbage();
+    zkl_semaphore *freed = new_semaphore(client, fresh_path(), 1);
+    zkl_semaphore_free(freed);
+    add(&bad, freed);
+    add(&bad, client);
+    add(&bad, lock);
+    add(&bad, leases);
+    add_relatives(&bad, semaphore);
+    return bad;
+}
+
+static struct bad bad_leases(void)
+{
+    struct bad bad = garbage();
+    zkl_leases *released = NULL;
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &released));
+    OK(zkl_leases_release(released));
+    add(&bad, released);
+    add(&bad, client);
+    add(&bad, lock);
+    add(&bad, semaphore);
+    add_relatives(&bad, leases);
+    return bad;
+}
+
+static void hear(void *user, zkl_lock *unused)
+{
+    (void)user;
+    (void)unused;
+}
+
+static void hear_semaphore(void *user, zkl_semaphore *unused)
+{
+    (void)user;
+    (void)unused;
+}
+
+static void take_nothing(void *user)
+{
+    (void)user;
+    CHECK(0);
+}
+
 /* The message says what the handle is and what was expected. */
 static void says_handle(const void *handle, const char *expected)
 {
@@ -104,6 +151,7 @@ static void wrong_configs(void)
         REFUSES(zkl_config_set_connect_timeout_ms(bad, 1000));
         REFUSES(zkl_config_set_lease_margin_ms(bad, 1000));
         REFUSES(zkl_config_add_auth(bad, "digest", (const uint8_t *)"a:b", 3));
+        REFUSES(zkl_config_set_wait_for_kazoo(bad, 1));
         zkl_config_free(bad);
         if (bad == NULL) {
             CHECK(*zkl_last_error_message() == '\0');
@@ -126,7 +174,18 @@ static void wrong_clients(void)
         CHECK(zkl_client_session_id(bad) == 0);
         says_handle(bad, expected);
         REFUSES(zkl_mutex_new(bad, "/a", &out));
-        CHECK(out == (zkl_lock *)&all);
+        zkl_lock *write_out = (zkl_lock *)&all;
+        zkl_semaphore *semaphore_out = (zkl_semaphore *)&all;
+        int32_t value = -7;
+        REFUSES(zkl_semaphore_mutex_new(bad, "/a", &out));
+        REFUSES(zkl_rwlock_new(bad, "/a", &out, &write_out));
+        REFUSES(zkl_semaphore_new(bad, "/a", 1, &semaphore_out));
+        REFUSES(zkl_semaphore_new_counted(bad, "/a", "/b", 1, &semaphore_out));
+        REFUSES(zkl_shared_count_get(bad, "/a", &value));
+        REFUSES(zkl_shared_count_set(bad, "/a", 1));
+        REFUSES(zkl_revoke(bad, "/a"));
+        CHECK(out == (zkl_lock *)&all && write_out == (zkl_lock *)&all && value == -7);
+        CHECK(semaphore_out == (zkl_semaphore *)&all);
         zkl_client_free(bad);
         if (bad == NULL) {
             CHECK(*zkl_last_error_message() == '\0');
@@ -156,6 +215,17 @@ static void wrong_locks(void)
         REFUSES(zkl_remaining_ms(bad, &out));
         REFUSES(zkl_lock_set_data(bad, (const uint8_t *)"x", 1));
         REFUSES(zkl_participants(bad, count_participant, &out));
+        REFUSES(zkl_queue(bad, count_participant, &out));
+        zkl_lock *locks[] = {lock, bad}, *multi = (zkl_lock *)&all;
+        REFUSES(zkl_multi_new(locks, 2, &multi));
+        SAYS("locks[1]: ");
+        CHECK(multi == (zkl_lock *)&all);
+        char buf[8] = "-";
+        size_t needed = 7;
+        REFUSES(zkl_lock_node_path(bad, buf, sizeof buf, &needed));
+        CHECK(buf[0] == '-' && needed == 7);
+        REFUSES(zkl_set_revocable(bad, hear, &out, take_nothing));
+        REFUSES(zkl_set_revocable(bad, NULL, &out, take_nothing));
         CHECK(out == -7);
         zkl_lock_free(bad);
         if (bad == NULL) {
@@ -164,6 +234,51 @@ static void wrong_locks(void)
             says_handle(bad, expected);
         }
     }
+}
+
+static void wrong_semaphores(void)
+{
+    struct bad all = bad_semaphores();
+    const char *expected = "a semaphore";
+    for (int i = 0; i < all.count; i++) {
+        zkl_semaphore *bad = all.handles[i];
+        zkl_leases *out = (zkl_leases *)&all;
+        int count = 0;
+        REFUSES(zkl_semaphore_acquire_timeout(bad, 1, 0, &out));
+        REFUSES(zkl_semaphore_acquire_timeout(bad, 1, -1, &out));
+        REFUSES(zkl_semaphore_cancel(bad));
+        REFUSES(zkl_semaphore_set_data(bad, (const uint8_t *)"x", 1));
+        REFUSES(zkl_semaphore_participants(bad, count_participant, &count));
+        REFUSES(zkl_semaphore_set_revocable(bad, hear_semaphore, &count, take_nothing));
+        REFUSES(zkl_semaphore_set_revocable(bad, NULL, &count, take_nothing));
+        CHECK(out == (zkl_leases *)&all && count == 0);
+        zkl_semaphore_free(bad);
+        if (bad == NULL) {
+            CHECK(*zkl_last_error_message() == '\0');
+        } else {
+            says_handle(bad, expected);
+        }
+    }
+}
+
+static void wrong_leases(void)
+{
+    struct bad all = bad_leases();
+    const char *expected = "a set of leases";
+    for (int i = 0; i < all.count; i++) {
+        zkl_leases *bad = all.handles[i];
+        int64_t out = -7;
+        char buf[8] = "-";
+        size_t needed = 7;
+        REFUSES(zkl_leases_is_held(bad));
+        REFUSES(zkl_leases_state(bad));
+        REFUSES(zkl_leases_fencing_token(bad, &out));
+        REFUSES(zkl_leases_remaining_ms(bad, &out));
+        REFUSES(zkl_leases_node_path(bad, 0, buf, sizeof buf, &needed));
+        REFUSES(zkl_leases_release(bad));
+        CHECK(out == -7 && buf[0] == '-' && needed == 7);
+    }
+    CHECK(zkl_leases_is_held(leases) == 1);
 }
 
 static void messages_tell_what_a_handle_is(void)
@@ -223,29 +338,77 @@ static void wrong_texts(void)
         EXPECT(ZKL_E_INVALID, zkl_config_add_auth(config, broken[i].text, NULL, 0));
         SAYS("scheme");
         SAYS(broken[i].says);
+
+        const char *text = broken[i].text, *says = broken[i].says;
+        zkl_lock *write_out = lock_out;
+        zkl_semaphore *semaphore_out = (zkl_semaphore *)&lock_out;
+        int32_t value = -7;
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_mutex_new(client, text, &lock_out));
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_rwlock_new(client, text, &lock_out, &write_out));
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_new(client, text, 1, &semaphore_out));
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, text, "/a", 1, &semaphore_out));
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, "/a", text, 1, &semaphore_out));
+        SAYS("count_path");
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_shared_count_get(client, text, &value));
+        SAYS("count_path");
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_shared_count_set(client, text, 1));
+        SAYS("count_path");
+        SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_revoke(client, text));
+        SAYS("node_path");
+        SAYS(says);
+        CHECK(write_out == lock_out && semaphore_out == (zkl_semaphore *)&lock_out && value == -7);
     }
     CHECK(lock_out == (zkl_lock *)&lock_out);
     CHECK(client_out == (zkl_client *)&client_out);
 }
 
+/* Every function that takes a path refuses it. */
+static void refuse_path(const char *path, const char *says)
+{
+    zkl_lock *out = (zkl_lock *)&out, *write_out = (zkl_lock *)&out;
+    zkl_semaphore *semaphore_out = (zkl_semaphore *)&out;
+    int32_t value = -7;
+    EXPECT(ZKL_E_INVALID, zkl_mutex_new(client, path, &out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_mutex_new(client, path, &out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_rwlock_new(client, path, &out, &write_out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_new(client, path, 1, &semaphore_out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, path, "/a", 1, &semaphore_out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, "/a", path, 1, &semaphore_out));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_shared_count_get(client, path, &value));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_shared_count_set(client, path, 1));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_revoke(client, path));
+    SAYS(says);
+    CHECK(strlen(zkl_last_error_message()) < 400);
+    CHECK(out == (zkl_lock *)&out && write_out == (zkl_lock *)&out && value == -7);
+    CHECK(semaphore_out == (zkl_semaphore *)&out);
+}
+
 static void wrong_paths(void)
 {
     static const char *const paths[] = {"", "/", "a", "a/b", "/a/", "//a", "/a//b", "/./a", "/a/..", "/a\tb", "/zookeeper/a"};
-    zkl_lock *out = (zkl_lock *)&out;
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        EXPECT(ZKL_E_INVALID, zkl_mutex_new(client, paths[i], &out));
-        SAYS("path \"");
-    }
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) refuse_path(paths[i], "path \"");
     enum { LONG = 100 * 1024 };
     char *path = malloc(LONG + 1);
     memset(path, 'x', LONG);
     path[0] = '/';
     path[LONG] = '\0';
-    EXPECT(ZKL_E_INVALID, zkl_mutex_new(client, path, &out));
-    SAYS("102400");
-    CHECK(strlen(zkl_last_error_message()) < 400);
+    refuse_path(path, "102400");
     free(path);
-    CHECK(out == (zkl_lock *)&out);
 }
 
 static void wrong_servers(void)
@@ -275,6 +438,22 @@ static void wrong_numbers(void)
     EXPECT(ZKL_E_INVALID, zkl_config_set_connect_timeout_ms(config, 0));
     OK(zkl_config_set_lease_margin_ms(config, 0));
     OK(zkl_config_set_lease_margin_ms(config, INT32_MAX));
+    static const int32_t no_switch[] = {-1, 2, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < sizeof no_switch / sizeof *no_switch; i++) {
+        char value[32];
+        snprintf(value, sizeof value, "%" PRId32, no_switch[i]);
+        EXPECT(ZKL_E_INVALID, zkl_config_set_wait_for_kazoo(config, no_switch[i]));
+        SAYS(value);
+    }
+    OK(zkl_config_set_wait_for_kazoo(config, 1));
+    OK(zkl_config_set_wait_for_kazoo(config, 0));
+    static const int64_t no_limit[] = {-2, INT64_MIN};
+    zkl_leases *out = (zkl_leases *)&out;
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, no_limit[i], &out));
+        SAYS("timeout_ms");
+    }
+    CHECK(out == (zkl_leases *)&out);
 }
 
 static void wrong_lengths(void)
@@ -287,6 +466,8 @@ static void wrong_lengths(void)
         EXPECT(ZKL_E_INVALID, zkl_lock_set_data(lock, &byte, absurd[i]));
         SAYS(value);
         EXPECT(ZKL_E_INVALID, zkl_lock_set_data(lock, NULL, absurd[i]));
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_set_data(semaphore, &byte, absurd[i]));
+        SAYS(value);
         EXPECT(ZKL_E_INVALID, zkl_config_add_auth(config, "digest", &byte, absurd[i]));
         SAYS(value);
     }
@@ -298,6 +479,9 @@ static void wrong_lengths(void)
     OK(zkl_lock_set_data(lock, NULL, 0));
     OK(zkl_lock_set_data(lock, &byte, 0));
     OK(zkl_lock_set_data(lock, &byte, 1));
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_set_data(semaphore, NULL, 1));
+    SAYS("data is NULL");
+    OK(zkl_semaphore_set_data(semaphore, NULL, 0));
 }
 
 static void outputs_that_are_null(void)
@@ -313,6 +497,62 @@ static void outputs_that_are_null(void)
     SAYS("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_participants(lock, NULL, NULL));
     SAYS("cb is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_queue(lock, NULL, NULL));
+    SAYS("cb is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_participants(semaphore, NULL, NULL));
+    SAYS("cb is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_mutex_new(client, "/a", NULL));
+    SAYS("lock_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_new(client, "/a", 1, NULL));
+    SAYS("semaphore_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_new_counted(client, "/a", "/b", 1, NULL));
+    SAYS("semaphore_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, 0, NULL));
+    SAYS("leases_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_leases_fencing_token(leases, NULL));
+    SAYS("token_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_leases_remaining_ms(leases, NULL));
+    SAYS("remaining_ms_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_shared_count_get(client, "/a", NULL));
+    SAYS("value_out is NULL");
+    char buf[256];
+    EXPECT(ZKL_E_INVALID, zkl_lock_node_path(lock, buf, sizeof buf, NULL));
+    SAYS("needed_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_leases_node_path(leases, 0, buf, sizeof buf, NULL));
+    SAYS("needed_out is NULL");
+    OK(zkl_release(lock));
+}
+
+static void buffers_that_are_too_small(void)
+{
+    char buf[256], whole[256];
+    size_t needed = 7, size = 0;
+    EXPECT(ZKL_E_NOT_OWNER, zkl_lock_node_path(lock, buf, sizeof buf, &needed));
+    CHECK(needed == 7);
+    OK(zkl_acquire(lock));
+    EXPECT(ZKL_E_INVALID, zkl_lock_node_path(lock, NULL, 1, &needed));
+    SAYS("buf is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_lock_node_path(lock, NULL, SIZE_MAX, &needed));
+    CHECK(needed == 7);
+    EXPECT(ZKL_E_BUFFER, zkl_lock_node_path(lock, NULL, 0, &size));
+    CHECK(size > 1 && size < sizeof buf);
+    /* There is as much room as one says. */
+    OK(zkl_lock_node_path(lock, whole, SIZE_MAX, &needed));
+    CHECK(needed == size && strlen(whole) + 1 == size);
+    memset(buf, 'x', sizeof buf);
+    for (size_t small = 0; small < size; small++) {
+        needed = 7;
+        EXPECT(ZKL_E_BUFFER, zkl_lock_node_path(lock, buf, small, &needed));
+        CHECK(needed == size && buf[0] == 'x');
+    }
+    char value[32];
+    snprintf(value, sizeof value, "%zu", size);
+    SAYS(value);
+    /* Neither need be aligned. */
+    char bytes[sizeof(size_t) + 1];
+    OK(zkl_lock_node_path(lock, buf + 1, size, (size_t *)(void *)(bytes + 1)));
+    CHECK(strcmp(buf + 1, whole) == 0 && buf[0] == 'x' && buf[size + 1] == 'x');
+    CHECK(memcmp(bytes + 1, &size, sizeof size) == 0);
     OK(zkl_release(lock));
 }
 
@@ -345,14 +585,79 @@ static void *use_moving(void *unused)
         zkl_lock *here = moving;
         zkl_status status = zkl_acquire_timeout(here, 20);
         CHECK(is_expected(status));
-        CHECK(zkl_is_held(here) >= 0 || zkl_is_held(here) == ZKL_E_HANDLE || zkl_is_held(here) == ZKL_E_CLOSED);
+        int32_t held = zkl_is_held(here);
+        CHECK(held >= 0 || held == ZKL_E_HANDLE || held == ZKL_E_CLOSED);
         CHECK(is_expected(zkl_fencing_token(here, &token)));
         CHECK(is_expected(zkl_participants(here, count_participant, &count)));
         CHECK(is_expected(zkl_cancel(here)));
         CHECK(is_expected(zkl_lock_set_data(here, (const uint8_t *)"x", 1)));
+        zkl_lock *multi = NULL;
+        if (zkl_multi_new(&here, 1, &multi) == ZKL_OK) {
+            zkl_status of_multi = zkl_acquire_timeout(multi, 20);
+            CHECK(is_expected(of_multi));
+            if (of_multi == ZKL_OK) CHECK(is_expected(zkl_release(multi)));
+            zkl_lock_free(multi);
+        }
         if (status == ZKL_OK) CHECK(is_expected(zkl_release(here)));
     }
     return NULL;
+}
+
+/* A semaphore, and leases of it, that come and go likewise. */
+static zkl_semaphore *_Atomic moving_semaphore;
+static zkl_leases *_Atomic moving_leases;
+
+static void *use_moving_semaphore(void *unused)
+{
+    (void)unused;
+    while (moving_on) {
+        int64_t number;
+        int count = 0;
+        char buf[256];
+        size_t needed;
+        zkl_leases *one = NULL;
+        zkl_semaphore *here = moving_semaphore;
+        CHECK(is_expected(zkl_semaphore_acquire_timeout(here, 1, 20, &one)));
+        CHECK(is_expected(zkl_semaphore_participants(here, count_participant, &count)));
+        CHECK(is_expected(zkl_semaphore_cancel(here)));
+        zkl_leases *there = moving_leases;
+        int32_t held = zkl_leases_is_held(there);
+        CHECK(held == 0 || held == 1 || held == ZKL_E_HANDLE || held == ZKL_E_CLOSED);
+        CHECK(is_expected(zkl_leases_fencing_token(there, &number)));
+        CHECK(is_expected(zkl_leases_remaining_ms(there, &number)));
+        CHECK(is_expected(zkl_leases_node_path(there, 0, buf, sizeof buf, &needed)));
+        if (one != NULL) {
+            there = moving_leases;
+            moving_leases = one;
+            CHECK(is_expected(zkl_leases_release(there)));
+        }
+    }
+    return NULL;
+}
+
+static void semaphores_are_freed_while_they_are_used(void)
+{
+    pthread_t threads[3];
+    char path[64];
+    zkl_client *own = new_client();
+    strcpy(path, fresh_path());
+    moving_semaphore = new_semaphore(own, path, 2);
+    moving_on = true;
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, use_moving_semaphore, NULL) == 0);
+    for (int i = 0; i < 40; i++) {
+        zkl_semaphore *before = moving_semaphore;
+        zkl_client *client_before = own;
+        sleep_ms(5);
+        if (i % 10 == 0) own = new_client();
+        moving_semaphore = new_semaphore(own, path, 2);
+        if (i % 10 == 0) zkl_client_free(client_before);
+        zkl_semaphore_free(before);
+        CHECK(*zkl_last_error_message() == '\0');
+    }
+    moving_on = false;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    zkl_semaphore_free(moving_semaphore);
+    zkl_client_free(own);
 }
 
 static void handles_are_freed_while_they_are_used(void)
@@ -437,9 +742,13 @@ int main(int argc, char **argv)
     CHECK(config != NULL);
     client = new_client();
     lock = new_mutex(client, fresh_path());
+    semaphore = new_semaphore(client, fresh_path(), 2);
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
     RUN(wrong_configs);
     RUN(wrong_clients);
     RUN(wrong_locks);
+    RUN(wrong_semaphores);
+    RUN(wrong_leases);
     RUN(messages_tell_what_a_handle_is);
     RUN(freed_handles_stay_dead);
     RUN(wrong_texts);
@@ -448,7 +757,9 @@ int main(int argc, char **argv)
     RUN(wrong_numbers);
     RUN(wrong_lengths);
     RUN(outputs_that_are_null);
+    RUN(buffers_that_are_too_small);
     RUN(handles_are_freed_while_they_are_used);
+    RUN(semaphores_are_freed_while_they_are_used);
     RUN(calls_from_a_thread_at_its_end);
     RUN(each_thread_has_its_own_message);
 
@@ -456,6 +767,8 @@ int main(int argc, char **argv)
     OK(zkl_acquire(lock));
     OK(zkl_release(lock));
     CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED);
+    OK(zkl_leases_release(leases));
+    zkl_semaphore_free(semaphore);
     zkl_client_free(client);
     zkl_lock_free(lock);
     zkl_config_free(config);

@@ -61,6 +61,73 @@ static void a_holder_whose_session_expires_is_told(void)
     zkl_client_free(client);
 }
 
+static void leases_whose_session_expires_are_lost(void)
+{
+    zkl_client *client = new_client();
+    const char *path = fresh_path();
+    zkl_semaphore *semaphore = new_semaphore(client, path, 2);
+    zkl_leases *two = NULL;
+    int64_t number = -7;
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &two));
+    SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(client)));
+    AWAIT(zkl_leases_state(two) == ZKL_LOCK_LOST);
+    CHECK(zkl_leases_is_held(two) == 0);
+    EXPECT(ZKL_E_LOST, zkl_leases_fencing_token(two, &number));
+    EXPECT(ZKL_E_LOST, zkl_leases_remaining_ms(two, &number));
+    CHECK(number == -7);
+    /* Their handle is freed all the same. */
+    EXPECT(ZKL_E_LOST, zkl_leases_release(two));
+    EXPECT(ZKL_E_HANDLE, zkl_leases_release(two));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &two));
+    OK(zkl_leases_release(two));
+    zkl_semaphore_free(semaphore);
+    zkl_client_free(client);
+}
+
+static void a_multi_lock_stands_as_badly_as_the_worst_of_its_locks(void)
+{
+    zkl_client *client = new_client(), *doomed = new_client();
+    zkl_lock *one = new_mutex(client, fresh_path()), *two = new_semaphore_mutex(doomed, fresh_path()), *both = new_multi(one, two);
+    int64_t token;
+    OK(zkl_acquire_timeout(both, 20000));
+    SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(doomed)));
+    await_state(both, ZKL_LOCK_LOST);
+    CHECK(zkl_lock_state(two) == ZKL_LOCK_LOST && zkl_lock_state(one) == ZKL_LOCK_HELD);
+    CHECK(zkl_is_held(both) == 0 && zkl_is_held(one) == 1);
+    EXPECT(ZKL_E_LOST, zkl_fencing_token(both, &token));
+    EXPECT(ZKL_E_LOST, zkl_acquire_timeout(both, 20000));
+    EXPECT(ZKL_E_LOST, zkl_release(both));
+    CHECK(zkl_lock_state(both) == ZKL_LOCK_FREE && zkl_is_held(one) == 0);
+    OK(zkl_acquire_timeout(both, 20000));
+    OK(zkl_release(both));
+    zkl_lock_free(one);
+    zkl_lock_free(two);
+    zkl_lock_free(both);
+    zkl_client_free(doomed);
+    zkl_client_free(client);
+}
+
+static void leases_that_no_server_takes_back_are_given_up_all_the_same(void)
+{
+    zkl_client *cut_off = client_with_timeout(1000), *other = new_client();
+    const char *path = fresh_path();
+    zkl_semaphore *semaphore = new_semaphore(cut_off, path, 1), *wanted = new_semaphore(other, path, 1);
+    zkl_leases *one = NULL;
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &one));
+    int64_t session = zkl_client_session_id(cut_off);
+    SERVER_OK(zkl_standalone_freeze(server, session));
+    zkl_status status = zkl_leases_release(one);
+    CHECK(status == ZKL_E_CONNECTION || status == ZKL_E_LOST);
+    EXPECT(ZKL_E_HANDLE, zkl_leases_release(one));
+    OK(zkl_semaphore_acquire_timeout(wanted, 1, 20000, &one));
+    SERVER_OK(zkl_standalone_thaw(server, session));
+    OK(zkl_leases_release(one));
+    zkl_semaphore_free(semaphore);
+    zkl_semaphore_free(wanted);
+    zkl_client_free(cut_off);
+    zkl_client_free(other);
+}
+
 static void a_frozen_holder_is_followed(void)
 {
     zkl_client *frozen = client_with_timeout(1000), *other = new_client();
@@ -197,6 +264,9 @@ int main(int argc, char **argv)
     server = start(NULL);
     servers = zkl_standalone_address(server);
     RUN(a_holder_whose_session_expires_is_told);
+    RUN(leases_whose_session_expires_are_lost);
+    RUN(leases_that_no_server_takes_back_are_given_up_all_the_same);
+    RUN(a_multi_lock_stands_as_badly_as_the_worst_of_its_locks);
     RUN(a_frozen_holder_is_followed);
     RUN(a_holder_survives_a_cut_and_a_restart);
     RUN(a_delay_is_felt);

@@ -30,6 +30,9 @@
 //     path THREAD LOCK                                         the node of its hold, or none
 //     lease THREAD SEMAPHORE [MS] [quantity=N]                 the names of the nodes, or none
 //     return THREAD SEMAPHORE [NODE...]                        without nodes: all
+//     increment THREAD LOCK /path/of/file ROUNDS               each time under the lock: the numbers in two files, FILE.a and
+//                                                              FILE.b, grow by one, first the one and then the other
+//     compare THREAD LOCK /path/of/file ROUNDS                 each time under the lock: both are the same
 //     interrupt THREAD                                         at once, whatever it does
 //
 // The rest is done by one more thread:
@@ -54,6 +57,8 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -112,7 +117,7 @@ public class Peer {
 
     private void take(Command command) {
         switch (command.verb) {
-            case "acquire", "release", "owned", "path", "lease", "return" -> {
+            case "acquire", "release", "owned", "path", "lease", "return", "increment", "compare" -> {
                 Worker worker = worker(command.next());
                 worker.add(() -> say(command.number, answered(command)));
             }
@@ -184,6 +189,8 @@ public class Peer {
             case "path" -> path(mutexOf(command));
             case "lease" -> semaphoreOf(command).lease(command.milliseconds(), command.number("quantity", 1));
             case "return" -> done(() -> semaphoreOf(command).giveBack(command.rest()));
+            case "increment" -> done(() -> work(command, true));
+            case "compare" -> done(() -> work(command, false));
 
             case "held" -> lock(command).isAcquiredInThisProcess();
             case "participants" -> String.join(" ", participants(named(command, Object.class)));
@@ -295,6 +302,28 @@ public class Peer {
         }
         lock.acquire();
         return true;
+    }
+
+    /** What the lock is there for. Whoever comes in between sees two numbers, or no number at all, or is overwritten. */
+    private void work(Command command, boolean increments) throws Exception {
+        InterProcessLock lock = lock(command);
+        Path first = Path.of(command.word(1) + ".a");
+        Path second = Path.of(command.word(1) + ".b");
+        for (int round = 0; round < Integer.parseInt(command.word(2)); round++) {
+            lock.acquire();
+            try {
+                int number = Integer.parseInt(Files.readString(first));
+                if (number != Integer.parseInt(Files.readString(second))) {
+                    throw new IllegalStateException("somebody else is at work");
+                }
+                if (increments) {
+                    Files.writeString(first, String.valueOf(number + 1));
+                    Files.writeString(second, String.valueOf(number + 1));
+                }
+            } finally {
+                lock.release();
+            }
+        }
     }
 
     /** Curator keeps it to itself in some versions and some classes. */

@@ -21,6 +21,9 @@ Each THREAD is a thread, which does one command after the other:
 
     acquire THREAD NAME [MS] [ephemeral=false]                    true, false; 0 does not block
     release THREAD NAME                                           true, false
+    increment THREAD NAME /path/of/file ROUNDS                    each time under the lock: the numbers in two files, FILE.a and
+                                                                  FILE.b, grow by one, first the one and then the other
+    compare THREAD NAME /path/of/file ROUNDS                      each time under the lock: both are the same
 
 The rest is done by one more thread:
 
@@ -42,6 +45,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import kazoo.version
@@ -49,6 +53,7 @@ from kazoo.client import KazooClient
 from kazoo.recipe.lock import Semaphore
 
 MAIN = "main"
+THREADED = ("acquire", "release", "increment", "compare")
 printing = threading.Lock()
 
 
@@ -100,7 +105,7 @@ class Peer:
             self._worker(command).add(command)
 
     def _worker(self, command: Command) -> Worker:
-        name = command.words.pop(0) if command.verb in ("acquire", "release") else MAIN
+        name = command.words.pop(0) if command.verb in THREADED else MAIN
         if name not in self._workers:
             self._workers[name] = Worker(self._answer)
         return self._workers[name]
@@ -148,6 +153,19 @@ def acquire(recipe: Any, command: Command) -> bool:
     return bool(recipe.acquire(**arguments))
 
 
+def work(lock: Any, command: Command, increments: bool) -> None:
+    """What the lock is there for. Whoever comes in between sees two numbers, or no number at all, or is overwritten."""
+    first, second = (Path(f"{command.words[1]}.{end}") for end in "ab")
+    for _ in range(int(command.words[2])):
+        with lock:
+            number = int(first.read_text())
+            if number != int(second.read_text()):
+                raise RuntimeError("somebody else is at work")
+            if increments:
+                first.write_text(str(number + 1))
+                second.write_text(str(number + 1))
+
+
 def session(client: KazooClient) -> str:
     number, password = client.client_id
     return f"{number & (1 << 64) - 1:x} {password.hex()}"
@@ -161,6 +179,8 @@ def close(client: KazooClient) -> None:
 ANSWERS: dict[str, Callable[[Any, Command], Any]] = {
     "acquire": acquire,
     "release": lambda recipe, _: bool(recipe.release()),
+    "increment": lambda lock, command: work(lock, command, increments=True),
+    "compare": lambda lock, command: work(lock, command, increments=False),
     "cancel": lambda recipe, _: recipe.cancel(),
     "held": lambda recipe, _: recipe.is_acquired,
     "node": lambda lock, _: lock.node or "none",

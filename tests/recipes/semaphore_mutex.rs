@@ -119,3 +119,23 @@ fn cancel_close_and_loss() {
     assert_eq!(status(lock.acquire(NOW)), Status::Closed);
     wait_until(SOON, || queue(&mut raw, &format!("{path}/leases")).is_empty());
 }
+
+/// Anybody may release it, but who lost it does not release the next one's hold without knowing.
+#[test]
+fn who_lost_it_does_not_take_it_from_the_next() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw, client) = (path("next"), raw(server), client(&server.address()));
+    let lock = client.semaphore_mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    let node = lock.node_paths().unwrap().remove(0);
+    assert_eq!(raw.delete(&node), 0);
+    wait_until(SOON, || lock.state().unwrap() == LockState::Lost);
+    thread::scope(|scope| {
+        scope.spawn(|| lock.acquire(Some(SOON)).unwrap());
+    });
+    assert!(lock.is_held_in_process().unwrap());
+    assert_eq!(status(lock.release()), Status::Lost);
+    assert!(lock.is_held_in_process().unwrap(), "it is another's");
+    lock.release().unwrap();
+    assert_eq!(queue(&mut raw, &format!("{path}/leases")), Vec::<String>::new());
+}

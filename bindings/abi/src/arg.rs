@@ -24,6 +24,59 @@ impl<T> Output<T> {
     }
 }
 
+/// Where a text goes, as far as there is room.
+pub struct Buffer {
+    place: *mut c_char,
+    size: usize,
+    needed: Output<usize>,
+}
+
+impl Buffer {
+    /// # Safety
+    /// `place` is NULL, or the `size` bytes behind it can be written to as long as this lives; `needed` as for [`Output::new`].
+    pub unsafe fn new(place: *mut c_char, size: usize, needed: *mut usize) -> Result<Self> {
+        if place.is_null() && size > 0 {
+            return Err(invalid(format!("buf is NULL, but {size} bytes long")));
+        }
+        // SAFETY: by the contract above.
+        Ok(Self { place, size, needed: unsafe { Output::new("needed_out", needed)? } })
+    }
+
+    /// Writes the text there, with a NUL behind it, or only how many bytes that would take: BUFFER.
+    pub fn set(self, text: &str) -> Result<()> {
+        let needed = text.len() + 1;
+        self.needed.set(needed);
+        if needed > self.size {
+            let message = format!("buf of {} bytes: {needed} are needed", self.size);
+            return Err(Error::new(Status::Buffer, message));
+        }
+        // SAFETY: there is room for that many bytes, by the contract of `new`; bytes need no alignment.
+        unsafe {
+            self.place.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len());
+            self.place.add(text.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
+/// Several values; they need no alignment.
+///
+/// # Safety
+/// `values` is NULL, or the `count` values behind it can be read if `count` is `limit` at most.
+pub unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize, limit: usize) -> Result<Vec<T>> {
+    if count > limit {
+        return Err(invalid(format!("{count} {name}: at most {limit} are allowed")));
+    }
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if values.is_null() {
+        return Err(invalid(format!("{name} is NULL, but count is {count}")));
+    }
+    // SAFETY: not null, and by the contract above.
+    Ok((0..count).map(|at| unsafe { values.add(at).read_unaligned() }).collect())
+}
+
 /// A text.
 ///
 /// # Safety
@@ -72,6 +125,15 @@ pub fn timeout(milliseconds: i64) -> Result<Option<Duration>> {
 pub fn milliseconds(name: &str, value: i32) -> Result<Duration> {
     let value = u64::try_from(value).map_err(|_| invalid(format!("{name} of {value} ms: can't be negative")))?;
     Ok(Duration::from_millis(value))
+}
+
+/// A switch: 0 or 1.
+pub fn switch(name: &str, value: i32) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(invalid(format!("{name} is {value}; expected 0 or 1"))),
+    }
 }
 
 /// A pointer that must not be NULL.

@@ -45,6 +45,10 @@ pub enum Kind {
     Lock = 3,
     /// `zkl_standalone`
     Standalone = 4,
+    /// `zkl_semaphore`
+    Semaphore = 5,
+    /// `zkl_leases`
+    Leases = 6,
 }
 
 /// Gives an object a handle.
@@ -81,6 +85,12 @@ pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<
     let closed = close(&*H::table().get(index, generation).map_err(missing)?);
     H::table().remove(index, generation).map_err(missing)?;
     closed
+}
+
+/// Takes a handle out of service, and gives its object to the caller. Of several who try, one succeeds.
+pub fn take<H: Handle>(handle: *mut H) -> Result<Arc<H::Object>> {
+    let Ticket { index, generation, .. } = check::<H>(handle.addr())?;
+    H::table().remove(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
 /// One kind's objects. Slots are used again in turn, the one that has been free for longest first.
@@ -196,8 +206,10 @@ impl Ticket {
 }
 
 impl Kind {
+    const ALL: [Self; 6] = [Self::Config, Self::Client, Self::Lock, Self::Standalone, Self::Semaphore, Self::Leases];
+
     fn from_tag(tag: usize) -> Option<Self> {
-        [Self::Config, Self::Client, Self::Lock, Self::Standalone].into_iter().find(|&kind| kind as usize == tag)
+        Self::ALL.into_iter().find(|&kind| kind as usize == tag)
     }
 
     const fn name(self) -> &'static str {
@@ -206,6 +218,8 @@ impl Kind {
             Self::Client => "a client",
             Self::Lock => "a lock",
             Self::Standalone => "a standalone server",
+            Self::Semaphore => "a semaphore",
+            Self::Leases => "a set of leases",
         }
     }
 
@@ -213,7 +227,7 @@ impl Kind {
     const fn origin(self) -> &'static str {
         match self {
             Self::Standalone => self.name(),
-            Self::Config | Self::Client | Self::Lock => Self::Client.name(),
+            Self::Config | Self::Client | Self::Lock | Self::Semaphore | Self::Leases => Self::Client.name(),
         }
     }
 }
@@ -280,7 +294,7 @@ mod tests {
 
     #[test]
     fn tickets_survive_packing() {
-        for kind in [Kind::Config, Kind::Client, Kind::Lock, Kind::Standalone] {
+        for kind in Kind::ALL {
             for (epoch, generation, index) in [(0, 0, 0), (255, LAST_GENERATION, LAST_INDEX), (1, 2, 3)] {
                 let ticket = Ticket { kind, epoch, generation, index };
                 assert_ne!(ticket.pack(), 0);
@@ -297,7 +311,7 @@ mod tests {
         free(first, |_| Ok(())).unwrap();
         let second = insert::<Thing>(2).unwrap();
         assert_eq!((*kept, *get(second).unwrap()), (1, 2));
-        for error in [get(first).unwrap_err(), free(first, |_| Ok(())).unwrap_err()] {
+        for error in [get(first).unwrap_err(), free(first, |_| Ok(())).unwrap_err(), take(first).unwrap_err()] {
             assert_eq!(error.status(), Status::Handle);
             assert_eq!(error.message(), format!("handle {:#x}: was freed; expected a lock", first.addr()));
         }
@@ -305,6 +319,14 @@ mod tests {
         assert_eq!(error.status(), Status::Connection);
         assert_eq!(get(second).unwrap_err().status(), Status::Handle);
         free(ptr::null_mut::<Thing>(), |_| Err(Status::Internal.into())).unwrap();
+    }
+
+    #[test]
+    fn an_object_is_taken_once() {
+        let handle = insert::<Thing>(3).unwrap();
+        assert_eq!(*take(handle).unwrap(), 3);
+        assert_eq!(take(handle).unwrap_err().status(), Status::Handle);
+        assert_eq!(take(ptr::null_mut::<Thing>()).unwrap_err().status(), Status::Handle);
     }
 
     #[test]

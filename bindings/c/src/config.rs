@@ -109,6 +109,22 @@ pub unsafe extern "C" fn zkl_config_add_auth(
     })
 }
 
+/// Has mutexes and read/write locks queue with the locks of kazoo that stand on the same path, instead of returning
+/// ZKL_E_FOREIGN: 1, or 0, which is the default. For programs that move from kazoo, which has to wait for zklock's in turn: its locks
+/// need extra_lock_patterns=["-lock-"] beside a mutex, and ["__READ__", "__WRIT__"] beside a read/write lock.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_set_wait_for_kazoo(config: *mut zkl_config, wait: i32) -> zkl_status {
+    status(|| {
+        set(config, |config| {
+            config.set_wait_for_kazoo(arg::switch("wait", wait)?);
+            Ok(())
+        })
+    })
+}
+
 /// Gives the config a callback, or none, and drops the one it had.
 pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Option<Callback>) -> Result<()> {
     let settings = handle::get(config)?;

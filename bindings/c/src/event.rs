@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zklock::{Event, LockId};
@@ -14,7 +15,7 @@ use crate::status::zkl_status;
 
 /// The client's session stands differently: state and previous are ZKL_STATE_*.
 pub const ZKL_EVENT_CLIENT: i32 = 0;
-/// A hold stands differently: state and previous are ZKL_LOCK_*.
+/// A hold of a lock, or of leases, stands differently: state and previous are ZKL_LOCK_*.
 pub const ZKL_EVENT_LOCK: i32 = 1;
 
 /// Something that happened. All memory is the library's, and valid during the callback.
@@ -28,11 +29,12 @@ pub struct zkl_event {
     pub state: i32,
     /// How it stood before.
     pub previous: i32,
-    /// The lock, or NULL: of a client's event, and where the lock was freed meanwhile.
+    /// The lock, or NULL: of a client's event, of leases, and where the lock was freed meanwhile. What is held by a multi-lock
+    /// is told of each of its locks.
     pub lock: *mut zkl_lock,
-    /// The lock's path, or NULL.
+    /// The path of the lock or of the leases' semaphore, or NULL.
     pub path: *const c_char,
-    /// The fencing token of the hold, or 0.
+    /// The fencing token of the hold or of the leases, or 0.
     pub token: i64,
 }
 
@@ -64,32 +66,48 @@ pub unsafe extern "C" fn zkl_config_set_event_callback(
 /// A program's callback, with what it owns.
 pub(crate) struct Callback {
     cb: unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event),
-    user: *mut c_void,
-    user_drop: zkl_user_drop,
+    user: User,
 }
 
 impl Callback {
     /// Without a function there is no callback, and what it would have owned is given back.
     fn new(cb: zkl_event_cb, user: *mut c_void, user_drop: zkl_user_drop) -> Option<Self> {
-        if let Some(cb) = cb {
-            return Some(Self { cb, user, user_drop });
-        }
-        if let Some(user_drop) = user_drop {
-            // SAFETY: the caller gave a function of this type, for this pointer.
-            unsafe { user_drop(user) };
-        }
-        None
+        let user = User::new(user, user_drop);
+        user.take();
+        cb.map(|cb| Self { cb, user })
     }
 }
 
-// SAFETY: the program lends `user` to the library's thread, and is told so; the library does not look at it.
-unsafe impl Send for Callback {}
-// SAFETY: as above; calls come one after the other.
-unsafe impl Sync for Callback {}
+/// What a program gave for its callback. Once it is taken, it is given back when it is dropped.
+pub(crate) struct User {
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+    is_taken: AtomicBool,
+}
 
-impl Drop for Callback {
+// SAFETY: the program lends `user` to the library's thread, and is told so; the library does not look at it.
+unsafe impl Send for User {}
+// SAFETY: as above; calls come one after the other.
+unsafe impl Sync for User {}
+
+impl User {
+    pub(crate) const fn new(user: *mut c_void, user_drop: zkl_user_drop) -> Self {
+        Self { user, user_drop, is_taken: AtomicBool::new(false) }
+    }
+
+    /// It is the library's from now on.
+    pub(crate) fn take(&self) {
+        self.is_taken.store(true, Ordering::Release);
+    }
+
+    pub(crate) const fn pointer(&self) -> *mut c_void {
+        self.user
+    }
+}
+
+impl Drop for User {
     fn drop(&mut self) {
-        if let Some(user_drop) = self.user_drop {
+        if let (Some(user_drop), true) = (self.user_drop, *self.is_taken.get_mut()) {
             // SAFETY: the caller gave a function of this type, for this pointer; nothing calls it a second time.
             unsafe { user_drop(self.user) };
         }
@@ -156,7 +174,7 @@ impl Callback {
             },
         };
         // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
-        unsafe { (self.cb)(self.user, &raw const told) };
+        unsafe { (self.cb)(self.user.pointer(), &raw const told) };
     }
 }
 

@@ -14,4 +14,6 @@ pub mod config;
 pub mod event;
 pub mod lock;
 pub mod participant;
+pub mod revocation;
+pub mod semaphore;
 pub mod status;

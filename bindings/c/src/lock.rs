@@ -3,13 +3,14 @@
 use std::ffi::c_char;
 use std::ops::Deref;
 
-use zklock::{Lock, LockState, MAX_DATA, PerProcess};
-use zklock_abi::arg::{self, Output};
+use zklock::{Error, Lock, LockState, MAX_DATA, PerProcess, Result, Status};
+use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::guard::{guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
-use crate::client::zkl_client;
+use crate::client::{Session, zkl_client};
 use crate::event::LockHandles;
+use crate::revocation::Callbacks;
 use crate::status::zkl_status;
 
 /// Nobody in this process holds the lock by this handle.
@@ -31,19 +32,27 @@ const _: () = {
     assert!(ZKL_LOCK_LOST == LockState::Lost as i32);
 };
 
-/// A lock on a path. Threads that share it exclude each other, like those of other processes, and queue fairly.
+/// More locks are not made into one.
+const MAX_LOCKS: usize = 4096;
+
+/// What can be acquired and released: a mutex, one half of a read/write lock, a semaphore mutex, or several of them as one.
+/// Threads that share it exclude each other, like those of other processes, and queue fairly.
 pub struct zkl_lock(());
 
-/// What stands behind a lock: the lock, and where events find its handle.
+/// What stands behind a lock: the lock, and where events find its handle. They name a multi-lock's locks, and never itself.
 pub struct Named {
     lock: Lock,
-    handles: LockHandles,
+    handles: Option<LockHandles>,
+    pub(crate) callbacks: Callbacks,
 }
 
 impl Named {
-    fn close(&self) -> zklock::Result<()> {
+    fn close(&self) -> Result<()> {
         let closed = self.lock.close();
-        self.handles.remove(self.lock.id());
+        if let Some(handles) = &self.handles {
+            handles.remove(self.lock.id());
+        }
+        self.callbacks.close();
         closed
     }
 }
@@ -81,17 +90,110 @@ pub unsafe extern "C" fn zkl_mutex_new(
         // SAFETY: the caller lends both for the length of the call.
         let (path, out) = unsafe { (arg::text("path", path)?, Output::new("lock_out", lock_out)?) };
         let session = handle::get(client)?;
-        let lock = session.client.mutex(path)?;
-        let (id, handles) = (lock.id(), session.handles.clone());
-        let handle = handle::insert(Named { lock, handles })?;
-        session.handles.add(id, handle);
-        out.set(handle);
+        out.set(insert(&session, session.client.mutex(path)?)?);
         Ok(())
     })
 }
 
+/// Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
+/// InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
+/// written to *lock_out is to be freed with zkl_lock_free.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_semaphore_mutex_new(
+    client: *mut zkl_client,
+    path: *const c_char,
+    lock_out: *mut *mut zkl_lock,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends both for the length of the call.
+        let (path, out) = unsafe { (arg::text("path", path)?, Output::new("lock_out", lock_out)?) };
+        let session = handle::get(client)?;
+        out.set(insert(&session, session.client.semaphore_mutex(path)?)?);
+        Ok(())
+    })
+}
+
+/// Makes the two halves of a read/write lock on a path: readers share it, a writer has it alone; on the same znodes as
+/// Curator's InterProcessReadWriteLock, as of 5.5. Each half is re-entrant, each thread owning its own holds. A thread that writes may
+/// also acquire the read lock, and goes on reading when it releases the write lock: no other writer gets in between. A thread
+/// that reads may not acquire the write lock: ZKL_E_DEADLOCK. Nothing is sent yet. The locks written to *read_out and *write_out
+/// are to be freed with zkl_lock_free, in any order; on failure neither is written.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_rwlock_new(
+    client: *mut zkl_client,
+    path: *const c_char,
+    read_out: *mut *mut zkl_lock,
+    write_out: *mut *mut zkl_lock,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends all three for the length of the call.
+        let (path, for_read, for_write) = unsafe {
+            (arg::text("path", path)?, Output::new("read_out", read_out)?, Output::new("write_out", write_out)?)
+        };
+        if read_out == write_out {
+            return Err(Error::new(Status::Invalid, "read_out and write_out are the same; expected a place for each"));
+        }
+        let session = handle::get(client)?;
+        let both = session.client.rwlock(path)?;
+        let read = insert(&session, both.read)?;
+        let write = insert(&session, both.write).inspect_err(|_| drop(handle::free(read, Named::close)))?;
+        for_read.set(read);
+        for_write.set(write);
+        Ok(())
+    })
+}
+
+/// Makes one lock of several, 4096 at most, each of a path of its own: like Curator's InterProcessMultiLock, it is acquired and
+/// released as a whole, within one time limit. While it is held, each of them is; what the thread held of them before is entered
+/// once more. They may be of different kinds and of different clients; where one is a multi-lock, its locks are taken.
+///
+/// Mutexes and read/write locks of one client are joined in one transaction, so that two multi-locks of the same locks
+/// in another order do not deadlock. Others are acquired one after the other, in an order that is the same for all programs that name
+/// their servers alike, and given back if one can't be got.
+///
+/// The handles stay the caller's. Once one of the locks is freed, or its client, the multi-lock is of no use: those that
+/// wait for it wake with ZKL_E_CLOSED, and later calls return that. The lock written to *lock_out is to be freed with zkl_lock_free, which
+/// wakes those that wait for the multi-lock, and changes nothing for its locks, held or not.
+///
+/// Returns: ZKL_OK; ZKL_E_INVALID for no locks, too many, or two on one path; ZKL_E_HANDLE and ZKL_E_FORKED, with the index in the
+/// message; ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_multi_new(
+    locks: *const *mut zkl_lock,
+    count: usize,
+    lock_out: *mut *mut zkl_lock,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends both for the length of the call.
+        let (locks, out) =
+            unsafe { (arg::list("locks", locks, count, MAX_LOCKS)?, Output::new("lock_out", lock_out)?) };
+        let at = |at, error: Error| Error::new(error.status(), format!("locks[{at}]: {error}"));
+        let member = |(index, &lock): (usize, &*mut zkl_lock)| handle::get(lock).map_err(|error| at(index, error));
+        let members = locks.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
+        let lock = Lock::multi(&members.iter().map(|member| &member.lock).collect::<Vec<_>>())?;
+        out.set(handle::insert(Named { lock, handles: None, callbacks: Callbacks::default() })?);
+        Ok(())
+    })
+}
+
+/// Gives a lock a handle, which events find.
+fn insert(session: &Session, lock: Lock) -> Result<*mut zkl_lock> {
+    let (id, handles) = (lock.id(), Some(session.handles.clone()));
+    let handle = handle::insert(Named { lock, handles, callbacks: Callbacks::default() })?;
+    session.handles.add(id, handle);
+    Ok(handle)
+}
+
 /// Frees a lock. Those that wait on it wake with ZKL_E_CLOSED; what is held by it, by whatever thread, is released without
-/// waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone.
+/// waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
+/// multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
 ///
 /// Returns nothing; a handle that is not live changes nothing but the last error message.
 /// Does not block; any thread.
@@ -100,12 +202,14 @@ pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
     guard(|| handle::free(lock, |lock| lock.close()));
 }
 
-/// Acquires the lock for the calling thread, or enters it once more; each entry takes a release. Waits without limit, also
-/// through losses of the connection and of the session. To have an end, use zkl_acquire_timeout.
+/// Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
+/// entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
+/// and of the session. To have an end, use zkl_acquire_timeout.
 ///
 /// Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
-/// ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread holds
-/// the path by another handle of the client; ZKL_E_LOST where this thread's hold was lost and is not released yet;
+/// ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
+/// wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
+/// knows no owner, and waits); ZKL_E_LOST where this thread's hold was lost and is not released yet;
 /// ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers;
 /// ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Blocks until it has the lock; any thread.
@@ -128,13 +232,16 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
     })
 }
 
-/// Releases one entry of the calling thread; the last one gives the lock up.
+/// Releases one entry of the calling thread; the last one gives the lock up. A semaphore mutex may be released by any thread,
+/// whichever acquired it by this handle. Of a multi-lock, all that the thread holds of its locks is released by one entry each,
+/// whatever becomes of the others, and the first failure is returned.
 ///
 /// Returns: ZKL_OK, and the server has confirmed that the lock's node is gone; ZKL_E_NOT_OWNER where this thread does not
-/// hold the lock, and nothing changes; ZKL_E_LOST where the hold had been lost, so that others may have held it in the
-/// meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
+/// hold the lock (a semaphore mutex: nobody does by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so
+/// that others may have held it in the meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
 /// ZKL_E_CLOSED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too.
+/// With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too; as is, with ZKL_E_CLOSED for a multi-lock one of whose locks was
+/// freed, what is left of it.
 /// Blocks for the session timeout at most; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release(lock: *mut zkl_lock) -> zkl_status {
@@ -151,7 +258,8 @@ pub extern "C" fn zkl_release_nowait(lock: *mut zkl_lock) -> zkl_status {
 }
 
 /// Wakes those that wait on this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor is
-/// what is held. A wait that is just succeeding may still return ZKL_OK.
+/// what is held. A wait that is just succeeding may still return ZKL_OK. Those who wait for a multi-lock do so on its handle,
+/// and not on those of its locks.
 ///
 /// Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block; any thread, but not from a signal handler.
@@ -161,7 +269,8 @@ pub extern "C" fn zkl_cancel(lock: *mut zkl_lock) -> zkl_status {
 }
 
 /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive, by the clock of
-/// this machine.
+/// this machine. A semaphore mutex is held by the thread that acquired it, until any thread releases it. A multi-lock is held
+/// while all of its locks are.
 ///
 /// Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in
 /// C: compare with 1.
@@ -180,7 +289,8 @@ pub extern "C" fn zkl_is_held_in_process(lock: *const zkl_lock) -> i32 {
     guard(|| Ok(i32::from(handle::get(lock)?.is_held_in_process()?)))
 }
 
-/// How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle.
+/// How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle (of a
+/// read lock, of any of them). A multi-lock stands as badly as the worst of its locks, and is free if one of them is.
 ///
 /// Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 /// Does not block; any thread.
@@ -190,7 +300,9 @@ pub extern "C" fn zkl_lock_state(lock: *const zkl_lock) -> i32 {
 }
 
 /// The fencing token of that hold: a number that grows with every hold of the path. A store that refuses a smaller token
-/// than the largest it has seen is safe from writers that lost their lock and have not noticed.
+/// than the largest it has seen is safe from writers that lost their lock and have not noticed. A multi-lock that was joined in one
+/// transaction has one token for all its locks; otherwise, or where some were held before, this is the smallest of them, and a
+/// store is better given the token of the lock that guards it.
 ///
 /// Returns: ZKL_OK with *token_out set; ZKL_E_NOT_OWNER where nobody in this process holds by this handle; ZKL_E_LOST where
 /// the hold was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
@@ -205,7 +317,8 @@ pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mu
     })
 }
 
-/// How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now.
+/// How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now. Of a
+/// multi-lock: the shortest time of its locks.
 ///
 /// Returns: as zkl_fencing_token, with *remaining_ms_out set.
 /// Does not block; any thread.
@@ -222,7 +335,7 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
 
 /// The data of the nodes that later acquires create, for people and tools to see who holds and who waits; by default the
 /// host's address, as Curator has it. The len bytes are copied, 512 KiB at most. With len 0 the nodes are empty, and data may
-/// be NULL.
+/// be NULL. Of a multi-lock: of all its locks, in the place of their own.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 /// Does not block; any thread.
@@ -232,5 +345,31 @@ pub unsafe extern "C" fn zkl_lock_set_data(lock: *mut zkl_lock, data: *const u8,
         // SAFETY: the caller lends them for the length of the call.
         let data = unsafe { arg::bytes("data", data, len, MAX_DATA)? };
         handle::get(lock)?.set_data(Some(data))
+    })
+}
+
+/// The path of the calling thread's node, without the client's chroot, for a transaction of the program's own that is to fail
+/// once the lock is lost, by a check of that node. It is written to the size bytes at buf, with a NUL; how many bytes it takes,
+/// to *needed_out. With size 0, buf may be NULL.
+///
+/// Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_NOT_OWNER where this thread
+/// does not hold the lock; ZKL_E_LOST where the hold was lost; ZKL_E_INVALID, also for a multi-lock: ask its locks; ZKL_E_HANDLE,
+/// ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_lock_node_path(
+    lock: *const zkl_lock,
+    buf: *mut c_char,
+    size: usize,
+    needed_out: *mut usize,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends both for the length of the call.
+        let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
+        let lock = handle::get(lock)?;
+        if !lock.members().is_empty() {
+            return Err(Error::new(Status::Invalid, "a multi-lock has a node for each of its locks: ask them"));
+        }
+        buffer.set(lock.node_paths()?.first().ok_or(Status::NotOwner)?)
     })
 }

@@ -29,6 +29,81 @@ fn mutex_with_sanitizers() {
 }
 
 #[test]
+fn rwlock() {
+    run(Plain, "rwlock", Leaks::AreErrors);
+}
+
+#[test]
+fn rwlock_under_valgrind() {
+    run(Valgrind, "rwlock", Leaks::AreErrors);
+}
+
+#[test]
+fn rwlock_with_sanitizers() {
+    run(Sanitizers, "rwlock", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore_mutex() {
+    run(Plain, "semaphore_mutex", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore_mutex_under_valgrind() {
+    run(Valgrind, "semaphore_mutex", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore_mutex_with_sanitizers() {
+    run(Sanitizers, "semaphore_mutex", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore() {
+    run(Plain, "semaphore", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore_under_valgrind() {
+    run(Valgrind, "semaphore", Leaks::AreErrors);
+}
+
+#[test]
+fn semaphore_with_sanitizers() {
+    run(Sanitizers, "semaphore", Leaks::AreErrors);
+}
+
+#[test]
+fn multi() {
+    run(Plain, "multi", Leaks::AreErrors);
+}
+
+#[test]
+fn multi_under_valgrind() {
+    run(Valgrind, "multi", Leaks::AreErrors);
+}
+
+#[test]
+fn multi_with_sanitizers() {
+    run(Sanitizers, "multi", Leaks::AreErrors);
+}
+
+#[test]
+fn revoke() {
+    run(Plain, "revoke", Leaks::AreErrors);
+}
+
+#[test]
+fn revoke_under_valgrind() {
+    run(Valgrind, "revoke", Leaks::AreErrors);
+}
+
+#[test]
+fn revoke_with_sanitizers() {
+    run(Sanitizers, "revoke", Leaks::AreErrors);
+}
+
+#[test]
 fn misuse() {
     run(Plain, "misuse", Leaks::AreErrors);
 }

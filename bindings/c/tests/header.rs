@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use zklock::Status;
 
-const SOURCES: [&str; 6] = ["status", "config", "client", "lock", "participant", "event"];
+const SOURCES: [&str; 8] = ["status", "config", "client", "lock", "semaphore", "revocation", "participant", "event"];
 
 #[test]
 fn the_header_is_up_to_date() {

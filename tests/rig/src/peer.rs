@@ -87,6 +87,26 @@ impl KazooPeer {
 }
 
 impl Peer {
+    /// Starts a program that is told the server's address and a session timeout in milliseconds, and talks as the peers do: for
+    /// a test that needs a process to kill with a library that is none of theirs.
+    pub fn start(mut command: Command, address: &str, session_timeout: Duration) -> Self {
+        let mut child = command
+            .args([address, &session_timeout.as_millis().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C ends the test process alone; then its input ends, and so does the peer. One that is paused gets SIGHUP and
+            // SIGCONT from the kernel, which leaves no process group stopped when the last who could wake it is gone.
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("start {}: {error}; make setup", command.get_program().display()));
+        let heard = Arc::new(Heard::default());
+        heard.listen(child.stdout.take().unwrap(), Said::take);
+        heard.listen(child.stderr.take().unwrap(), Said::complain);
+        let stdin = Mutex::new(child.stdin.take().unwrap());
+        Self { child: Mutex::new(child), stdin, next: AtomicU64::new(1), heard }
+    }
+
     /// Has it do something, and returns its answer.
     #[track_caller]
     pub fn ask(&self, command: &str) -> String {
@@ -150,24 +170,6 @@ impl Peer {
     pub fn kill(&self) {
         let mut child = lock(&self.child);
         child.kill().and_then(|()| child.wait()).expect("kill a child");
-    }
-
-    fn start(mut command: Command, address: &str, session_timeout: Duration) -> Self {
-        let mut child = command
-            .args([address, &session_timeout.as_millis().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // Ctrl-C ends the test process alone; then its input ends, and so does the peer. One that is paused gets SIGHUP and
-            // SIGCONT from the kernel, which leaves no process group stopped when the last who could wake it is gone.
-            .process_group(0)
-            .spawn()
-            .unwrap_or_else(|error| panic!("start {}: {error}; make setup", command.get_program().display()));
-        let heard = Arc::new(Heard::default());
-        heard.listen(child.stdout.take().unwrap(), Said::take);
-        heard.listen(child.stderr.take().unwrap(), Said::complain);
-        let stdin = Mutex::new(child.stdin.take().unwrap());
-        Self { child: Mutex::new(child), stdin, next: AtomicU64::new(1), heard }
     }
 
     /// The pid of one that has not ended.

@@ -124,6 +124,14 @@ impl Raw {
         found(self.call(3, Body::default().string(path).bool(false))).map(|mut reply| reply.stat())
     }
 
+    /// Who may do what with a node: `permissions scheme:id`; `None` without the node.
+    pub fn acl(&mut self, path: &str) -> Option<Vec<String>> {
+        let mut reply = found(self.call(6, Body::default().string(path)))?;
+        let count = reply.int();
+        let entry = |_| format!("{} {}:{}", reply.int(), reply.string(), reply.string());
+        Some((0..count).map(entry).collect())
+    }
+
     /// Whether there is such a node.
     pub fn exists(&mut self, path: &str) -> bool {
         self.stat(path).is_some()

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::engine::{Answer, Engine, LockId, LockState, OpId, Owner, Patience, Recipe};
-use zklock::recipe::Mode;
+use zklock::recipe::{Mode, Participant};
 use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
 
-use crate::judge::Judge;
-use crate::plan::{ClientPlan, Plan, ms, pick};
+use crate::judge::{COUNTS, Grant, Holder, Judge, Stance};
+use crate::plan::{ClientPlan, Form, Plan, ms, pick};
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -48,19 +48,31 @@ pub(crate) enum Life {
 struct Handle {
     lock: LockId,
     path: usize,
+    recipe: Recipe,
+    is_revocable: bool,
+    /// Of several locks as one: which handles these are.
+    members: Vec<usize>,
 }
 
 /// One thread of the program.
 struct Actor {
     rounds: u32,
     phase: Phase,
+    /// What it has acquired and not released yet.
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    handle: usize,
+    owner: Owner,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    Waiting { handle: usize },
-    Holding { handle: usize, depth: u32, until: Time },
+    Waiting,
+    Holding { until: Time },
     Leaving,
     Done,
 }
@@ -68,15 +80,31 @@ enum Phase {
 struct Call {
     actor: Option<usize>,
     kind: Kind,
+    handle: usize,
     deadline: Option<Time>,
     may_be_canceled: bool,
+    may_be_closed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Acquire { reentry: bool, limit: Limit },
-    Release { depth: u32 },
+    Acquire { owner: Owner, quantity: u32, more: More, limit: Limit },
+    Release { is_last: bool },
+    Ask,
     Close,
+}
+
+/// What it means to acquire where something is held already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum More {
+    /// Nothing is.
+    First,
+    /// All of it is, or what lets it in.
+    Inside,
+    /// It would have to wait for itself.
+    Deadlock,
+    /// Anything may become of it.
+    Open,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +118,8 @@ enum Limit {
 pub(crate) enum Wish {
     /// This actor is to act at this time.
     Act(usize, Time),
-    /// Those who wait by this actor's handle are to be cancelled.
-    Cancel(usize, Time),
+    /// This actor's call is to be cancelled; with all who wait by its handle, or alone.
+    Cancel(usize, bool, Time),
 }
 
 impl Client {
@@ -107,12 +135,20 @@ impl Client {
         let mut entropy = rng.fork();
         let entropy = Box::new(move || entropy.u128(..));
         let mut engine = Engine::new(target, config, now + own.clock, entropy);
-        let handles = (0..own.handles)
-            .map(|number| {
-                let path = if number < plan.paths { number } else { rng.usize(..plan.paths) };
-                Handle { lock: engine.add_lock(&path_of(path), Recipe::Queue(Mode::Mutex)), path }
-            })
-            .collect();
+        let mut handles = Vec::new();
+        for number in 0..own.handles {
+            let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
+            for recipe in recipes(path, plan.forms[path]) {
+                let is_revocable = rng.u8(..4) == 0;
+                handles.push(Handle { lock: 0, path, recipe, is_revocable, members: Vec::new() });
+            }
+        }
+        if plan.multis {
+            (0..rng.usize(1..=2)).for_each(|_| handles.push(multi(rng, &handles)));
+        }
+        for at in 0..handles.len() {
+            open(&mut engine, now + own.clock, &mut handles, at);
+        }
         Self {
             engine,
             link: None,
@@ -120,13 +156,17 @@ impl Client {
             paused_until: now,
             life: Life::Unborn,
             timer: None,
-            actors: own.rounds.iter().map(|&rounds| Actor { rounds, phase: Phase::Idle }).collect(),
+            actors: own
+                .rounds
+                .iter()
+                .map(|&rounds| Actor { rounds, phase: Phase::Idle, entries: Vec::new() })
+                .collect(),
             handles,
             calls: BTreeMap::new(),
             index,
             clock: own.clock,
             session_timeout: plan.session_timeout,
-            is_undisturbed: plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < plan.session_timeout,
+            is_undisturbed: plan.is_undisturbed,
             stood_still: now,
             connected_at: now,
             closing: (0, now),
@@ -156,8 +196,15 @@ impl Client {
 
     /// What it is doing, for the history.
     pub(crate) fn describe(&self) -> String {
-        let phases: Vec<String> = self.actors.iter().map(|actor| format!("{:?}", actor.phase)).collect();
-        format!("{:?}, {:?}: {}", self.life, self.engine.state(), phases.join("; "))
+        let describe = |(at, actor): (usize, &Actor)| {
+            let held =
+                self.held(at).into_iter().map(|(handle, _)| (self.handles[handle].path, &self.handles[handle].recipe));
+            let calls = self.calls.values().filter(|call| call.actor == Some(at));
+            let calls: Vec<_> = calls.map(|call| (call.kind, call.handle)).collect();
+            format!("{:?} with {:?} in {calls:?}", actor.phase, held.collect::<Vec<_>>())
+        };
+        let actors: Vec<String> = self.actors.iter().enumerate().map(describe).collect();
+        format!("{:?}, {:?}: {}", self.life, self.engine.state(), actors.join("; "))
     }
 
     /// A thread of the program does its next step.
@@ -165,82 +212,275 @@ impl Client {
         if self.life != Life::Running {
             return Vec::new();
         }
+        if rng.u8(..) == 0 && rng.bool() {
+            let handle = rng.usize(..self.handles.len());
+            self.remove(judge, now, handle);
+        }
         match self.actors[actor].phase {
+            Phase::Holding { .. } if self.actors[actor].entries.is_empty() => {
+                self.actors[actor].phase = Phase::Idle;
+                vec![Wish::Act(actor, now)]
+            }
             Phase::Idle if self.actors[actor].rounds == 0 => {
                 self.actors[actor].phase = Phase::Done;
                 Vec::new()
             }
-            Phase::Idle => self.acquire(rng, now, actor),
-            Phase::Holding { handle, depth, until } => {
-                if until > now && rng.u8(..3) == 0 && depth < 3 {
-                    return self.reenter(now, actor, handle);
+            Phase::Idle if rng.u8(..24) == 0 => {
+                self.ask(rng, now, actor);
+                Vec::new()
+            }
+            Phase::Idle => {
+                let handle = self.choose(rng);
+                self.actors[actor].rounds -= 1;
+                self.actors[actor].phase = Phase::Waiting;
+                self.acquire(rng, now, actor, handle, More::First)
+            }
+            Phase::Holding { until } => {
+                if until > now && rng.u8(..3) == 0 && self.actors[actor].entries.len() < 4 {
+                    return self.acquire_more(rng, now, actor).unwrap_or_else(|| vec![Wish::Act(actor, until)]);
                 }
                 if until > now {
                     return vec![Wish::Act(actor, until)];
                 }
-                self.release(rng, judge, now, actor, handle, depth);
+                self.release(rng, judge, now, actor);
                 Vec::new()
             }
-            Phase::Waiting { .. } | Phase::Leaving | Phase::Done => Vec::new(),
+            Phase::Waiting | Phase::Leaving | Phase::Done => Vec::new(),
         }
     }
 
-    fn acquire(&mut self, rng: &mut Rng, now: Time, actor: usize) -> Vec<Wish> {
-        self.actors[actor].rounds -= 1;
-        let handle = rng.usize(..self.handles.len());
+    /// Several locks as one are chosen more often than there are of them.
+    fn choose(&self, rng: &mut Rng) -> usize {
+        match self.handles.iter().position(|handle| !handle.members.is_empty()) {
+            Some(first) if rng.u8(..3) == 0 => rng.usize(first..self.handles.len()),
+            _ => rng.usize(..self.handles.len()),
+        }
+    }
+
+    fn acquire(&mut self, rng: &mut Rng, now: Time, actor: usize, handle: usize, more: More) -> Vec<Wish> {
         let local = self.local(now);
-        let (patience, limit, deadline) = match rng.u8(..8) {
-            0..=3 => (Patience::Forever, Limit::None, None),
-            4..=6 => {
+        let (patience, limit, deadline) = match (more, rng.u8(..8)) {
+            // That is answered at once.
+            (More::Deadlock, _) => (Patience::Forever, Limit::None, Some(now)),
+            (More::Inside, _) | (More::First, 0..=3) => (Patience::Forever, Limit::None, None),
+            (_, 0..=6) => {
                 let limit = self.session_timeout.mul_f64(rng.f64() * rng.f64() * 2.0);
                 (Patience::Until(local + limit), Limit::Deadline, Some(now + limit))
             }
             _ => (Patience::OneLook, Limit::OneLook, Some(now + ms(1_000))),
         };
-        self.actors[actor].phase = Phase::Waiting { handle };
-        let op = self.engine.acquire(local, self.handles[handle].lock, owner(actor), patience);
-        let kind = Kind::Acquire { reentry: false, limit };
-        self.calls.insert(op, Call { actor: Some(actor), kind, deadline, may_be_canceled: false });
-        if rng.u8(..8) == 0 {
-            return vec![Wish::Cancel(actor, now + self.session_timeout.mul_f64(rng.f64()))];
+        let Handle { lock, ref recipe, .. } = self.handles[handle];
+        let (op, owner, quantity) = match *recipe {
+            Recipe::Semaphore(most) | Recipe::CountedSemaphore { initial: most, .. } => {
+                let quantity = rng.u32(1..=most.unsigned_abs());
+                let (op, owner) = self.engine.acquire_leases(local, lock, quantity, patience);
+                (op, owner, quantity)
+            }
+            _ => (self.engine.acquire(local, lock, owner(actor), patience), owner(actor), 1),
+        };
+        let kind = Kind::Acquire { owner, quantity, more, limit };
+        self.called(op, Some(actor), kind, handle, deadline);
+        if rng.u8(..8) == 0 && more != More::Deadlock {
+            return vec![Wish::Cancel(actor, rng.bool(), now + self.session_timeout.mul_f64(rng.f64()))];
         }
         Vec::new()
     }
 
-    fn reenter(&mut self, now: Time, actor: usize, handle: usize) -> Vec<Wish> {
-        let op = self.engine.acquire(self.local(now), self.handles[handle].lock, owner(actor), Patience::Forever);
-        let kind = Kind::Acquire { reentry: true, limit: Limit::None };
-        self.calls.insert(op, Call { actor: Some(actor), kind, deadline: None, may_be_canceled: false });
-        Vec::new()
+    fn called(&mut self, op: OpId, actor: Option<usize>, kind: Kind, handle: usize, deadline: Option<Time>) {
+        let call = Call { actor, kind, handle, deadline, may_be_canceled: false, may_be_closed: false };
+        self.calls.insert(op, call);
     }
 
-    fn release(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, actor: usize, handle: usize, depth: u32) {
-        if depth == 1 {
-            judge.released((self.index, actor));
+    /// A thread that holds something enters it once more, or wants more; none if there is nothing that it could want.
+    fn acquire_more(&mut self, rng: &mut Rng, now: Time, actor: usize) -> Option<Vec<Wish>> {
+        let is_queue = |handle: &usize| matches!(self.handles[*handle].recipe, Recipe::Queue(_) | Recipe::Multi(_));
+        let held: Vec<usize> = self.actors[actor].entries.iter().map(|entry| entry.handle).collect();
+        if !held.iter().all(is_queue) {
+            return None;
         }
-        self.actors[actor].phase = Phase::Leaving;
+        let handle = match rng.u8(..3) {
+            0 => *pick(rng, &held),
+            _ => {
+                let paths = self.paths(&held);
+                let near =
+                    |handle: &usize| is_queue(handle) && self.paths(&[*handle]).iter().any(|path| paths.contains(path));
+                let near: Vec<usize> = (0..self.handles.len()).filter(near).collect();
+                *pick(rng, &near)
+            }
+        };
+        let more = self.more(now, actor, handle);
+        Some(self.acquire(rng, now, actor, handle, more))
+    }
+
+    fn more(&self, now: Time, actor: usize, wanted: usize) -> More {
+        let held = self.held(actor);
+        let mode = |handle: usize| match self.handles[handle].recipe {
+            Recipe::Queue(mode) => mode,
+            _ => Mode::Mutex,
+        };
+        let is_lost = |&(handle, owner): &(usize, Owner)| {
+            let view = self.engine.hold_of(self.local(now), self.handles[handle].lock, owner);
+            view.is_none_or(|view| view.state == LockState::Lost)
+        };
+        if held.iter().any(is_lost) {
+            return More::Open;
+        }
+        let (mut inside, mut deadlock) = (true, false);
+        for member in self.members(wanted) {
+            if held.iter().any(|&(handle, _)| handle == member) {
+                continue;
+            }
+            let siblings: Vec<Mode> = held
+                .iter()
+                .filter(|(handle, _)| self.handles[*handle].path == self.handles[member].path)
+                .map(|&(handle, _)| mode(handle))
+                .collect();
+            let nests = mode(member) == Mode::Read && siblings.iter().all(|&mode| mode != Mode::Mutex);
+            inside &= nests && !siblings.is_empty();
+            deadlock |= !nests && !siblings.is_empty();
+        }
+        let paths = self.paths(&held.iter().map(|&(handle, _)| handle).collect::<Vec<_>>());
+        match (deadlock, inside) {
+            (true, _) => More::Deadlock,
+            // What he holds may turn out to be lost, and others may wait for him.
+            (false, true) if paths.len() == 1 => More::Inside,
+            _ => More::Open,
+        }
+    }
+
+    fn members(&self, handle: usize) -> Vec<usize> {
+        match &*self.handles[handle].members {
+            [] => vec![handle],
+            members => members.to_vec(),
+        }
+    }
+
+    fn paths(&self, handles: &[usize]) -> Vec<usize> {
+        let mut paths: Vec<usize> =
+            handles.iter().flat_map(|&handle| self.members(handle)).map(|member| self.handles[member].path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+
+    /// The locks that a thread holds, and for whom.
+    fn held(&self, actor: usize) -> Vec<(usize, Owner)> {
+        let members = |entry: &Entry| {
+            let owner = entry.owner;
+            self.members(entry.handle).into_iter().map(move |member| (member, owner))
+        };
+        let mut held: Vec<(usize, Owner)> = self.actors[actor].entries.iter().flat_map(members).collect();
+        held.sort_unstable();
+        held.dedup();
+        held
+    }
+
+    fn holder(&self, actor: usize, (handle, owner): (usize, Owner)) -> Holder {
+        Holder { client: self.index, actor, lock: self.handles[handle].lock, owner }
+    }
+
+    /// Gives back one of the things that a thread has, not always the last.
+    fn release(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, actor: usize) {
+        let before = self.held(actor);
+        self.check_revocations(judge, now, &before);
+        let at = rng.usize(..self.actors[actor].entries.len());
+        let Entry { handle, owner } = self.actors[actor].entries.swap_remove(at);
+        let after = self.held(actor);
+        for given_back in before.iter().filter(|held| !after.contains(held)) {
+            judge.released(self.holder(actor, *given_back));
+        }
+        let is_last = self.actors[actor].entries.is_empty();
+        self.actors[actor].phase = if is_last { Phase::Leaving } else { Phase::Holding { until: now } };
         let local = self.local(now);
-        let op = self.engine.release(local, self.handles[handle].lock, owner(actor), rng.bool());
+        let releaser = self.releaser(rng, now, actor, handle, owner);
+        let op = self.engine.release(local, self.handles[handle].lock, releaser, rng.bool());
         let deadline = Some(now + self.engine.session_timeout());
-        let kind = Kind::Release { depth };
-        self.calls.insert(op, Call { actor: Some(actor), kind, deadline, may_be_canceled: false });
-        if depth > 1 {
-            self.actors[actor].phase = Phase::Holding { handle, depth: depth - 1, until: now };
+        self.called(op, Some(actor), Kind::Release { is_last }, handle, deadline);
+    }
+
+    /// Anybody may release a semaphore mutex. It is clear whose hold that is, where there is only one.
+    fn releaser(&self, rng: &mut Rng, now: Time, actor: usize, handle: usize, owner: Owner) -> Owner {
+        let Handle { lock, ref recipe, .. } = self.handles[handle];
+        let view = self.engine.hold_of(self.local(now), lock, owner);
+        let is_live = view.is_some_and(|view| view.state != LockState::Lost);
+        if *recipe != Recipe::SemaphoreMutex || !is_live || rng.bool() {
+            return owner;
+        }
+        let mut others = (0..self.actors.len()).filter(|&other| other != actor);
+        let has = |other: usize| self.actors[other].entries.iter().any(|entry| entry.handle == handle);
+        match others.clone().any(has) {
+            true => owner,
+            false => others.next().map_or(Owner::Custom(1), self::owner),
         }
     }
 
-    pub(crate) fn cancel(&mut self, now: Time, actor: usize) {
-        let Phase::Waiting { handle } = self.actors[actor].phase else { return };
-        let lock = self.handles[handle].lock;
-        for call in self.calls.values_mut() {
-            let Some(other) = call.actor else { continue };
-            let waits_here = match self.actors[other].phase {
-                Phase::Waiting { handle } | Phase::Holding { handle, .. } => self.handles[handle].lock == lock,
-                _ => false,
-            };
-            call.may_be_canceled |= waits_here && matches!(call.kind, Kind::Acquire { .. });
+    /// What happened before then has come to its ears, if it holds anything safely.
+    fn knows_since(&self, now: Time) -> Option<Time> {
+        // Whoever holds safely has had an answer to something that he asked after that.
+        let since = ago(now, self.session_timeout);
+        (self.connected_at <= since && self.stood_still <= since).then_some(since)
+    }
+
+    /// Whoever holds safely for long knows who asked him to give it up.
+    fn check_revocations(&self, judge: &mut Judge, now: Time, held: &[(usize, Owner)]) {
+        let Some(since) = self.knows_since(now) else { return };
+        for &(handle, owner) in held.iter().filter(|(handle, _)| self.handles[*handle].is_revocable) {
+            let lock = self.handles[handle].lock;
+            if self.engine.hold_of(self.local(now), lock, owner).is_some_and(|view| view.state == LockState::Held) {
+                self.engine.nodes_of(lock, owner).iter().for_each(|node| judge.should_know(self.index, node, since));
+            }
         }
-        self.engine.cancel(self.local(now), lock);
+    }
+
+    pub(crate) fn cancel(&mut self, now: Time, actor: usize, alone: bool) {
+        let local = self.local(now);
+        let waits = |call: &Call| matches!(call.kind, Kind::Acquire { .. });
+        let Some((&op, own)) = self.calls.iter().find(|(_, call)| call.actor == Some(actor) && waits(call)) else {
+            return;
+        };
+        let handle = own.handle;
+        for (&other, call) in &mut self.calls {
+            call.may_be_canceled |= waits(call) && if alone { other == op } else { call.handle == handle };
+        }
+        match alone {
+            true => self.engine.cancel_op(local, op),
+            false => self.engine.cancel(local, self.handles[handle].lock),
+        }
+    }
+
+    fn ask(&mut self, rng: &mut Rng, now: Time, actor: usize) {
+        let handle = self.choose(rng);
+        self.actors[actor].phase = Phase::Waiting;
+        let op = self.engine.participants(self.local(now), self.handles[handle].lock, rng.bool());
+        let deadline = Some(now + self.engine.session_timeout());
+        self.called(op, Some(actor), Kind::Ask, handle, deadline);
+    }
+
+    /// Takes a lock out of service, with those that it is part of, and opens them anew.
+    fn remove(&mut self, judge: &mut Judge, now: Time, handle: usize) {
+        let multis = (0..self.handles.len()).filter(|&multi| self.handles[multi].members.contains(&handle));
+        let removed: Vec<usize> = std::iter::once(handle).chain(multis).collect();
+        // What is held by several locks as one stays held by each.
+        for actor in 0..self.actors.len() {
+            let split = |entry: Entry| {
+                let parts =
+                    if removed.contains(&entry.handle) { self.members(entry.handle) } else { vec![entry.handle] };
+                parts.into_iter().map(move |handle| Entry { handle, ..entry })
+            };
+            let entries = self.actors[actor].entries.iter().copied().flat_map(split);
+            self.actors[actor].entries = entries.filter(|entry| entry.handle != handle).collect();
+        }
+        for call in self.calls.values_mut() {
+            call.may_be_closed |= removed.contains(&call.handle);
+        }
+        judge.abandoned(self.index, self.handles[handle].lock);
+        let local = self.local(now);
+        for &handle in &removed {
+            self.engine.remove_lock(local, self.handles[handle].lock);
+        }
+        for handle in removed {
+            open(&mut self.engine, local, &mut self.handles, handle);
+        }
     }
 
     /// The program has no more to do.
@@ -251,7 +491,7 @@ impl Client {
         self.closing = (self.engine.session_id(), now + limit);
         let op = self.engine.close(self.local(now));
         let deadline = Some(now + limit);
-        self.calls.insert(op, Call { actor: None, kind: Kind::Close, deadline, may_be_canceled: false });
+        self.called(op, None, Kind::Close, 0, deadline);
     }
 
     /// Takes what the engine has to say to the program.
@@ -283,6 +523,16 @@ impl Client {
                     judge.told(self.index, lock, token, previous, state);
                 }
                 Event::Client { state, previous } => judge.told_client(self.index, previous, state),
+            }
+        }
+        while let Some(revocation) = self.engine.poll_revocation() {
+            say(format!("{revocation:?}"));
+            judge.told_revoked(now, self.index, &revocation.node_path);
+            let is_of =
+                |handle: &Handle| handle.lock == revocation.lock && is_below(&revocation.node_path, handle.path);
+            if !self.handles.iter().any(is_of) {
+                let index = self.index;
+                judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
             }
         }
         wishes
@@ -319,65 +569,97 @@ impl Client {
         let Some(actor) = call.actor else { return };
         let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300), self.session_timeout / 2]);
         let expected = match (call.kind, &result) {
+            (Kind::Acquire { more: More::Deadlock, .. }, Ok(_)) => false,
             (_, Ok(_)) => true,
-            (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running,
-            (Kind::Acquire { reentry: true, .. }, Err(error)) => match error.status() {
-                Status::Lost => true,
-                Status::Canceled => call.may_be_canceled,
-                _ => false,
-            },
-            (Kind::Acquire { limit, .. }, Err(error)) => match error.status() {
+            (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running || call.may_be_closed,
+            (Kind::Acquire { more, limit, .. }, Err(error)) => match error.status() {
+                Status::Lost => matches!(more, More::Inside | More::Open),
+                Status::Deadlock => matches!(more, More::Deadlock | More::Open),
                 Status::Timeout | Status::Connection => limit != Limit::None,
                 Status::Canceled => call.may_be_canceled,
                 _ => false,
             },
             (Kind::Release { .. }, Err(error)) => matches!(error.status(), Status::Lost | Status::Connection),
+            (Kind::Ask, Err(error)) => error.status() == Status::Connection,
             (Kind::Close, Err(_)) => false,
         };
         if !expected {
             judge.blame(|| format!("client {index}: {:?} of thread {actor} ended with {result:?}", call.kind));
         }
-        match (call.kind, self.actors[actor].phase) {
-            (Kind::Acquire { reentry: false, .. }, Phase::Waiting { handle }) => {
-                self.actors[actor].phase = if result.is_ok() {
+        match call.kind {
+            Kind::Acquire { owner, quantity, .. } => {
+                if result.is_ok() {
+                    self.granted(judge, now, actor, Entry { handle: call.handle, owner }, quantity);
+                }
+                if self.actors[actor].phase == Phase::Waiting {
                     let session = self.session_timeout;
                     let lengths = [ms(0), ms(0), ms(5), ms(5), ms(100), ms(100), session / 2, session, session * 3];
                     let until = now + *pick(rng, &lengths);
-                    self.granted(judge, now, actor, handle);
-                    Phase::Holding { handle, depth: 1, until }
-                } else {
-                    Phase::Idle
-                };
-                wishes.push(Wish::Act(actor, soon));
-            }
-            (Kind::Acquire { reentry: true, .. }, Phase::Holding { handle, depth, until }) => {
-                let depth = depth + u32::from(result.is_ok());
-                self.actors[actor].phase = Phase::Holding { handle, depth, until };
-                wishes.push(Wish::Act(actor, soon));
-            }
-            (Kind::Release { depth }, phase) => {
-                if depth == 1 {
-                    self.actors[actor].phase = Phase::Idle;
-                } else {
-                    self.actors[actor].phase = phase;
+                    self.actors[actor].phase = if result.is_ok() { Phase::Holding { until } } else { Phase::Idle };
                 }
-                wishes.push(Wish::Act(actor, soon));
             }
-            _ => {}
+            Kind::Release { is_last: true } => self.actors[actor].phase = Phase::Idle,
+            Kind::Release { is_last: false } | Kind::Close => {}
+            Kind::Ask => {
+                self.actors[actor].phase = Phase::Idle;
+                if let Ok(Answer::Participants(participants)) = &result {
+                    self.check_participants(judge, participants);
+                }
+            }
+        }
+        wishes.push(Wish::Act(actor, soon));
+    }
+
+    fn granted(&mut self, judge: &mut Judge, now: Time, actor: usize, entry: Entry, quantity: u32) {
+        let before = self.held(actor);
+        self.actors[actor].entries.push(entry);
+        let mut tokens = Vec::new();
+        for held in self.held(actor).into_iter().filter(|held| !before.contains(held)) {
+            let (lock, path) = (self.handles[held.0].lock, self.handles[held.0].path);
+            let nodes = self.engine.nodes_of(lock, held.1);
+            let view = self.engine.hold_of(self.local(now), lock, held.1);
+            let (index, count) = (self.index, nodes.len());
+            let Some(view) = view.filter(|_| count == quantity as usize) else {
+                judge.blame(|| {
+                    format!("client {index}: thread {actor} was granted {quantity} and has {count} nodes: {view:?}")
+                });
+                continue;
+            };
+            tokens.push(view.token);
+            let stance = stance(&self.handles[held.0].recipe);
+            // News takes no longer than that, or else the connection is given up.
+            let since = self.connected_at.max(ago(now, self.session_timeout));
+            let stood_still = now < self.stood_still + self.session_timeout * 2;
+            let count_since = ago(now, self.session_timeout * if stood_still { 5 } else { 2 });
+            let grant = Grant { path, stance, nodes, token: view.token, since, count_since };
+            judge.granted(now, self.holder(actor, held), grant);
+        }
+        if tokens.windows(2).any(|pair| pair[0] != pair[1]) {
+            let index = self.index;
+            judge.blame(|| format!("client {index}: thread {actor} was granted several locks as one with {tokens:?}"));
         }
     }
 
-    fn granted(&self, judge: &mut Judge, now: Time, actor: usize, handle: usize) {
-        let Handle { lock, path } = self.handles[handle];
-        match self.engine.hold_of(self.local(now), lock, owner(actor)) {
-            Some(view) => {
-                // News takes no longer than that, or else the connection is given up.
-                let recently = Time::default() + (now - Time::default()).saturating_sub(self.session_timeout);
-                let since = self.connected_at.max(recently);
-                judge.granted(now, (self.index, actor), path, &path_of(path), view.token, since);
+    /// Holders come first in their directory, and nobody twice.
+    fn check_participants(&self, judge: &mut Judge, participants: &[Participant]) {
+        let index = self.index;
+        let directory = |participant: &Participant| {
+            let (directory, _) = participant.node_path.rsplit_once('/').unwrap_or_default();
+            directory.to_owned()
+        };
+        for (at, one) in participants.iter().enumerate() {
+            let before = &participants[..at];
+            if before.iter().any(|other| other.node_path == one.node_path) {
+                judge.blame(|| format!("client {index} was told of {} twice", one.node_path));
             }
-            None => judge
-                .blame(|| format!("client {}: thread {actor} was granted a lock that it does not hold", self.index)),
+            let waits_before = before.iter().any(|other| directory(other) == directory(one) && !other.holds);
+            if one.holds && waits_before {
+                judge.blame(|| format!("client {index} was told that {} holds, and others first", one.node_path));
+            }
+            let is_lock = one.node_path.contains("lock-");
+            if one.holds && is_lock && before.iter().any(|other| directory(other) == directory(one)) {
+                judge.blame(|| format!("client {index} was told that {} holds beside others", one.node_path));
+            }
         }
     }
 
@@ -388,24 +670,82 @@ impl Client {
         if is_settled {
             judge.seen_client(self.index, self.engine.state());
         }
-        for (actor, Actor { phase, .. }) in self.actors.iter().enumerate() {
-            let Phase::Holding { handle, .. } = *phase else { continue };
-            let Handle { lock, .. } = self.handles[handle];
-            let Some(view) = self.engine.hold_of(local, lock, owner(actor)) else {
-                let index = self.index;
-                judge.blame(|| format!("client {index}: the hold of thread {actor} is gone without a word"));
-                continue;
-            };
-            if matches!(view.state, LockState::Held | LockState::Suspended) {
-                let until = self.global(local + view.remaining);
-                judge.safe(now, (self.index, actor), view.token, until);
-            }
-            // With nothing due, what is seen is what was told.
-            if is_settled {
-                judge.seen(self.index, lock, view.token, view.state);
+        for actor in 0..self.actors.len() {
+            for held in self.held(actor) {
+                let lock = self.handles[held.0].lock;
+                let Some(view) = self.engine.hold_of(local, lock, held.1) else {
+                    let index = self.index;
+                    judge.blame(|| format!("client {index}: a hold of thread {actor} is gone without a word"));
+                    continue;
+                };
+                if matches!(view.state, LockState::Held | LockState::Suspended) {
+                    let until = self.global(local + view.remaining);
+                    let since = self.knows_since(now).filter(|_| view.state == LockState::Held);
+                    judge.safe(now, self.holder(actor, held), until, since);
+                }
+                // With nothing due, what is seen is what was told.
+                if is_settled {
+                    judge.seen(self.index, lock, view.token, view.state);
+                }
             }
         }
     }
+}
+
+/// The locks of a path.
+fn recipes(path: usize, form: Form) -> Vec<Recipe> {
+    match form {
+        Form::Mutex => vec![Recipe::Queue(Mode::Mutex)],
+        Form::ReadWrite => vec![Recipe::Queue(Mode::Read), Recipe::Queue(Mode::Write)],
+        Form::SemaphoreMutex => vec![Recipe::SemaphoreMutex],
+        Form::Semaphore(most) => vec![Recipe::Semaphore(most)],
+        Form::Counted(initial) => {
+            vec![Recipe::CountedSemaphore { count_path: format!("{COUNTS}{path}").into(), initial }]
+        }
+    }
+}
+
+/// Several of these locks as one, no two of one path, in any order.
+fn multi(rng: &mut Rng, handles: &[Handle]) -> Handle {
+    let mut members: Vec<usize> = (0..handles.len()).filter(|&at| handles[at].members.is_empty()).collect();
+    rng.shuffle(&mut members);
+    let mut paths = Vec::new();
+    members.retain(|&member| {
+        let path = handles[member].path;
+        let is_new = !paths.contains(&path);
+        paths.push(path);
+        is_new
+    });
+    members.truncate(rng.usize(2..=members.len().max(2)));
+    Handle { lock: 0, path: 0, recipe: Recipe::Multi(Box::default()), is_revocable: false, members }
+}
+
+/// Makes a lock of a handle.
+fn open(engine: &mut Engine, local: Time, handles: &mut [Handle], at: usize) {
+    let recipe = match &handles[at] {
+        Handle { recipe: Recipe::Multi(_), members, .. } => {
+            Recipe::Multi(members.iter().map(|&member| handles[member].lock).collect())
+        }
+        Handle { recipe, .. } => recipe.clone(),
+    };
+    handles[at].lock = engine.add_lock(&path_of(handles[at].path), recipe);
+    if handles[at].is_revocable {
+        engine.set_revocable(local, handles[at].lock, true);
+    }
+}
+
+fn stance(recipe: &Recipe) -> Stance {
+    match recipe {
+        Recipe::Queue(Mode::Read) => Stance::Shared,
+        Recipe::Queue(_) | Recipe::Multi(_) => Stance::Exclusive,
+        Recipe::SemaphoreMutex => Stance::Single,
+        Recipe::Semaphore(_) | Recipe::CountedSemaphore { .. } => Stance::Leases,
+    }
+}
+
+/// So long before, or the beginning.
+fn ago(now: Time, length: Duration) -> Time {
+    Time::default() + (now - Time::default()).saturating_sub(length)
 }
 
 /// Answers are given in the very moment in which they are due, but for rounding.
@@ -415,6 +755,13 @@ fn owner(actor: usize) -> Owner {
     Owner::Thread(actor as u64 + 1)
 }
 
+/// Their names begin alike, and one may be below another.
 pub(crate) fn path_of(path: usize) -> String {
-    format!("/locks/{path}")
+    let names = ["/locks/0", "/locks/1", "/locks/10", "/locks/1/0"];
+    names[path].to_owned()
+}
+
+fn is_below(node: &str, path: usize) -> bool {
+    let rest = node.strip_prefix(&path_of(path)).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+    rest.starts_with("_c_") || rest.starts_with("locks/_c_") || rest.starts_with("leases/_c_")
 }

@@ -210,39 +210,54 @@ impl Cluster {
         let Some(txn) = self.leader.as_mut().and_then(|(_, leader)| leader.expire(now, session)) else {
             return Vec::new();
         };
-        for token in self.tokens_of(session) {
-            judge.voided(token);
+        for path in self.nodes_of(session) {
+            judge.voided(&path);
         }
         self.commit(rng, judge, now, txn)
     }
 
     pub(crate) fn delete(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, path: &str) -> Vec<(usize, Time)> {
         let Some((_, leader)) = &mut self.leader else { return Vec::new() };
-        let Some(node) = self.truth.tree().get(path) else { return Vec::new() };
-        judge.voided(node.stat().czxid);
         let Some(txn) = leader.delete(now, self.truth.tree(), path) else { return Vec::new() };
+        judge.voided(path);
         self.commit(rng, judge, now, txn)
     }
 
-    fn tokens_of(&self, session: i64) -> Vec<i64> {
-        let tree = self.truth.tree();
-        tree.ephemerals_of(session).filter_map(|path| tree.get(path)).map(|node| node.stat().czxid).collect()
+    /// Writes to a node by an operator's hand.
+    pub(crate) fn set(
+        &mut self,
+        rng: &mut Rng,
+        judge: &mut Judge,
+        now: Time,
+        path: &str,
+        data: &[u8],
+    ) -> Vec<(usize, Time)> {
+        let Some((_, leader)) = &mut self.leader else { return Vec::new() };
+        let Some(txn) = leader.set_data(now, self.truth.tree(), path, data) else { return Vec::new() };
+        self.commit(rng, judge, now, txn)
+    }
+
+    fn nodes_of(&self, session: i64) -> Vec<String> {
+        self.truth.tree().ephemerals_of(session).map(|path| path.to_string()).collect()
     }
 
     fn commit(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, txn: Txn) -> Vec<(usize, Time)> {
-        let removed: Vec<i64> = match &txn.body {
-            Body::CloseSession => self.tokens_of(txn.session),
-            Body::One(change) => self.removed_by(std::slice::from_ref(change)),
-            Body::Many(changes) => self.removed_by(changes),
-            Body::OpenSession { .. } | Body::Failed(_) | Body::ManyFailed(_) => Vec::new(),
+        let removed: Vec<String> = match &txn.body {
+            Body::CloseSession => self.nodes_of(txn.session),
+            body => changes_of(body).iter().filter_map(deleted_by).map(str::to_owned).collect(),
         };
-        for token in removed {
-            judge.removed(now, token);
+        for path in removed {
+            judge.removed(now, &path);
         }
         self.truth.apply(&txn);
-        for path in created_by(&txn.body) {
-            if let (Some(node), Some((directory, _))) = (self.truth.tree().get(path), path.rsplit_once('/')) {
-                judge.created(directory, node.stat().czxid);
+        for change in changes_of(&txn.body) {
+            let Some(node) = self.truth.tree().get(written_by(change)) else { continue };
+            match change {
+                Change::Create { path, kind: Kind::Ephemeral(session), .. } => {
+                    judge.created(path, node.stat().czxid, *session);
+                }
+                Change::SetData { path, .. } => judge.written(now, path, node.data.as_deref().unwrap_or_default()),
+                _ => {}
             }
         }
         self.log.push(Rc::new(txn));
@@ -252,14 +267,6 @@ impl Cluster {
             .into_iter()
             .map(|server| self.decree(rng, now, server, Decree::Apply))
             .collect()
-    }
-
-    fn removed_by(&self, changes: &[Change]) -> Vec<i64> {
-        let removed = changes.iter().filter_map(|change| match change {
-            Change::Delete { path } => self.truth.tree().get(path),
-            _ => None,
-        });
-        removed.map(|node| node.stat().czxid).collect()
     }
 
     fn decree(&mut self, rng: &mut Rng, now: Time, server: usize, decree: Decree) -> (usize, Time) {
@@ -332,17 +339,26 @@ impl Cluster {
     }
 }
 
-/// The ephemeral nodes that a transaction has made.
-fn created_by(body: &Body) -> impl Iterator<Item = &str> {
-    let changes = match body {
+pub(crate) fn changes_of(body: &Body) -> &[Change] {
+    match body {
         Body::One(change) => std::slice::from_ref(change),
         Body::Many(changes) => changes,
         _ => &[],
-    };
-    changes.iter().filter_map(|change| match change {
-        Change::Create { path, kind: Kind::Ephemeral(_), .. } => Some(&**path),
+    }
+}
+
+fn deleted_by(change: &Change) -> Option<&str> {
+    match change {
+        Change::Delete { path } => Some(path),
         _ => None,
-    })
+    }
+}
+
+fn written_by(change: &Change) -> &str {
+    match change {
+        Change::Create { path, .. } | Change::SetData { path, .. } => path,
+        _ => "",
+    }
 }
 
 pub(crate) fn id_of(index: usize) -> ServerId {

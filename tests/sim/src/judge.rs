@@ -5,22 +5,61 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use zklock::engine::{LockId, Owner};
 use zklock::{ClientState, LockState, Time};
 
-/// Who holds: a client and one of its threads.
-pub(crate) type Holder = (usize, usize);
+/// Who holds: a client, one of its threads, and what it holds for whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Holder {
+    pub(crate) client: usize,
+    pub(crate) actor: usize,
+    pub(crate) lock: LockId,
+    pub(crate) owner: Owner,
+}
+
+/// Whom a hold excludes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// Everybody: a mutex, a writer.
+    Exclusive,
+    /// Writers.
+    Shared,
+    /// Everybody, as the only lease there is.
+    Single,
+    /// Those for whom no lease is left.
+    Leases,
+}
+
+/// What somebody was told that he has.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) path: usize,
+    pub(crate) stance: Stance,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) token: i64,
+    /// What happened before he should know.
+    pub(crate) since: Time,
+    /// News of how many leases there are may be this old.
+    pub(crate) count_since: Time,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     claims: BTreeMap<Holder, Claim>,
-    /// The newest token that was given out for each path.
+    /// The newest token that was given out for each path to somebody who excludes all others.
     last: BTreeMap<usize, i64>,
     /// Nodes that are no more, and since when.
-    gone: BTreeMap<i64, Time>,
+    gone: BTreeMap<String, Time>,
     /// Those that are, by directory.
-    queues: BTreeMap<String, BTreeSet<i64>>,
+    queues: BTreeMap<String, BTreeMap<String, Node>>,
     /// Nodes that somebody took away who may: no claim to them is worth anything any more.
-    void: BTreeSet<i64>,
+    void: BTreeSet<String>,
+    /// How many leases there were of each path, from when on.
+    limits: BTreeMap<usize, Vec<(Time, i32)>>,
+    /// Who was asked to give up a node: when he was last asked, how often, how often he heard of it, and when.
+    revoked: BTreeMap<String, Revoked>,
+    /// The client and the thread that last held by a node.
+    holders: BTreeMap<String, (usize, usize)>,
     /// What was told of each session, by client.
     clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
@@ -33,8 +72,26 @@ pub(crate) struct Judge {
 #[derive(Debug)]
 struct Claim {
     path: usize,
+    stance: Stance,
+    nodes: Vec<String>,
     token: i64,
     until: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    token: i64,
+    session: i64,
+    /// It was to stand in the place of another node, which had gone before: it stands for nobody.
+    is_stray: bool,
+}
+
+#[derive(Debug, Default)]
+struct Revoked {
+    asked: u32,
+    told: u32,
+    asked_at: Time,
+    told_at: Time,
 }
 
 impl Judge {
@@ -42,57 +99,192 @@ impl Judge {
         self.verdict.get_or_insert_with(what);
     }
 
-    /// A node is made.
-    pub(crate) fn created(&mut self, directory: &str, token: i64) {
-        self.queues.entry(directory.to_owned()).or_default().insert(token);
+    /// So many leases of a path there are from now on.
+    pub(crate) fn limit(&mut self, now: Time, path: usize, leases: i32) {
+        self.limits.entry(path).or_default().push((now, leases));
     }
 
-    /// Somebody was told that he has the lock. What happened before `since` he should know.
-    pub(crate) fn granted(&mut self, now: Time, holder: Holder, path: usize, directory: &str, token: i64, since: Time) {
-        self.grants += 1;
-        self.claims.insert(holder, Claim { path, token, until: now });
-        if self.gone.get(&token).is_some_and(|&gone| gone < since) {
-            self.blame(|| format!("path {path}: {holder:?} was granted token {token}, whose node had long been gone"));
+    /// The most leases that there were at any moment since then.
+    fn most_leases(&self, path: usize, since: Time) -> usize {
+        let limits = self.limits.get(&path).map_or(&[][..], Vec::as_slice);
+        let first = limits.iter().rposition(|&(at, _)| at <= since).unwrap_or_default();
+        let most = limits.iter().skip(first).map(|&(_, leases)| leases).max().unwrap_or_default();
+        usize::try_from(most).unwrap_or_default()
+    }
+
+    /// A node is made.
+    pub(crate) fn created(&mut self, path: &str, token: i64, session: i64) {
+        let queue = self.queues.entry(directory(path).to_owned()).or_default();
+        let is_behind = queue.keys().any(|other| number(other) > number(path));
+        let is_stray = is_behind && !queue.keys().any(|other| number(other) == number(path));
+        queue.insert(path.to_owned(), Node { token, session, is_stray });
+        self.gone.remove(path);
+    }
+
+    /// A node is written to.
+    pub(crate) fn written(&mut self, now: Time, path: &str, data: &[u8]) {
+        if data == REVOKE {
+            let revoked = self.revoked.entry(path.to_owned()).or_default();
+            (revoked.asked, revoked.asked_at) = (revoked.asked + 1, now);
         }
-        // He will hear in a moment that somebody took his node away.
-        if self.void.contains(&token) {
-            return;
-        }
-        let last = self.last.entry(path).or_insert(i64::MIN);
-        if token <= *last {
-            let last = *last;
-            self.blame(|| format!("path {path}: token {token} was given out after {last}"));
-        }
-        self.last.insert(path, token);
-        let other = self.claims.iter().find(|&(&other, claim)| {
-            other != holder && claim.path == path && claim.until > now && !self.void.contains(&claim.token)
-        });
-        if let Some((other, claim)) = other {
-            let text = format!(
-                "two hold path {path}: {holder:?} was granted token {token} while {other:?} may rely on token {} for {:?}",
-                claim.token,
-                claim.until - now
-            );
-            self.blame(|| text);
-        }
-        // Who has left may still seem to be there, but nobody who is there may be overtaken.
-        if let Some(&first) = self.queues.get(directory).and_then(BTreeSet::first)
-            && first < token
+        if let Some(path) = path.strip_prefix(COUNTS).and_then(|path| path.parse().ok())
+            && let Ok(count) = data.try_into().map(i32::from_be_bytes)
         {
+            self.limit(now, path, count);
+        }
+    }
+
+    /// Somebody was told that he is asked to give up a node.
+    pub(crate) fn told_revoked(&mut self, now: Time, client: usize, node: &str) {
+        let revoked = self.revoked.entry(node.to_owned()).or_default();
+        (revoked.told, revoked.told_at) = (revoked.told + 1, now);
+        let (asked, told) = (revoked.asked, revoked.told);
+        if told > asked {
             self.blame(|| {
-                format!("path {path}: {holder:?} was granted token {token} before {first}, which is still there")
+                format!("client {client} was told {told} times to give up {node}, and was asked {asked} times")
             });
         }
-        if self.gone.contains_key(&token) {
-            self.blame(|| format!("path {path}: {holder:?} was granted token {token}, whose node is gone"));
+    }
+
+    /// Somebody still has a node, and should know who asked for it before `since`.
+    pub(crate) fn should_know(&mut self, client: usize, node: &str, since: Time) {
+        if self.revoked.get(node).is_some_and(|revoked| revoked.asked_at < since && revoked.told_at < revoked.asked_at)
+        {
+            self.blame(|| format!("client {client} was never told to give up {node}"));
         }
     }
 
-    /// Somebody looked at his hold, and it is safe until then.
-    pub(crate) fn safe(&mut self, now: Time, holder: Holder, token: i64, until: Time) {
+    /// Somebody was told that he has the lock.
+    pub(crate) fn granted(&mut self, now: Time, holder: Holder, grant: Grant) {
+        self.grants += 1;
+        let Grant { path, stance, nodes, token, since, count_since } = grant;
+        let who = format!("path {path}: thread {} of client {} was granted token {token}", holder.actor, holder.client);
+        if nodes.iter().any(|node| self.gone.get(node).is_some_and(|&gone| gone < since)) {
+            self.blame(|| format!("{who}, whose node had long been gone"));
+        }
+        let is_void = self.is_void(&nodes);
+        if !is_void {
+            self.check_nodes(&who, &nodes, token);
+            self.check_token(&who, path, stance, token);
+            self.check_order(&who, &holder, stance, &nodes);
+        }
+        self.holders.extend(nodes.iter().map(|node| (node.clone(), (holder.client, holder.actor))));
+        let most = self.most_leases(path, count_since);
+        self.claims.insert(holder, Claim { path, stance, nodes, token, until: now });
+        if !is_void {
+            self.check_claims(now, &who, &holder, most);
+            self.check_leases(&who, &holder, most);
+        }
+    }
+
+    /// All its nodes are there, and the token is what they were made by.
+    fn check_nodes(&mut self, who: &str, nodes: &[String], token: i64) {
+        for node in nodes {
+            match self.queues.get(directory(node)).and_then(|queue| queue.get(node)) {
+                None => self.blame(|| format!("{who}, whose node {node} is gone")),
+                Some(Node { is_stray: true, .. }) => self.blame(|| format!("{who}, whose place had been taken")),
+                Some(found) if found.token != token => {
+                    let made = found.token;
+                    self.blame(|| format!("{who}, though {node} was made by {made}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Tokens grow. Readers that are in together may have come in any order.
+    fn check_token(&mut self, who: &str, path: usize, stance: Stance, token: i64) {
+        if stance == Stance::Leases {
+            return;
+        }
+        let last = self.last.get(&path).copied().unwrap_or(i64::MIN);
+        if token <= last {
+            self.blame(|| format!("{who} after {last}"));
+        }
+        if stance != Stance::Shared {
+            self.last.insert(path, token);
+        }
+    }
+
+    /// Who has left may still seem to be there, but nobody who is there may be overtaken.
+    fn check_order(&mut self, who: &str, holder: &Holder, stance: Stance, nodes: &[String]) {
+        let [own] = nodes else { return };
+        if !matches!(stance, Stance::Exclusive | Stance::Shared) {
+            return;
+        }
+        let Some(queue) = self.queues.get(directory(own)) else { return };
+        let Some(me) = queue.get(own) else { return };
+        let is_ahead = |path: &str, node: &Node| (number(path), node.token) < (number(own), me.token) && !node.is_stray;
+        let excludes = |path: &str| stance == Stance::Exclusive || !is_reader(path);
+        // A nested read stands in its writer's place.
+        let is_own = |path: &str, node: &Node| {
+            let claimed = self.holders.get(path) == Some(&(holder.client, holder.actor));
+            stance == Stance::Shared && number(path) == number(own) && node.session == me.session && claimed
+        };
+        let ahead = queue
+            .iter()
+            .find(|&(path, node)| path != own && is_ahead(path, node) && excludes(path) && !is_own(path, node));
+        if let Some((ahead, _)) = ahead {
+            let text = format!("{who} before {ahead}, which is still there");
+            self.blame(|| text);
+        }
+    }
+
+    /// Nobody else may rely on what can't be shared with him.
+    fn check_claims(&mut self, now: Time, who: &str, holder: &Holder, most: usize) {
+        let Some(own) = self.claims.get(holder) else { return };
+        let counts = |claim: &Claim| claim.path == own.path && claim.until > now && !self.is_void(&claim.nodes);
+        let others = self.claims.iter().filter(|&(other, claim)| other != holder && counts(claim));
+        if own.stance == Stance::Leases {
+            let out: usize = others.map(|(_, claim)| claim.nodes.len()).sum();
+            let count = own.nodes.len();
+            if out + count > most {
+                self.blame(|| format!("{who} with {count} leases, where {out} of {most} are out"));
+            }
+            return;
+        }
+        let is_mine = |other: &Holder| (other.client, other.actor) == (holder.client, holder.actor);
+        let excluded = |(other, claim): &(&Holder, &Claim)| match (own.stance, claim.stance) {
+            (Stance::Shared, Stance::Shared) => false,
+            (Stance::Shared, _) => !is_mine(other),
+            _ => true,
+        };
+        if let Some((other, claim)) = others.into_iter().find(excluded) {
+            let left = claim.until - now;
+            let text = format!("two hold a lock: {who} while {other:?} may rely on token {} for {left:?}", claim.token);
+            self.blame(|| text);
+        }
+    }
+
+    /// With those who came before him there are no more leases out than there may be.
+    fn check_leases(&mut self, who: &str, holder: &Holder, most: usize) {
+        let Some(own) = self.claims.get(holder) else { return };
+        if !matches!(own.stance, Stance::Single | Stance::Leases) {
+            return;
+        }
+        let Some(queue) = own.nodes.first().and_then(|node| self.queues.get(directory(node))) else { return };
+        let out = queue.values().filter(|node| node.token <= own.token).count();
+        if out > most {
+            self.blame(|| format!("{who}, with which {out} of {most} leases are out"));
+        }
+    }
+
+    fn is_void(&self, nodes: &[String]) -> bool {
+        nodes.iter().any(|node| self.void.contains(node))
+    }
+
+    /// Somebody looked at his hold, and it is safe until then. He should know what happened before `since`.
+    pub(crate) fn safe(&mut self, now: Time, holder: Holder, until: Time, since: Option<Time>) {
         let Some(claim) = self.claims.get_mut(&holder) else { return };
         claim.until = claim.until.max(until);
-        if until > now && self.gone.contains_key(&token) && !self.void.contains(&token) {
+        let was_gone = |node: &String| self.gone.get(node).is_some_and(|&gone| since.is_some_and(|since| gone < since));
+        if claim.nodes.iter().any(was_gone) {
+            let token = claim.token;
+            self.blame(|| format!("{holder:?} takes token {token} for safe, whose node had long been gone"));
+        }
+        let Some(claim) = self.claims.get(&holder) else { return };
+        if until > now && claim.nodes.iter().any(|node| self.gone.contains_key(node)) && !self.is_void(&claim.nodes) {
+            let token = claim.token;
             self.blame(|| format!("{holder:?} takes token {token} for safe, whose node is gone"));
         }
     }
@@ -102,9 +294,14 @@ impl Judge {
         self.claims.remove(&holder);
     }
 
+    /// A lock is taken out of service, and all that is held by it released.
+    pub(crate) fn abandoned(&mut self, client: usize, lock: LockId) {
+        self.claims.retain(|holder, _| (holder.client, holder.lock) != (client, lock));
+    }
+
     /// A client is no more: whoever worked with its holds is gone too.
     pub(crate) fn died(&mut self, client: usize) {
-        self.claims.retain(|&(owner, _), _| owner != client);
+        self.claims.retain(|holder, _| holder.client != client);
     }
 
     /// Nobody will tell this client's program anything any more.
@@ -113,24 +310,22 @@ impl Judge {
     }
 
     /// A node is about to be taken away by somebody who may.
-    pub(crate) fn voided(&mut self, token: i64) {
-        self.void.insert(token);
+    pub(crate) fn voided(&mut self, node: &str) {
+        self.void.insert(node.to_owned());
     }
 
     /// A node is taken away.
-    pub(crate) fn removed(&mut self, now: Time, token: i64) {
-        self.gone.insert(token, now);
-        self.queues.values_mut().for_each(|queue| {
-            queue.remove(&token);
-        });
-        if self.void.contains(&token) {
+    pub(crate) fn removed(&mut self, now: Time, node: &str) {
+        let Some(queue) = self.queues.get_mut(directory(node)) else { return };
+        if queue.remove(node).is_none() {
             return;
         }
-        if let Some((holder, claim)) = self.claims.iter().find(|(_, claim)| claim.token == token && claim.until > now) {
-            let text = format!(
-                "the node of token {token} was removed while {holder:?} may rely on it for {:?}",
-                claim.until - now
-            );
+        self.gone.insert(node.to_owned(), now);
+        let relies = |claim: &Claim| claim.until > now && claim.nodes.iter().any(|own| own == node);
+        // Who has lost one of several leases gives back the others.
+        let found = self.claims.iter().find(|(_, claim)| relies(claim) && !self.is_void(&claim.nodes));
+        if let Some((holder, claim)) = found {
+            let text = format!("{node} was removed while {holder:?} may rely on it for {:?}", claim.until - now);
             self.blame(|| text);
         }
     }
@@ -187,4 +382,22 @@ impl Judge {
             self.blame(|| format!("{key:?} was told to be {state:?} at last"));
         }
     }
+}
+
+/// Where the counts of semaphores are.
+pub(crate) const COUNTS: &str = "/counts/";
+/// What asks for a node to be given up.
+pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
+
+fn directory(node: &str) -> &str {
+    node.rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+/// Its place in the queue, but for those that were given the same.
+fn number(node: &str) -> &str {
+    node.get(node.len().saturating_sub(10)..).unwrap_or_default()
+}
+
+fn is_reader(node: &str) -> bool {
+    node.contains("__READ__")
 }

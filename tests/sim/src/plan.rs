@@ -9,7 +9,10 @@ use fastrand::Rng;
 pub(crate) struct Plan {
     pub(crate) servers: usize,
     pub(crate) clients: Vec<ClientPlan>,
-    pub(crate) paths: usize,
+    /// What each path is.
+    pub(crate) forms: Vec<Form>,
+    /// Whether clients take several locks as one.
+    pub(crate) multis: bool,
     pub(crate) session_timeout: Duration,
     /// How often a follower tells its leader which sessions gave a sign of life.
     pub(crate) relay: Duration,
@@ -19,6 +22,20 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults are over.
     pub(crate) calm: Duration,
+    /// Nothing goes wrong.
+    pub(crate) is_undisturbed: bool,
+}
+
+/// What a path is, to all clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Mutex,
+    ReadWrite,
+    SemaphoreMutex,
+    /// With so many leases.
+    Semaphore(i32),
+    /// With as many leases as a count says, which begins with this.
+    Counted(i32),
 }
 
 /// One process.
@@ -60,6 +77,10 @@ pub(crate) enum Fault {
     Expire { client: usize },
     /// An operator deletes a lock's node: this one in the order of the queue.
     Delete { path: usize, place: usize },
+    /// An operator asks for a lock's node to be given up.
+    Revoke { path: usize, place: usize },
+    /// An operator changes how many leases there are.
+    SetCount { path: usize, value: i32 },
     /// A client reaches no other server than the one it is connected to.
     Stick { client: usize, length: Duration },
     /// The server that a client is connected to stops and starts.
@@ -77,11 +98,13 @@ impl Plan {
         let busy = Duration::from_millis(rng.u64(2_000..20_000));
         let latency = *pick(rng, &[(0, 1), (0, 5), (1, 20), (5, 60), (0, 200)]);
         let lag = *pick(rng, &[(0, 1), (0, 5), (1, 50), (0, 300)]);
-        let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy)).collect();
+        let (forms, multis) = forms(rng);
+        let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy, multis)).collect();
         let mut plan = Self {
             servers,
             clients,
-            paths: rng.usize(1..=2),
+            forms,
+            multis,
             session_timeout,
             relay: session_timeout / *pick(rng, &[4, 8, 20]),
             latency: (ms(latency.0), ms(latency.1)),
@@ -89,6 +112,7 @@ impl Plan {
             sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
             faults: Vec::new(),
             calm: busy,
+            is_undisturbed: false,
         };
         let count = *pick(rng, &[0, 1, 1, 2, 3, 5, 8, 12]);
         for _ in 0..count {
@@ -98,15 +122,58 @@ impl Plan {
         }
         let at = busy.mul_f64(rng.f64());
         plan.faults.extend(theme(rng, session_timeout).into_iter().map(|(after, fault)| (at + after, fault)));
+        plan.is_undisturbed = plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < session_timeout;
+        let operations = operations(rng, &plan.forms);
+        plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
         plan
     }
 }
 
+/// What the paths are. Many runs have only mutexes: what goes wrong with those, goes wrong most clearly there.
+fn forms(rng: &mut Rng) -> (Vec<Form>, bool) {
+    let any = |rng: &mut Rng| match rng.u8(..6) {
+        0 => Form::Mutex,
+        1 | 2 => Form::ReadWrite,
+        3 => Form::SemaphoreMutex,
+        4 => Form::Semaphore(rng.i32(1..=4)),
+        _ => Form::Counted(rng.i32(1..=4)),
+    };
+    let form = match rng.u8(..16) {
+        0..=6 => return (vec![Form::Mutex; rng.usize(1..=2)], false),
+        7..=9 => Form::ReadWrite,
+        10 => Form::SemaphoreMutex,
+        11 | 12 => Form::Semaphore(rng.i32(1..=4)),
+        13 => Form::Counted(rng.i32(1..=4)),
+        _ => {
+            let queue = |rng: &mut Rng| if rng.bool() { Form::Mutex } else { Form::ReadWrite };
+            return ((0..rng.usize(3..=4)).map(|_| queue(rng)).collect(), true);
+        }
+    };
+    let forms = (0..rng.usize(1..=2)).map(|_| if rng.u8(..8) == 0 { any(rng) } else { form });
+    (forms.collect(), false)
+}
+
+/// What operators do that harms nobody.
+fn operations(rng: &mut Rng, forms: &[Form]) -> Vec<Fault> {
+    let mut operations = Vec::new();
+    if rng.u8(..4) == 0 {
+        let revoke = |rng: &mut Rng| Fault::Revoke { path: rng.usize(..), place: *pick(rng, &[0, 0, 1, 2]) };
+        operations.extend((0..rng.usize(1..=6)).map(|_| revoke(rng)));
+    }
+    for (path, form) in forms.iter().enumerate() {
+        if let Form::Counted(_) = form {
+            let set = |rng: &mut Rng| Fault::SetCount { path, value: rng.i32(0..=5) };
+            operations.extend((0..rng.usize(0..=6)).map(|_| set(rng)));
+        }
+    }
+    operations
+}
+
 impl ClientPlan {
-    fn new(rng: &mut Rng, busy: Duration) -> Self {
+    fn new(rng: &mut Rng, busy: Duration, multis: bool) -> Self {
         Self {
             rounds: (0..threads(rng)).map(|_| rng.u32(1..=6)).collect(),
-            handles: rng.usize(1..=3),
+            handles: if multis { rng.usize(3..=4) } else { rng.usize(1..=3) },
             clock: Duration::from_millis(rng.u64(0..1_000_000)),
             begins: busy.mul_f64(rng.f64() * rng.f64()),
         }
@@ -203,6 +270,10 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
                 (after, Fault::Unreachable { client, server: None, length: session_timeout }),
             ]
         }
+        // Operators delete what is held, and nothing else is wrong.
+        6 => (0..rng.usize(1..=4))
+            .map(|_| (part(rng, 0.0, 2.0), Fault::Delete { path: rng.usize(..), place: 0 }))
+            .collect(),
         _ => Vec::new(),
     }
 }

@@ -8,12 +8,12 @@ use fastrand::Rng;
 use zklock::Time;
 use zklock::proto::ConnectRequest;
 use zklock::session::Command;
-use zklock_standalone::{Action, Output};
+use zklock_standalone::{Action, Body, Change, Output, Txn};
 
 use crate::client::{Client, Life, Wish, path_of};
-use crate::cluster::{Cluster, between};
-use crate::judge::Judge;
-use crate::plan::{Fault, Plan, ms};
+use crate::cluster::{Cluster, between, changes_of};
+use crate::judge::{COUNTS, Judge, REVOKE};
+use crate::plan::{Fault, Form, Plan, ms};
 
 /// What can happen.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ enum Happening {
     Birth(usize),
     Timer(usize),
     Act(usize, usize),
-    Cancel(usize, usize),
+    Cancel(usize, usize, bool),
     /// A process that stood still goes on: the first thing it does is to look at what it holds.
     Awake(usize),
     /// A connection attempt comes to its server.
@@ -47,6 +47,7 @@ enum Happening {
     SlowEnds,
     ReachableAgain(usize),
     Calm,
+    Plenty,
     Settled,
     Closed,
 }
@@ -99,6 +100,8 @@ pub(crate) struct World {
     /// How often a server was cut off or stopped, so that what was planned for an earlier time is not done.
     troubles: Vec<u32>,
     leader_timer: Option<Time>,
+    /// How much of what was committed is in the history.
+    written_down: usize,
     is_over: bool,
 }
 
@@ -137,6 +140,7 @@ impl World {
             reborn: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             leader_timer: None,
+            written_down: 0,
             is_over: false,
         };
         world.prepare();
@@ -152,6 +156,13 @@ impl World {
         let faults: Vec<Duration> = self.plan.faults.iter().map(|&(at, _)| at).collect();
         for (fault, at) in faults.into_iter().enumerate() {
             self.at(begin + at, Happening::Fault(fault));
+        }
+        for (path, &form) in self.plan.forms.iter().enumerate() {
+            match form {
+                Form::Semaphore(leases) | Form::Counted(leases) => self.judge.limit(begin, path, leases),
+                Form::SemaphoreMutex => self.judge.limit(begin, path, 1),
+                Form::Mutex | Form::ReadWrite => {}
+            }
         }
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
@@ -206,9 +217,10 @@ impl World {
                 self.grant(client, wishes);
                 self.pump(client);
             }
-            Happening::Cancel(client, actor) => {
-                self.say(|| format!("client {client}: thread {actor} and those who wait with it are canceled"));
-                self.clients[client].cancel(self.now, actor);
+            Happening::Cancel(client, actor, alone) => {
+                let others = if alone { "" } else { " and those who wait with it" };
+                self.say(|| format!("client {client}: thread {actor}{others} is canceled"));
+                self.clients[client].cancel(self.now, actor, alone);
                 self.pump(client);
             }
             Happening::Awake(client) => {
@@ -260,6 +272,7 @@ impl World {
                 self.stuck.remove(&client);
             }
             Happening::Calm => self.calm(),
+            Happening::Plenty => self.plenty(),
             Happening::Settled => self.settled(),
             Happening::Closed => self.closed(),
         }
@@ -269,7 +282,7 @@ impl World {
         match *happening {
             Happening::Timer(client)
             | Happening::Act(client, _)
-            | Happening::Cancel(client, _)
+            | Happening::Cancel(client, ..)
             | Happening::Awake(client)
             | Happening::Dial { client, .. } => Some(client),
             Happening::Down(link) => self.links.get(&link).map(|link| link.client),
@@ -305,7 +318,7 @@ impl World {
         for wish in wishes {
             match wish {
                 Wish::Act(actor, at) => self.at(at, Happening::Act(client, actor)),
-                Wish::Cancel(actor, at) => self.at(at, Happening::Cancel(client, actor)),
+                Wish::Cancel(actor, alone, at) => self.at(at, Happening::Cancel(client, actor, alone)),
             }
         }
     }
@@ -461,7 +474,8 @@ impl World {
             Message::End => {
                 self.say(|| format!("client {client} loses connection {id}"));
                 self.clients[client].link = None;
-                self.links.remove(&id);
+                // The server hears of it too, if it does not know.
+                self.send_up(id, Message::End);
                 self.clients[client].engine.disconnected(local, "it closed the connection");
             }
         }
@@ -511,6 +525,13 @@ impl World {
     }
 
     fn spread(&mut self, news: Vec<(usize, Time)>) {
+        while self.history.is_some()
+            && let Some(txn) = self.cluster.log.get(self.written_down)
+        {
+            self.written_down += 1;
+            let text = describe(txn);
+            self.say(|| text);
+        }
         for (server, at) in news {
             self.at(at, Happening::Obey(server));
         }
@@ -669,7 +690,16 @@ impl World {
                 let news = self.cluster.expire(&mut self.rng, &mut self.judge, self.now, session);
                 self.spread(news);
             }
-            Fault::Delete { path, place } => self.delete(path % self.plan.paths, place),
+            Fault::Delete { path, place } => {
+                let Some(node) = self.node_at(path, place) else { return };
+                let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, &node);
+                self.spread(news);
+            }
+            Fault::Revoke { path, place } => {
+                let Some(node) = self.node_at(path, place) else { return };
+                self.set(&node, REVOKE);
+            }
+            Fault::SetCount { path, value } => self.set(&format!("{COUNTS}{path}"), &value.to_be_bytes()),
             Fault::Stick { client, length } => {
                 let client = client % clients;
                 let Some(link) = self.clients[client].link.and_then(|link| self.links.get(&link)) else { return };
@@ -712,14 +742,31 @@ impl World {
         }
     }
 
-    fn delete(&mut self, path: usize, place: usize) {
-        let directory = path_of(path);
-        let Some(node) = self.cluster.truth.tree().get(&directory) else { return };
-        let mut names: Vec<&String> = node.children.iter().collect();
+    /// One of the nodes of a path, by its place in the queue; of a semaphore among the leases or the locks.
+    fn node_at(&self, path: usize, place: usize) -> Option<String> {
+        let mut directories = self.directories(path % self.plan.forms.len());
+        directories.rotate_left((path / 16) % 2);
+        let mut nodes = directories.iter().flat_map(|directory| self.nodes_in(directory));
+        nodes.nth(place)
+    }
+
+    fn directories(&self, path: usize) -> Vec<String> {
+        let path_itself = path_of(path);
+        match self.plan.forms[path] {
+            Form::Mutex | Form::ReadWrite => vec![path_itself],
+            _ => vec![format!("{path_itself}/leases"), format!("{path_itself}/locks")],
+        }
+    }
+
+    fn nodes_in(&self, directory: &str) -> Vec<String> {
+        let Some(node) = self.cluster.truth.tree().get(directory) else { return Vec::new() };
+        let mut names: Vec<&String> = node.children.iter().filter(|name| name.starts_with("_c_")).collect();
         names.sort_by_key(|name| name[name.len().saturating_sub(10)..].to_owned());
-        let Some(name) = names.get(place) else { return };
-        let node = format!("{directory}/{name}");
-        let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, &node);
+        names.into_iter().map(|name| format!("{directory}/{name}")).collect()
+    }
+
+    fn set(&mut self, path: &str, data: &[u8]) {
+        let news = self.cluster.set(&mut self.rng, &mut self.judge, self.now, path, data);
         self.spread(news);
     }
 
@@ -748,7 +795,20 @@ impl World {
             }
         }
         self.at(self.now + PATIENCE, Happening::Settled);
+        self.at(self.now + self.plan.session_timeout, Happening::Plenty);
         self.check_all_done();
+    }
+
+    /// There are leases for all who want some.
+    fn plenty(&mut self) {
+        for path in 0..self.plan.forms.len() {
+            if let Form::Counted(initial) = self.plan.forms[path] {
+                self.set(&format!("{COUNTS}{path}"), &initial.to_be_bytes());
+            }
+        }
+        if self.cluster.leader.is_none() {
+            self.at(self.now + self.plan.session_timeout, Happening::Plenty);
+        }
     }
 
     fn check_all_done(&mut self) {
@@ -762,6 +822,9 @@ impl World {
 
     /// Everybody has had his turn. Nothing may be left but directories.
     fn settled(&mut self) {
+        let all = (0..self.plan.forms.len()).flat_map(|path| self.directories(path));
+        let left: Vec<String> = all.flat_map(|directory| self.nodes_in(&directory)).collect();
+        self.say(|| format!("nodes that are left: {left:?}"));
         for (index, client) in self.clients.iter().enumerate() {
             if client.life != Life::Over && !client.is_done() {
                 let text = client.describe();
@@ -804,14 +867,34 @@ impl World {
     }
 
     fn expect_no_nodes(&mut self, when: &str) {
-        for path in 0..self.plan.paths {
-            let directory = path_of(path);
-            let left = self.cluster.truth.tree().get(&directory).map_or(0, |node| node.children.len());
+        for directory in (0..self.plan.forms.len()).flat_map(|path| self.directories(path)).collect::<Vec<_>>() {
+            let left = self.nodes_in(&directory).len();
             if left > 0 {
                 self.judge.blame(|| format!("{left} nodes are left in {directory} {when}"));
             }
         }
     }
+}
+
+/// What a transaction does, for the history.
+fn describe(txn: &Txn) -> String {
+    let changes: Vec<String> = changes_of(&txn.body)
+        .iter()
+        .map(|change| match change {
+            Change::Create { path, .. } => format!("creates {path}"),
+            Change::Delete { path } => format!("deletes {path}"),
+            Change::SetData { path, .. } => format!("writes {path}"),
+            Change::SetAcl { .. } | Change::Check => "changes nothing".to_owned(),
+        })
+        .collect();
+    let what = match &txn.body {
+        Body::OpenSession { .. } => "begins".to_owned(),
+        Body::CloseSession => "ends".to_owned(),
+        Body::Failed(code) => format!("fails with {code:?}"),
+        Body::ManyFailed(codes) => format!("fails with {codes:?}"),
+        Body::One(_) | Body::Many(_) => changes.join(", "),
+    };
+    format!("{} session {:#x} {what}", txn.zxid, txn.session)
 }
 
 /// Makes a handshake ask for a new session; gives the one it would have asked for.
