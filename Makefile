@@ -15,7 +15,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants kazoo-suite check header clean test-rust test-python run-demo
+.PHONY: help tools setup build demo test sim mutants interop kazoo-suite check header clean test-rust test-python run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -45,6 +45,9 @@ sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one 
 mutants: ## let deliberate bugs loose in the simulation, and print how many schedules it takes to find each (minutes)
 	@cargo build --quiet --locked --release -p zklock-sim
 	@$(CARGO_TARGET_DIR)/release/zklock-sim --mutants --seeds 200000
+
+interop: setup ## share locks with real Curator, old and new, and with real kazoo, and print what was seen as a table
+	@$(CARGO_TEST) -p zklock --test interop -- --table $(ONLY)
 
 kazoo-suite: setup ## run kazoo's own tests against a real server and the standalone one (a minute)
 	@cargo build --quiet --locked -p zklock-standalone

@@ -1,6 +1,7 @@
 //! zklock and kazoo: two families on one path, with and without the settings by which they see each other.
 
 use zklock::Status;
+use zklock_rig::{CuratorPeer, CuratorVersion};
 
 use crate::common::{SOON, status};
 use crate::places::{Kind, ME, lock};
@@ -29,6 +30,7 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "both: zklock killed, holding and waiting: the next is served", check: queues::zklock_is_killed },
         Row { name: "both: zklock paused past its session: kazoo is served", check: queues::zklock_is_paused },
         Row { name: "both: a client closed on either side: the other is served", check: queues::clients_close },
+        Row { name: "both: who gives up waiting on either side leaves nothing", check: queues::waiters_give_up },
         Row {
             name: "read/write, both: kazoo's WriteLock holds, zklock waits",
             check: |side| queues::zklock_waits(side, Write),
@@ -43,8 +45,9 @@ pub(crate) fn rows() -> Vec<Row> {
         },
         Row { name: "read/write, both: alone or among readers under load", check: queues::read_and_write_under_load },
         Row { name: "read/write: kazoo's ReadLock with both patterns", check: reader_with_both_patterns },
-        Row { name: "read/write: kazoo's Lock beside zklock's readers", check: lock_beside_readers },
+        Row { name: "read/write: kazoo's Lock beside readers", check: lock_beside_readers },
         Row { name: "read/write, no settings: kazoo is there, zklock says FOREIGN", check: foreign_read_write },
+        Row { name: "both, and Curator besides", check: curator_besides },
         Row { name: "semaphores on one path: zklock's directories count", check: semaphores },
     ]
 }
@@ -156,7 +159,7 @@ fn reader_with_both_patterns(side: &Side<'_>) -> Seen {
     Seen::differs("it also waits for zklock's readers; it needs __WRIT__ alone")
 }
 
-/// A Lock that has no pattern for readers gets in beside them.
+/// A Lock that has no pattern for readers gets in beside them. For kazoo's own there is none that it should have.
 fn lock_beside_readers(side: &Side<'_>) -> Seen {
     let path = side.path("readers");
     let (read, write) = (lock(&side.client(), Read, &path), lock(&side.client(), Write, &path));
@@ -170,7 +173,31 @@ fn lock_beside_readers(side: &Side<'_>) -> Seen {
     side.tell("acquire $t $all");
     assert_eq!((status(read.acquire(NOW)), status(write.acquire(NOW))), (Status::Timeout, Status::Timeout));
     side.tell("release $t $all");
-    Seen::differs("it needs both patterns; with __WRIT__ alone it passes by readers")
+    side.tell(&format!("read-lock $reads {path} patterns=__WRIT__"));
+    side.tell("acquire $t $reads");
+    side.tell("acquire $u $all 2000");
+    side.tell("release $u $all");
+    keeps_out(side, &side.define(Write, "$write", &path));
+    side.tell("release $t $reads");
+    Seen::differs("it needs both patterns, and passes by kazoo's own readers; a WriteLock does not")
+}
+
+fn curator_besides(side: &Side<'_>) -> Seen {
+    let path = side.path("three");
+    let curator = CuratorPeer::start(CuratorVersion::Newest, &side.ground.zookeeper.address(), SOON);
+    curator.tell(&format!("mutex m {path}"));
+    let ours = lock(&side.client(), Mutex, &path);
+    let theirs = side.define(Mutex, "$k", &path);
+    assert_eq!(curator.ask("acquire t m 10000"), "true");
+    keeps_out(side, &theirs);
+    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    curator.tell("release t m");
+    side.tell(&format!("acquire $t {theirs}"));
+    assert_eq!(status(ours.acquire(NOW)), Status::Timeout);
+    assert_eq!(curator.ask("acquire t m 10000"), "true");
+    curator.tell("release t m");
+    side.tell(&format!("release $t {theirs}"));
+    Seen::differs("kazoo waits for Curator, Curator passes by kazoo")
 }
 
 fn semaphores(side: &Side<'_>) -> Seen {

@@ -27,14 +27,14 @@ mod side;
 mod table;
 
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock_rig::{CuratorPeer, CuratorVersion, KazooPeer, Peer, ZooKeeper, flags};
+use zklock_rig::{CuratorPeer, CuratorVersion, KazooPeer, Peer, ZooKeeper};
 
-use side::{Met, Side};
+use side::{Ground, Met, Side};
 use table::{Cell, Row, Table};
 
 /// The sessions of the peers that every check talks to.
@@ -68,89 +68,77 @@ fn run(options: &Options) -> ExitCode {
     // Sessions of those who were killed end at a tick.
     let zookeeper = ZooKeeper::options().tick_ms(250).start();
     let address = zookeeper.address();
-    let curators = CuratorVersion::ALL.map(|version| CuratorPeer::start(version, &address, SESSION));
+    let [debian, newest] = CuratorVersion::ALL.map(|version| CuratorPeer::start(version, &address, SESSION));
     let kazoo = KazooPeer::start(&address, SESSION);
-    let files = Files::create();
-    let met = |peer: &'_ Peer, name: &str| format!("{name} {}", peer.ask("version"));
-    let chosen = |rows: Vec<Row>| {
-        let is_chosen =
-            |row: &Row| options.words.is_empty() || options.words.iter().any(|word| row.name.contains(word));
-        rows.into_iter().filter(is_chosen).collect()
-    };
+    let column = |met, peer: &Peer, name: &str| (format!("{name} {}", peer.ask("version")), met);
     let tables = [
         Table {
             title: "zklock and Curator on one path",
-            columns: curators.each_ref().map(|curator| met(curator, "Curator")).to_vec(),
-            rows: chosen(curator::rows()),
+            columns: vec![
+                column(Met::Curator(CuratorVersion::Debian, &debian), &debian, "Curator"),
+                column(Met::Curator(CuratorVersion::Newest, &newest), &newest, "Curator"),
+            ],
+            rows: options.chosen(curator::rows()),
         },
         Table {
             title: "zklock and kazoo on one path",
-            columns: vec![met(&kazoo, "kazoo")],
-            rows: chosen(kazoo::rows()),
+            columns: vec![column(Met::Kazoo(&kazoo), &kazoo, "kazoo")],
+            rows: options.chosen(kazoo::rows()),
         },
         Table {
             title: "zklock where nodes of ZooKeeper's own lock recipes stand",
-            columns: recipes::NAMES.map(|(name, _)| name.to_owned()).to_vec(),
-            rows: chosen(recipes::rows()),
+            columns: recipes::NAMES.map(|(name, node)| (name.to_owned(), Met::Recipe(node))).to_vec(),
+            rows: options.chosen(recipes::rows()),
         },
     ];
-    let [curator_met, kazoo_met, recipes_met]: [Vec<(Met, Option<&Peer>)>; 3] = [
-        CuratorVersion::ALL
-            .into_iter()
-            .zip(&curators)
-            .map(|(version, peer)| (Met::Curator(version), Some(&**peer)))
-            .collect(),
-        vec![(Met::Kazoo, Some(&kazoo))],
-        recipes::NAMES.iter().map(|&(_, node)| (Met::Recipe(node), None)).collect(),
-    ];
-    let mut jobs = Vec::new();
-    for (table, met) in tables.iter().zip([curator_met, kazoo_met, recipes_met]) {
-        for row in &table.rows {
-            jobs.extend(table.columns.iter().zip(&met).map(|(column, &(met, peer))| (row, column, met, peer)));
-        }
-    }
-    let cells: Vec<Mutex<Option<Cell>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some((number, &(row, column, met, peer))) = {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    jobs.get(number).map(|job| (number, job))
-                } {
-                    let rounds = if options.prints_table { 100 } else { 25 };
-                    let side = Side::new(&zookeeper, met, peer, number, rounds, &files.0);
-                    // The parent of all its paths stays, whatever comes and goes below it.
-                    side.raw().create(&side.root(), b"", flags::PERSISTENT).unwrap();
-                    let began = Instant::now();
-                    let cell = table::observe(|| (row.check)(&side));
-                    eprintln!("TIME {:.2} {} | {column}", began.elapsed().as_secs_f32(), row.name);
-                    if cell.has_failed() {
-                        eprintln!("that was: {} | {column}", row.name);
-                    }
-                    *cells[number].lock().unwrap() = Some(cell);
-                }
-            });
-        }
-    });
-    let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.into_inner().unwrap().unwrap()).collect();
+    let rounds = if options.prints_table { 100 } else { 25 };
+    let cells = look(&tables, &Ground { zookeeper: &zookeeper, files: &Files::create().0, rounds });
     report(options, &tables, cells, start.elapsed())
 }
 
-fn report(options: &Options, tables: &[Table], cells: Vec<Cell>, took: Duration) -> ExitCode {
-    let (checks, mut left) = (cells.len(), cells.into_iter());
-    let (mut failed, mut differ) = (0, 0);
+/// Makes all checks of all tables, several at once; what they saw, row by row.
+fn look(tables: &[Table<'_>], ground: &Ground<'_>) -> Vec<Cell> {
+    let rows = tables.iter().flat_map(|table| table.rows.iter().map(move |row| (table, row)));
+    let jobs = rows.flat_map(|(table, row)| table.columns.iter().map(move |(column, met)| (row, column, *met)));
+    let jobs: Vec<(&Row, &String, Met<'_>)> = jobs.collect();
+    let cells: Vec<OnceLock<Cell>> = jobs.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((number, &(row, column, met))) = {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            jobs.get(number).map(|job| (number, job))
+        } {
+            let side = Side::new(ground, met, number);
+            let cell = table::observe(|| (row.check)(&side));
+            if cell.has_failed() {
+                eprintln!("that was: {} | {column}", row.name);
+            }
+            let _ = cells[number].set(cell);
+        }
+    };
+    thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    cells.into_iter().map(|cell| cell.into_inner().unwrap()).collect()
+}
+
+fn report(options: &Options, tables: &[Table<'_>], cells: Vec<Cell>, took: Duration) -> ExitCode {
+    let count = |condition: fn(&Cell) -> bool| cells.iter().filter(|cell| condition(cell)).count();
+    let (failed, differ, all) = (count(Cell::has_failed), count(Cell::differs), cells.len());
+    let mut left = cells.into_iter();
     for table in tables {
         let cells: Vec<Cell> = left.by_ref().take(table.rows.len() * table.columns.len()).collect();
-        let has_failed = cells.iter().filter(|cell| cell.has_failed()).count();
-        failed += has_failed;
-        differ += cells.iter().filter(|cell| cell.differs()).count();
-        if options.prints_table || has_failed > 0 {
+        if options.prints_table || cells.iter().any(Cell::has_failed) {
             println!("{}", table.print(&cells, !options.prints_table));
         }
     }
-    println!("{checks} cells in {:.1} s: {differ} known differences, {failed} failed", took.as_secs_f32());
+    println!("interop: {all} cells in {:.0} s; {differ} known differences, {failed} failed", took.as_secs_f32());
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Options {
+    fn chosen(&self, rows: Vec<Row>) -> Vec<Row> {
+        let is_chosen = |row: &Row| self.words.is_empty() || self.words.iter().any(|word| row.name.contains(word));
+        rows.into_iter().filter(is_chosen).collect()
+    }
 }
 
 /// A directory for the files that locks protect.

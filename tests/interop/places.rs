@@ -70,11 +70,11 @@ impl Side<'_> {
     /// Has the other side make a lock, with all that it needs to share its path; returns what it is called.
     pub(crate) fn define(&self, kind: Kind, name: &str, path: &str) -> String {
         let (definition, called) = match (self.met, kind) {
-            (Met::Kazoo, Kind::Mutex) => (format!("lock {name} {path} patterns=-lock-"), name.to_owned()),
-            (Met::Kazoo, Kind::Write) => {
+            (Met::Kazoo(_), Kind::Mutex) => (format!("lock {name} {path} patterns=-lock-"), name.to_owned()),
+            (Met::Kazoo(_), Kind::Write) => {
                 (format!("write-lock {name} {path} patterns=__READ__,__WRIT__"), name.to_owned())
             }
-            (Met::Kazoo, Kind::Read) => (format!("read-lock {name} {path} patterns=__WRIT__"), name.to_owned()),
+            (Met::Kazoo(_), Kind::Read) => (format!("read-lock {name} {path} patterns=__WRIT__"), name.to_owned()),
             (_, Kind::Mutex) => (format!("mutex {name} {path}"), name.to_owned()),
             (_, Kind::SemaphoreMutex) => (format!("semaphore-mutex {name} {path}"), name.to_owned()),
             (_, Kind::Read) => (format!("rw {name} {path}"), format!("{name}.read")),

@@ -1,20 +1,26 @@
 //! A process with zklock that a check may kill or pause. It talks as the peers do (`tests/curator/Peer.java`):
 //!
-//!     1 acquire /path          1 true
-//!     2 held /path             2 true
+//!     1 acquire /path                    1 true
+//!     2 held /path                       2 true
+//!     3 lease /path MAX QUANTITY         3 true
 
 use std::collections::HashMap;
 use std::io::stdin;
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, Config, Lock, Owner};
+use zklock::{Client, Config, Leases, Lock, Owner};
 
 /// What makes the test such a process.
 pub(crate) const FLAG: &str = "--zklock-process";
 
 const ME: Owner = Owner::Custom(1);
+
+struct Process {
+    client: Client,
+    locks: HashMap<String, Lock>,
+    leases: Vec<Leases>,
+}
 
 /// Does what the standard input says until it ends.
 pub(crate) fn run(address: &str, session_timeout: &str) {
@@ -22,23 +28,36 @@ pub(crate) fn run(address: &str, session_timeout: &str) {
     config.set_session_timeout(Duration::from_millis(session_timeout.parse().unwrap())).unwrap();
     config.set_wait_for_kazoo(true);
     let client = Client::connect(address, &config).unwrap();
-    let locks: Arc<Mutex<HashMap<String, Lock>>> = Arc::default();
+    let mut process = Process { client, locks: HashMap::new(), leases: Vec::new() };
     for line in stdin().lines() {
         let line = line.unwrap();
-        let mut words = line.split(' ').map(str::to_owned);
-        let [Some(number), Some(verb), Some(path)] = [words.next(), words.next(), words.next()] else {
-            panic!("no command: {line}");
-        };
-        let lock = locks.lock().unwrap().entry(path.clone()).or_insert_with(|| client.mutex(&path).unwrap()).clone();
-        match verb.as_str() {
-            "held" => println!("{number} {}", lock.is_held_by(ME).unwrap()),
-            "acquire" => drop(thread::spawn(move || {
-                let acquired = lock.start_acquire(ME, None).and_then(|call| call.wait());
-                println!("{number} {}", acquired.is_ok());
-            })),
-            _ => panic!("no such command: {line}"),
-        }
+        process.take(&line.split(' ').collect::<Vec<_>>());
     }
     // At once, as a program that crashes: no session is closed.
     std::process::exit(0);
+}
+
+impl Process {
+    fn take(&mut self, words: &[&str]) {
+        match *words {
+            [number, "acquire", path] => {
+                let (number, lock) = (number.to_owned(), self.lock(path).clone());
+                thread::spawn(move || {
+                    let acquired = lock.start_acquire(ME, None).and_then(|call| call.wait());
+                    println!("{number} {}", acquired.is_ok());
+                });
+            }
+            [number, "held", path] => println!("{number} {}", self.lock(path).is_held_by(ME).unwrap()),
+            [number, "lease", path, max, quantity] => {
+                let semaphore = self.client.semaphore(path, max.parse().unwrap()).unwrap();
+                self.leases.push(semaphore.acquire(quantity.parse().unwrap(), None).unwrap());
+                println!("{number} true");
+            }
+            _ => panic!("no such command: {words:?}"),
+        }
+    }
+
+    fn lock(&mut self, path: &str) -> &Lock {
+        self.locks.entry(path.to_owned()).or_insert_with(|| self.client.mutex(path).unwrap())
+    }
 }

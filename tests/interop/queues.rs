@@ -11,14 +11,14 @@ use zklock_rig::{Peer, wait_until};
 
 use crate::common::{SOON, status};
 use crate::places::{Kind, ME, Place, Who, lock};
-use crate::side::{Met, Side};
+use crate::side::Side;
 use crate::table::Seen;
 
 pub(crate) const NOW: Option<Duration> = Some(Duration::ZERO);
 pub(crate) const A_WHILE: Option<Duration> = Some(Duration::from_millis(300));
 pub(crate) const SOME: Option<Duration> = Some(SOON);
 /// The sessions of those who are killed or paused.
-const SHORT: Duration = Duration::from_millis(1_500);
+pub(crate) const SHORT: Duration = Duration::from_millis(1_500);
 
 /// The other side holds: zklock does not get in, and gets in when it is released.
 pub(crate) fn zklock_waits(side: &Side<'_>, kind: Kind) -> Seen {
@@ -61,7 +61,7 @@ pub(crate) fn other_waits(side: &Side<'_>, kind: Kind) -> Seen {
 #[track_caller]
 pub(crate) fn keeps_out(side: &Side<'_>, lock: &str) {
     let answer = side.ask(&format!("acquire $out {lock} 300"));
-    let is_refused = answer == "false" || (side.met == Met::Kazoo && answer.contains("LockTimeout"));
+    let is_refused = answer == "false" || (side.is_kazoo() && answer.contains("LockTimeout"));
     assert!(is_refused, "the other side got {lock}: {answer}");
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn in_order(side: &Side<'_>, kinds: &[Kind]) -> Seen {
 pub(crate) fn under_load(side: &Side<'_>, kind: Kind) -> Seen {
     let path = side.path("load");
     let ours = || lock(&side.client(), kind, &path);
-    assert_eq!(load(side, side.rounds, |name| side.define(kind, name, &path), ours, SOON), 0, "time-outs");
+    assert_eq!(load(side, side.ground.rounds, |name| side.define(kind, name, &path), ours, SOON), 0, "time-outs");
     Seen::Alike
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn load(
 
 /// Writers of both sides write what readers of both sides compare.
 pub(crate) fn read_and_write_under_load(side: &Side<'_>) -> Seen {
-    let (path, file, rounds) = (side.path("load"), side.file("load"), side.rounds);
+    let (path, file, rounds) = (side.path("load"), side.file("load"), side.ground.rounds);
     let files = ["a", "b"].map(|end| file.with_extension(end));
     files.iter().for_each(|file| fs::write(file, "0").unwrap());
     let work = [("increment", Kind::Write), ("compare", Kind::Read)];
@@ -276,7 +276,7 @@ pub(crate) fn clients_close(side: &Side<'_>) -> Seen {
     side.tell("release $t $next");
 
     side.tell("client $c");
-    let definition = if side.met == Met::Kazoo { "lock" } else { "mutex" };
+    let definition = if side.is_kazoo() { "lock" } else { "mutex" };
     side.tell(&format!("{definition} $theirs {path} client=$c"));
     side.tell("acquire $u $theirs");
     let ours = lock(&side.client(), Kind::Mutex, &path);
@@ -284,6 +284,37 @@ pub(crate) fn clients_close(side: &Side<'_>) -> Seen {
     side.wait_for_nodes(&path, 2);
     side.tell("close $c");
     waiting.wait().unwrap();
+    Seen::Alike
+}
+
+/// Who stops waiting, because of a time-out or because somebody says so, leaves nothing that others would wait for.
+pub(crate) fn waiters_give_up(side: &Side<'_>) -> Seen {
+    let path = side.path("given-up");
+    let first = lock(&side.client(), Kind::Mutex, &path);
+    first.acquire(NOW).unwrap();
+    let theirs = side.define(Kind::Mutex, "$m", &path);
+    let curator = side.send(&format!("acquire $t {theirs}"));
+    side.wait_for_nodes(&path, 2);
+    let ours = lock(&side.client(), Kind::Mutex, &path);
+    let canceled = ours.start_acquire(ME, SOME).unwrap();
+    side.wait_for_nodes(&path, 3);
+    let mut last =
+        [Place::join(side, Who::Other, Kind::Mutex, &path, 3), Place::join(side, Who::Zklock, Kind::Mutex, &path, 4)];
+    side.tell(if side.is_kazoo() { "cancel $m" } else { "interrupt $t" });
+    assert!(curator.wait(SOON).starts_with("error"), "it was told to stop waiting");
+    ours.cancel().unwrap();
+    assert_eq!(status(canceled.wait()), Status::Canceled);
+    side.wait_for_nodes(&path, 3);
+    keeps_out(side, &theirs);
+    assert_eq!(status(ours.acquire(A_WHILE)), Status::Timeout);
+    side.wait_for_nodes(&path, 3);
+    assert!(last.iter_mut().all(|place| !place.is_in()));
+    first.release().unwrap();
+    for mut place in last {
+        place.wait();
+        place.leave();
+    }
+    side.wait_for_nodes(&path, 0);
     Seen::Alike
 }
 

@@ -10,7 +10,7 @@ use zklock_rig::{flags, wait_until};
 use crate::common::SOON;
 use crate::curator::picture;
 use crate::places::{Kind::SemaphoreMutex, Place, Who, lock};
-use crate::queues::{self, A_WHILE, NOW, SOME, join};
+use crate::queues::{self, A_WHILE, NOW, SHORT, SOME, join};
 use crate::side::Side;
 use crate::table::{Row, Seen};
 
@@ -37,6 +37,8 @@ pub(crate) fn rows() -> Vec<Row> {
         Row { name: "semaphore: who wants many is not overtaken", check: nobody_overtakes },
         Row { name: "semaphore: never more than there are, under load", check: never_too_many },
         Row { name: "semaphore: Curator has one of two and wants the second, so does zklock", check: halves },
+        Row { name: "semaphore: Curator killed, its leases come back", check: curator_is_killed },
+        Row { name: "semaphore: zklock killed, its leases come back", check: zklock_is_killed },
         Row { name: "semaphore: nodes and participants alike", check: lease_nodes },
         Row { name: "semaphore: children that are nobody's count on both sides", check: plain_leases },
         Row { name: "count: seeded, read and set by either side, byte for byte", check: counts },
@@ -77,8 +79,13 @@ fn got(semaphore: &Semaphore, quantity: u32) -> Leases {
     semaphore.acquire(quantity, NOW).unwrap()
 }
 
+/// How zklock does not get so many: where it only looks, and where it waits for a while.
+#[track_caller]
 fn refused(semaphore: &Semaphore, quantity: u32) -> Status {
-    semaphore.acquire(quantity, NOW).map(drop).unwrap_err().status()
+    let [looked, waited] =
+        [NOW, A_WHILE].map(|limit| semaphore.acquire(quantity, limit).map(drop).unwrap_err().status());
+    assert_eq!(looked, waited);
+    waited
 }
 
 /// Curator gets so many leases of `$s`; their names.
@@ -173,7 +180,7 @@ fn never_too_many(side: &Side<'_>) -> Seen {
             let zklocks = [1, 2].map(|seed| {
                 let (ours, counted) = (&ours, &counted);
                 scope.spawn(move || {
-                    for round in 0..side.rounds {
+                    for round in 0..side.ground.rounds {
                         let quantity = (round + seed) % zklocks_most + 1;
                         let leases = ours.acquire(quantity, SOME).unwrap();
                         counted(quantity, &|| leases.release().unwrap());
@@ -183,7 +190,7 @@ fn never_too_many(side: &Side<'_>) -> Seen {
             let curators = ["$s", "$s2"].map(|semaphore| {
                 let counted = &counted;
                 scope.spawn(move || {
-                    for round in 0..side.rounds {
+                    for round in 0..side.ground.rounds {
                         let quantity = round % curators_most + 1;
                         let nodes = side.ask(&format!("lease {semaphore} {semaphore} 20000 quantity={quantity}"));
                         assert!(nodes.contains("-lease-"), "{nodes}");
@@ -219,6 +226,35 @@ fn halves(side: &Side<'_>) -> Seen {
     assert_eq!(both.wait(SOON).split(' ').count(), 2);
     side.tell("return $t $s");
     Seen::differs("Curator takes them one by one: nobody gets on until the first deadline")
+}
+
+fn curator_is_killed(side: &Side<'_>) -> Seen {
+    let path = side.path("leases");
+    let victim = side.victim(SHORT);
+    let there = side.with(victim.peer());
+    there.tell(&format!("semaphore $s {path} max=2"));
+    curator_gets(&there, 2);
+    let ours = side.client().semaphore(&path, 2).unwrap();
+    assert_eq!(refused(&ours, 1), Status::Timeout);
+    let waiting = ours.start_acquire(2, SOME).unwrap();
+    side.wait_for_nodes(&format!("{path}/locks"), 1);
+    victim.peer().kill();
+    waiting.wait().unwrap().release().unwrap();
+    Seen::Alike
+}
+
+fn zklock_is_killed(side: &Side<'_>) -> Seen {
+    let path = side.path("leases");
+    let victim = side.zklock_process(SHORT);
+    assert_eq!(victim.ask(&format!("lease {path} 2 2")), "true");
+    side.tell(&format!("semaphore $s {path} max=2"));
+    curator_is_kept_out(side, 1);
+    let waiting = side.send("lease $t $s 20000 quantity=2");
+    side.wait_for_nodes(&format!("{path}/leases"), 3);
+    victim.kill();
+    assert_eq!(waiting.wait(SOON).split(' ').count(), 2);
+    side.tell("return $t $s");
+    Seen::Alike
 }
 
 fn lease_nodes(side: &Side<'_>) -> Seen {

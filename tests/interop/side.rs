@@ -5,29 +5,36 @@ use std::process::Command;
 use std::time::Duration;
 
 use zklock::{Client, Config};
-use zklock_rig::{CuratorPeer, CuratorVersion, KazooPeer, Peer, Raw, Ticket, ZooKeeper, wait_until};
+use zklock_rig::{CuratorPeer, CuratorVersion, KazooPeer, Peer, Raw, Ticket, ZooKeeper, flags, wait_until};
 
 use crate::common::SOON;
 use crate::process;
 
 /// Whom zklock meets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Met {
-    Curator(CuratorVersion),
-    Kazoo,
+#[derive(Clone, Copy)]
+pub(crate) enum Met<'a> {
+    Curator(CuratorVersion, &'a Peer),
+    Kazoo(&'a Peer),
     /// A node of one of ZooKeeper's own recipes: how it is called, up to its number.
     Recipe(&'static str),
 }
 
-/// A side that is met.
-pub(crate) struct Side<'a> {
+/// What all checks share.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
     pub(crate) zookeeper: &'a ZooKeeper,
-    pub(crate) met: Met,
+    /// A directory.
+    pub(crate) files: &'a Path,
     /// How often something is repeated that is to be seen often.
     pub(crate) rounds: u32,
-    peer: Option<&'a Peer>,
+}
+
+/// A side that is met.
+#[derive(Clone, Copy)]
+pub(crate) struct Side<'a> {
+    pub(crate) ground: &'a Ground<'a>,
+    pub(crate) met: Met<'a>,
     number: usize,
-    files: &'a Path,
 }
 
 /// A process of the other library that a check may kill.
@@ -37,15 +44,11 @@ pub(crate) enum Victim {
 }
 
 impl<'a> Side<'a> {
-    pub(crate) fn new(
-        zookeeper: &'a ZooKeeper,
-        met: Met,
-        peer: Option<&'a Peer>,
-        number: usize,
-        rounds: u32,
-        files: &'a Path,
-    ) -> Self {
-        Self { zookeeper, met, rounds, peer, number, files }
+    pub(crate) fn new(ground: &'a Ground<'a>, met: Met<'a>, number: usize) -> Self {
+        let side = Self { ground, met, number };
+        // The parent of all its paths stays, whatever comes and goes below it.
+        side.raw().create(&side.root(), b"", flags::PERSISTENT).unwrap();
+        side
     }
 
     /// The parent of all paths.
@@ -59,22 +62,22 @@ impl<'a> Side<'a> {
 
     /// A file that does not exist yet.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.files.join(format!("{}-{name}", self.number))
+        self.ground.files.join(format!("{}-{name}", self.number))
     }
 
     pub(crate) fn raw(&self) -> Raw {
-        Raw::connect(&self.zookeeper.address(), 120_000)
+        Raw::connect(&self.ground.zookeeper.address(), 120_000)
     }
 
     /// A client as programs that share paths with the other side have it.
     pub(crate) fn client(&self) -> Client {
-        self.client_with(|config| config.set_wait_for_kazoo(self.met == Met::Kazoo))
+        self.client_with(|config| config.set_wait_for_kazoo(self.is_kazoo()))
     }
 
     pub(crate) fn client_with(&self, change: impl FnOnce(&mut Config)) -> Client {
         let mut config = Config::new();
         change(&mut config);
-        Client::connect(&self.zookeeper.address(), &config).unwrap()
+        Client::connect(&self.ground.zookeeper.address(), &config).unwrap()
     }
 
     /// Has the other side do something. What it calls `$x` is this check's own.
@@ -108,24 +111,29 @@ impl<'a> Side<'a> {
 
     /// The same side, in a process of its own with short sessions.
     pub(crate) fn victim(&self, session_timeout: Duration) -> Victim {
-        let address = self.zookeeper.address();
+        let address = self.ground.zookeeper.address();
         match self.met {
-            Met::Curator(version) => Victim::Curator(CuratorPeer::start(version, &address, session_timeout)),
-            Met::Kazoo => Victim::Kazoo(KazooPeer::start(&address, session_timeout)),
+            Met::Curator(version, _) => Victim::Curator(CuratorPeer::start(version, &address, session_timeout)),
+            Met::Kazoo(_) => Victim::Kazoo(KazooPeer::start(&address, session_timeout)),
             Met::Recipe(_) => panic!("nobody is met but a node"),
         }
     }
 
     /// This check with another process on the other side.
     pub(crate) fn with<'b>(&'b self, peer: &'b Peer) -> Side<'b> {
-        Side { peer: Some(peer), ..*self }
+        let met = match self.met {
+            Met::Curator(version, _) => Met::Curator(version, peer),
+            Met::Kazoo(_) => Met::Kazoo(peer),
+            Met::Recipe(_) => self.met,
+        };
+        Side { met, ..*self }
     }
 
     /// A process with zklock, to be killed.
     pub(crate) fn zklock_process(&self, session_timeout: Duration) -> Peer {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg(process::FLAG);
-        Peer::start(command, &self.zookeeper.address(), session_timeout)
+        Peer::start(command, &self.ground.zookeeper.address(), session_timeout)
     }
 
     /// Waits until so many nodes stand in a directory.
@@ -135,8 +143,20 @@ impl<'a> Side<'a> {
         wait_until(SOON, || raw.children(path).unwrap_or_default().len() == count);
     }
 
-    fn peer(&self) -> &Peer {
-        self.peer.expect("somebody is met")
+    pub(crate) fn is_kazoo(&self) -> bool {
+        matches!(self.met, Met::Kazoo(_))
+    }
+
+    /// Whether it has Curator's bug of read locks under write locks (CURATOR-621): 5.4.0 has, 5.5.0 has not.
+    pub(crate) fn has_curator_621(&self) -> bool {
+        matches!(self.met, Met::Curator(CuratorVersion::Debian, _))
+    }
+
+    fn peer(&self) -> &'a Peer {
+        match self.met {
+            Met::Curator(_, peer) | Met::Kazoo(peer) => peer,
+            Met::Recipe(_) => panic!("nobody is met but a node"),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::side::Side;
+use crate::side::{Met, Side};
 
 /// What a check saw.
 pub(crate) enum Seen {
@@ -26,9 +26,10 @@ pub(crate) struct Row {
     pub(crate) check: fn(&Side<'_>) -> Seen,
 }
 
-pub(crate) struct Table {
+pub(crate) struct Table<'a> {
     pub(crate) title: &'static str,
-    pub(crate) columns: Vec<String>,
+    /// Who is met, and what he is called.
+    pub(crate) columns: Vec<(String, Met<'a>)>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -71,7 +72,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 const NAME_WIDTH: usize = 62;
 const CELL_WIDTH: usize = 40;
 
-impl Table {
+impl Table<'_> {
     /// The table, or only the rows that failed. `cells` has them row by row.
     pub(crate) fn print(&self, cells: &[Cell], only_failed: bool) -> String {
         let mut text = format!("{}\n", self.title);
@@ -79,7 +80,8 @@ impl Table {
             let columns = self.columns.iter().map(|_| "-".repeat(CELL_WIDTH));
             std::iter::once("-".repeat(NAME_WIDTH)).chain(columns).collect::<Vec<_>>().join("-+-")
         };
-        let head = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect::<Vec<_>>();
+        let head =
+            std::iter::once(String::new()).chain(self.columns.iter().map(|(name, _)| name.clone())).collect::<Vec<_>>();
         text += &line(&head);
         writeln!(text, "{}", ruler()).unwrap();
         for (row, cells) in self.rows.iter().zip(cells.chunks(self.columns.len())) {

@@ -364,3 +364,33 @@ fn who_only_waits_keeps_his_place() {
         last.join().unwrap().unwrap();
     });
 }
+
+#[test]
+fn in_order_one_after_the_other() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("z-first"), path("a-second")], raw(server));
+    let (holder, client) = (client(&server.address()), client(&server.address()));
+    let held = mutexes(&holder, &paths);
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi_in_order(&locks.each_ref()).unwrap();
+    held[0].acquire(None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+        wait_for_queue(&mut raw, &paths[0], 2);
+        // Whoever has the first finds nobody before him in the second, as if this were Curator's.
+        held[1].acquire(Some(Duration::ZERO)).unwrap();
+        wait_for_queue(&mut raw, &paths[1], 1);
+        held.iter().for_each(|lock| lock.release().unwrap());
+        waiter.join().unwrap().unwrap();
+    });
+    held[1].acquire(None).unwrap();
+    assert_eq!(ends_at(MS * 200, || status(multi.acquire(Some(MS * 200)))), Status::Timeout, "one deadline for all");
+    wait_for_queue(&mut raw, &paths[0], 0);
+    held[1].release().unwrap();
+    multi.acquire(NOW).unwrap();
+    assert!(multi.is_held().unwrap() && locks.iter().all(|lock| lock.is_held().unwrap()));
+    assert_eq!(multi.fencing_token().unwrap(), locks[0].fencing_token().unwrap(), "the smallest");
+    multi.release().unwrap();
+    assert_eq!(status(Lock::multi_in_order(&[&locks[0], &locks[0]]).map(drop)), Status::Invalid);
+    assert_eq!(status(Lock::multi_in_order(&[]).map(drop)), Status::Invalid);
+}
