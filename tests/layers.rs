@@ -25,7 +25,7 @@ const IMPURE: [&str; 12] = [
     "Instant",
     "SystemTime",
     "mio::",
-    "Mutex",
+    "sync::Mutex",
     "unsafe {",
     "new_v4",
 ];

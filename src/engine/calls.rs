@@ -135,7 +135,7 @@ impl Engine {
         };
         let is_of = |machine: &Machine| match machine {
             Machine::Contender(_, Role::Holding(held, _)) => *held == lock,
-            Machine::Contender(_, Role::Acquiring(op)) => waits(op),
+            Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op)) => waits(op),
             _ => false,
         };
         self.machines.iter().filter(|(_, machine)| is_of(machine)).map(|(&id, _)| id).collect()

@@ -156,7 +156,7 @@ impl Engine {
     pub(super) fn tell_revoked(&mut self, role: Role, node: &str) {
         let lock = match role {
             Role::Holding(lock, _) => Some(lock),
-            Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
+            Role::Acquiring(op) | Role::Inside(op) => match self.ops.get(&op).map(|op| op.kind) {
                 Some(Kind::Acquire { lock, .. }) => {
                     let directory = node.rsplit_once('/').map(|(directory, _)| directory);
                     let is_of =
@@ -166,7 +166,7 @@ impl Engine {
                 }
                 _ => None,
             },
-            Role::Inside(_) | Role::Leaving(_) | Role::Stranded => None,
+            Role::Leaving(_) | Role::Stranded => None,
         };
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
         self.revocations.extend(lock.map(|lock| Revocation { lock, node_path }));

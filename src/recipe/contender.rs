@@ -337,8 +337,9 @@ impl Contender {
 
     /// From now on it wants to know whether its nodes are asked back, or not.
     pub fn set_revocable(&mut self, desk: &mut Desk<'_>, is_revocable: bool) {
-        self.is_revocable = is_revocable;
-        self.watch_for_revocation(desk);
+        if is_revocable != std::mem::replace(&mut self.is_revocable, is_revocable) {
+            self.watch_for_revocation(desk);
+        }
     }
 
     /// Makes one contender of each place, all of which are in. They have nothing in common from here on. What each of them watches,

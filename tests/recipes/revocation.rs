@@ -98,6 +98,30 @@ fn a_waiter_is_asked_too() {
 }
 
 #[test]
+fn whoever_waits_for_leases_is_asked_by_any_of_his_nodes() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let semaphore = client.semaphore(&path("waits"), 1).unwrap();
+    let held = semaphore.acquire(1, NOW).unwrap();
+    let (sender, asked) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| semaphore.acquire(1, None)));
+        zklock_rig::wait_until(SOON, || semaphore.participants().unwrap().len() == 3);
+        semaphore.set_revocable(Some(move |node: &str| sender.send(node.to_owned()).unwrap())).unwrap();
+        // One waits for a lease by its node, and the other for the inner mutex.
+        for waiter in semaphore.participants().unwrap().into_iter().skip(1) {
+            client.revoke(&waiter.node_path).unwrap();
+            assert_eq!(asked.recv_timeout(SOON).unwrap(), waiter.node_path);
+        }
+        semaphore.cancel().unwrap();
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap().err().unwrap().status(), Status::Canceled);
+        }
+    });
+    held.release().unwrap();
+}
+
+#[test]
 fn of_every_recipe() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
