@@ -628,10 +628,10 @@ impl Engine {
             }
             (Role::Holding(lock, owner), Output::Removed(removal)) => {
                 self.retire(machine);
-                self.lose(now, lock, owner, removal);
+                self.lose(now, lock, owner, machine, removal);
             }
             (Role::Holding(lock, owner), Output::Confirmed) => {
-                if let Some(hold) = self.hold_mut(lock, owner) {
+                if let Some(hold) = self.hold_by_machine(lock, machine) {
                     hold.trust = Trust::Sure;
                 }
                 self.tell(now, lock);
