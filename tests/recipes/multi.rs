@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{Client, Lock, LockState, Owner, Status};
-use zklock_rig::{ZooKeeper, wait_until};
+use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, wait_for_queue};
 
@@ -393,4 +393,39 @@ fn in_order_one_after_the_other() {
     multi.release().unwrap();
     assert_eq!(status(Lock::multi_in_order(&[&locks[0], &locks[0]]).map(drop)), Status::Invalid);
     assert_eq!(status(Lock::multi_in_order(&[]).map(drop)), Status::Invalid);
+}
+
+/// The answer to the creation is lost, and then one of the directories can't be listed: what stands there is not forgotten.
+#[test]
+fn a_directory_that_can_not_be_searched_at_once_is_searched_again() {
+    let server = ZooKeeper::shared();
+    let (proxy, paths, mut raw) = (Proxy::start(&server.address()), [path("refused"), path("searched")], raw(server));
+    let client = client(&proxy.address());
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    paths.iter().for_each(|path| drop(raw.create(&format!("{path}/stays"), b"", 0).unwrap()));
+    multi.release().unwrap();
+    let number =
+        |frame: &[u8], at: usize| frame.get(at..at + 4).map(|bytes| i32::from_be_bytes(bytes.try_into().unwrap()));
+    let (mut was_cut, mut list) = (false, None);
+    proxy.hook(move |way, frame| {
+        let to_server = way == Direction::ToServer;
+        // A multi that begins with a create.
+        if to_server && number(frame, 4) == Some(14) && number(frame, 8) == Some(15) && !was_cut {
+            was_cut = true;
+            return Verdict::CutAfter;
+        }
+        if to_server && was_cut && number(frame, 4) == Some(12) && list.is_none() {
+            list = number(frame, 0);
+        } else if !to_server && list.is_some() && number(frame, 0) == list {
+            // NoAuth, this once.
+            frame.truncate(16);
+            frame[12..16].copy_from_slice(&(-102_i32).to_be_bytes());
+            list = Some(-1);
+        }
+        Verdict::Forward
+    });
+    assert_eq!(status(multi.acquire(Some(SOON))), Status::Denied);
+    paths.iter().for_each(|path| wait_for_queue(&mut raw, path, 1));
 }
