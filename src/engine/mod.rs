@@ -619,6 +619,8 @@ impl Engine {
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.retire(machine);
+                // It may have stood under a hold whose node is gone: that is to be known before the next one does.
+                self.confirm_holds(now, |contender| !contender.is_watched());
                 self.rejoin(now, op);
             }
             (Role::Acquiring(op), Output::Crowded) => self.watch_inside(now, op),
