@@ -118,6 +118,7 @@ impl Engine {
                 lock.is_revocable = is_revocable;
             }
             for machine in self.contenders_of(member) {
+                let is_revocable = self.is_revocable(machine);
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
                     contender
                         .set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
@@ -125,6 +126,19 @@ impl Engine {
             }
         }
         self.settle(now);
+    }
+
+    /// Whether somebody wants to hear when a node of this contender is asked back: of a multi-lock, for any of its locks.
+    fn is_revocable(&self, machine: u64) -> bool {
+        let wanted = match self.machines.get(&machine) {
+            Some(Machine::Contender(_, Role::Holding(lock, _))) => vec![*lock],
+            Some(Machine::Contender(_, Role::Acquiring(op))) => match self.ops.get(op).map(|op| op.kind) {
+                Some(Kind::Acquire { lock, .. }) => self.members(lock),
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        };
+        wanted.iter().any(|lock| self.locks.get(lock).is_some_and(|lock| lock.is_revocable))
     }
 
     /// The contenders that hold a lock, or wait for it.
