@@ -482,7 +482,7 @@ fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
             None => groups.push(vec![part]),
         }
     }
-    groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
+    groups.sort_by_cached_key(|group| group.iter().map(|part| part.rank()).min());
     groups
 }
 

@@ -429,3 +429,28 @@ fn a_directory_that_can_not_be_searched_at_once_is_searched_again() {
     assert_eq!(status(multi.acquire(Some(SOON))), Status::Denied);
     paths.iter().for_each(|path| wait_for_queue(&mut raw, path, 1));
 }
+
+/// What is taken first does not depend on the order given.
+#[test]
+fn two_clients_of_one_ensemble_in_other_orders_do_not_deadlock() {
+    let server = ZooKeeper::shared();
+    let (base, clients) = (path("orders"), [0; 4].map(|_| client(&server.address())));
+    let lock = |client: usize, name: &str| clients[client].mutex(&format!("{base}/{name}")).unwrap();
+    let one = Lock::multi(&[&lock(0, "d"), &lock(0, "a"), &lock(1, "b")]).unwrap();
+    let other = Lock::multi(&[&lock(2, "a"), &lock(2, "d"), &lock(3, "b")]).unwrap();
+    let start = |multi: &Lock| {
+        let started = multi.start_acquire(Owner::Custom(1), Some(SOON)).unwrap();
+        // Its first step.
+        thread::sleep(MS * 300);
+        started
+    };
+    let (first, second) = (start(&one), start(&other));
+    thread::scope(|scope| {
+        for (multi, started) in [(&one, first), (&other, second)] {
+            scope.spawn(move || {
+                while started.wait_for(MS * 10).map(Result::unwrap).is_none() {}
+                multi.release_as(Owner::Custom(1)).unwrap();
+            });
+        }
+    });
+}
