@@ -173,7 +173,8 @@ impl From<Option<Duration>> for Timeout {
         match timeout {
             None => Self { patience: Patience::Forever, deadline: None },
             Some(Duration::ZERO) => {
-                Self { patience: Patience::OneLook, deadline: Some(start + crate::engine::LOOK_LIMIT) }
+                let end = start + crate::engine::LOOK_LIMIT;
+                Self { patience: Patience::OneLook(end), deadline: Some(end) }
             }
             Some(timeout) => Self { patience: Patience::Until(start + timeout), deadline: Some(start + timeout) },
         }

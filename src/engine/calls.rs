@@ -158,12 +158,12 @@ impl Engine {
     /// Acquires a lock, or enters it once more.
     pub fn acquire(&mut self, now: Time, lock: LockId, owner: Owner, patience: Patience) -> OpId {
         self.observe(now);
-        let one_look = patience == Patience::OneLook;
+        let one_look = matches!(patience, Patience::OneLook(_));
         let may = self.may_acquire(now, lock, owner);
         let op = match may {
             Ok(false) => return self.begin_to_acquire(now, lock, Some(owner), patience, 1).0,
             Err(_) => self.open(now, Kind::Reenter { lock, owner, one_look }, None),
-            Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline(now)),
+            Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline()),
         };
         match may {
             Err(error) => self.answer(op, Err(error)),
@@ -205,9 +205,9 @@ impl Engine {
         quantity: u32,
     ) -> (OpId, Owner) {
         let owner = owner.unwrap_or(Owner::Leases(self.last_id + 1));
-        let (attempt, one_look) = (Attempt::Outside, patience == Patience::OneLook);
+        let (attempt, one_look) = (Attempt::Outside, matches!(patience, Patience::OneLook(_)));
         let kind = Kind::Acquire { lock, owner, attempt, one_look, quantity };
-        let op = self.open(now, kind, patience.deadline(now));
+        let op = self.open(now, kind, patience.deadline());
         self.join(now, op);
         self.settle(now);
         (op, owner)
@@ -559,10 +559,9 @@ impl Engine {
 }
 
 impl Patience {
-    fn deadline(self, now: Time) -> Option<Time> {
+    const fn deadline(self) -> Option<Time> {
         match self {
-            Self::OneLook => Some(now + LOOK_LIMIT),
-            Self::Until(at) => Some(at),
+            Self::OneLook(at) | Self::Until(at) => Some(at),
             Self::Forever => None,
         }
     }

@@ -69,8 +69,8 @@ pub enum Recipe {
 /// How long an acquire may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// One look, no wait.
-    OneLook,
+    /// One look, no wait; the server has until this moment to answer.
+    OneLook(Time),
     /// Until this moment.
     Until(Time),
     /// For ever.

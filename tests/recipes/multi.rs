@@ -7,7 +7,7 @@ use std::time::Duration;
 use zklock::{Client, Lock, LockState, Owner, Status};
 use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, wait_for_queue};
+use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, timed, wait_for_queue};
 
 const MS: Duration = Duration::from_millis(1);
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -453,4 +453,22 @@ fn two_clients_of_one_ensemble_in_other_orders_do_not_deadlock() {
             });
         }
     });
+}
+
+#[test]
+fn one_look_takes_one_second_whatever_it_consists_of() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw, proxies) =
+        ([path("slow"), path("slower")], raw(server), [0; 2].map(|_| Proxy::start(&server.address())));
+    let clients = proxies.each_ref().map(|proxy| client(&proxy.address()));
+    let locks = [0, 1].map(|at| clients[at].mutex(&paths[at]).unwrap());
+    let multi = Lock::multi_in_order(&locks.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    paths.iter().for_each(|path| drop(raw.create(&format!("{path}/stays"), b"", 0).unwrap()));
+    multi.release().unwrap();
+    proxies[0].delay(Direction::ToClient, MS * 700);
+    proxies[1].delay(Direction::ToClient, MS * 2_500);
+    let (result, took) = timed(|| multi.acquire(NOW));
+    assert_eq!(status(result), Status::Connection);
+    assert!(took < MS * 1_300, "late, after {took:?}");
 }
