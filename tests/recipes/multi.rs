@@ -472,3 +472,22 @@ fn one_look_takes_one_second_whatever_it_consists_of() {
     assert_eq!(status(result), Status::Connection);
     assert!(took < MS * 1_300, "late, after {took:?}");
 }
+
+/// Between two steps nobody waits for either of them.
+#[test]
+fn who_is_between_two_steps_is_cancelled_as_well() {
+    let server = ZooKeeper::shared();
+    let (paths, clients) = ([path("got"), path("taken")], [0; 3].map(|_| client(&server.address())));
+    let taken = clients[2].mutex(&paths[1]).unwrap();
+    taken.acquire(None).unwrap();
+    let locks = [0, 1].map(|at| clients[at].mutex(&paths[at]).unwrap());
+    let multi = Lock::multi_in_order(&locks.each_ref()).unwrap();
+    let waiting = multi.start_acquire(Owner::Custom(1), None).unwrap();
+    wait_until(SOON, || locks[0].is_held_by(Owner::Custom(1)).unwrap());
+    multi.cancel().unwrap();
+    assert_eq!(status(waiting.wait_for(SOON).unwrap()), Status::Canceled);
+    // Who waits later is not concerned.
+    taken.release().unwrap();
+    multi.acquire(Some(SOON)).unwrap();
+    multi.release().unwrap();
+}
