@@ -25,7 +25,7 @@ const IMPURE: [&str; 12] = [
     "Instant",
     "SystemTime",
     "mio::",
-    "sync::Mutex",
+    "Mutex<",
     "unsafe {",
     "new_v4",
 ];

@@ -69,8 +69,8 @@ pub enum Recipe {
 /// How long an acquire may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// One look, no wait.
-    OneLook,
+    /// One look, no wait; the server has until this moment to answer.
+    OneLook(Time),
     /// Until this moment.
     Until(Time),
     /// For ever.
@@ -619,6 +619,8 @@ impl Engine {
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.retire(machine);
+                // It may have stood under a hold whose node is gone: that is to be known before the next one does.
+                self.confirm_holds(now, |contender| !contender.is_watched());
                 self.rejoin(now, op);
             }
             (Role::Acquiring(op), Output::Crowded) => self.watch_inside(now, op),
@@ -628,10 +630,10 @@ impl Engine {
             }
             (Role::Holding(lock, owner), Output::Removed(removal)) => {
                 self.retire(machine);
-                self.lose(now, lock, owner, removal);
+                self.lose(now, lock, owner, machine, removal);
             }
             (Role::Holding(lock, owner), Output::Confirmed) => {
-                if let Some(hold) = self.hold_mut(lock, owner) {
+                if let Some(hold) = self.hold_by_machine(lock, machine) {
                     hold.trust = Trust::Sure;
                 }
                 self.tell(now, lock);

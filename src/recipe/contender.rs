@@ -697,7 +697,8 @@ impl Contender {
         let own = children.iter().filter(|name| name.starts_with(&asked));
         let nodes = own.map(|name| Node::new(&directory, name, None)).collect();
         self.stands.get_mut(at)?.nodes = nodes;
-        if !self.is_last(at) {
+        // Where one of the lists was refused, all are asked for again: a node may stand there.
+        if !self.is_last(at) || self.retry.due != Due::Never {
             return None;
         }
         if self.nodes().next().is_none() {

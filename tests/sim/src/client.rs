@@ -267,7 +267,7 @@ impl Client {
                 let limit = self.session_timeout.mul_f64(rng.f64() * rng.f64() * 2.0);
                 (Patience::Until(local + limit), Limit::Deadline, Some(now + limit))
             }
-            _ => (Patience::OneLook, Limit::OneLook, Some(now + ms(1_000))),
+            _ => (Patience::OneLook(now + ms(1_000)), Limit::OneLook, Some(now + ms(1_000))),
         };
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let (op, owner, quantity) = match *recipe {
