@@ -132,10 +132,12 @@ impl Engine {
     fn is_revocable(&self, machine: u64) -> bool {
         let wanted = match self.machines.get(&machine) {
             Some(Machine::Contender(_, Role::Holding(lock, _))) => vec![*lock],
-            Some(Machine::Contender(_, Role::Acquiring(op))) => match self.ops.get(op).map(|op| op.kind) {
-                Some(Kind::Acquire { lock, .. }) => self.members(lock),
-                _ => Vec::new(),
-            },
+            Some(Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op))) => {
+                match self.ops.get(op).map(|op| op.kind) {
+                    Some(Kind::Acquire { lock, .. }) => self.members(lock),
+                    _ => Vec::new(),
+                }
+            }
             _ => Vec::new(),
         };
         wanted.iter().any(|lock| self.locks.get(lock).is_some_and(|lock| lock.is_revocable))
