@@ -426,6 +426,17 @@ zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zkl_lock **read_
 zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
 
 /**
+ * The same, but that the locks are acquired one after the other, in the order given, as Curator's InterProcessMultiLock does: for
+ * programs that share their paths with Curator's and name them in the same order. Beside Curator's, zkl_multi_new may find that
+ * each waits for the other, and takes a third of a second to give way. Programs that name the same locks in different orders
+ * deadlock with this one.
+ *
+ * Returns: as zkl_multi_new.
+ * Does not block; any thread.
+ */
+zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
+
+/**
  * Frees a lock. Those that wait on it wake with ZKL_E_CLOSED; what is held by it, by whatever thread, is released without
  * waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
  * multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Answer, Owner};
@@ -59,6 +60,9 @@ pub struct Acquiring {
     parts: Arc<[Part]>,
     owner: Owner,
     timeout: Timeout,
+    /// How often the lock's waiters were cancelled: by now, and before this one began to wait.
+    cancels: Arc<AtomicU64>,
+    cancels_before: u64,
     progress: RefCell<Progress>,
 }
 
@@ -70,10 +74,11 @@ struct Progress {
 }
 
 impl Acquiring {
-    pub(crate) fn start(parts: Arc<[Part]>, owner: Owner, timeout: Timeout) -> Result<Self> {
+    pub(crate) fn start(parts: Arc<[Part]>, owner: Owner, timeout: Timeout, cancels: Arc<AtomicU64>) -> Result<Self> {
+        let cancels_before = cancels.load(Ordering::SeqCst);
         let first = parts.first().ok_or(Status::Internal)?.acquire(owner, timeout)?;
         let progress = RefCell::new(Progress { got: 0, current: Some(first) });
-        Ok(Self { parts, owner, timeout, progress })
+        Ok(Self { parts, owner, timeout, cancels, cancels_before, progress })
     }
 
     /// Waits for the lock.
@@ -109,7 +114,13 @@ impl Acquiring {
                 Err(error) => Err(error),
             };
             match next {
-                Ok(pending) => progress.current = Some(pending),
+                Ok(pending) => {
+                    // While nobody waited for a part, there was nothing to cancel.
+                    if self.cancels.load(Ordering::SeqCst) != self.cancels_before {
+                        pending.cancel();
+                    }
+                    progress.current = Some(pending);
+                }
                 Err(error) => {
                     self.roll_back(&mut progress);
                     return Some(Err(error));

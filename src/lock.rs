@@ -27,6 +27,8 @@ pub struct Lock {
     path: Arc<str>,
     /// Of a multi-lock: the locks that it consists of.
     members: Arc<[Self]>,
+    /// How often those who wait were cancelled: who is between two parts is to hear of it as well.
+    cancels: Arc<AtomicU64>,
 }
 
 /// What a program wants to be called with the path of a node that is asked back.
@@ -173,7 +175,8 @@ impl From<Option<Duration>> for Timeout {
         match timeout {
             None => Self { patience: Patience::Forever, deadline: None },
             Some(Duration::ZERO) => {
-                Self { patience: Patience::OneLook, deadline: Some(start + crate::engine::LOOK_LIMIT) }
+                let end = start + crate::engine::LOOK_LIMIT;
+                Self { patience: Patience::OneLook(end), deadline: Some(end) }
             }
             Some(timeout) => Self { patience: Patience::Until(start + timeout), deadline: Some(start + timeout) },
         }
@@ -184,7 +187,7 @@ impl Lock {
     pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
         let part = Part::new(session, path, recipe)?;
         let path = Arc::clone(&part.path);
-        Ok(Self { parts: Arc::new([part]), path, members: Arc::new([]) })
+        Ok(Self { parts: Arc::new([part]), path, members: Arc::new([]), cancels: Arc::default() })
     }
 
     /// Several locks as one: Curator's `InterProcessMultiLock`. It is acquired and released as a whole, within one deadline, and
@@ -213,13 +216,12 @@ impl Lock {
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        Ok(Self { parts, path, members: members.into() })
+        Ok(Self { parts, path, members: members.into(), cancels: Arc::default() })
     }
 
-    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for paths that Curator's
-    /// multi-locks use as well. One that holds the first and wants the second finds a [`multi`](Self::multi) ahead of it there that waits
-    /// behind it in the first: a deadlock, until a time-out. With this one it is as among Curator's own: whoever names the locks in
-    /// one order does not deadlock.
+    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for programs that share their
+    /// paths with Curator's multi-locks and name them in the same order. One that holds the first and comes to the second finds a
+    /// [`multi`](Self::multi) ahead of it there, which waits for it in the first; that one gives way, but not before it has noticed.
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
@@ -259,7 +261,7 @@ impl Lock {
 
     /// Starts to acquire the lock for `owner`.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        Acquiring::start(Arc::clone(&self.parts), owner, timeout.into())
+        Acquiring::start(Arc::clone(&self.parts), owner, timeout.into(), Arc::clone(&self.cancels))
     }
 
     /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
@@ -293,6 +295,7 @@ impl Lock {
 
     /// Wakes those that wait on this handle now, with CANCELED. Who waits later is not concerned.
     pub fn cancel(&self) -> Result<()> {
+        self.cancels.fetch_add(1, Ordering::SeqCst);
         self.on_each(|part| part.tell(|engine, now| engine.cancel(now, part.id)))
     }
 
@@ -483,7 +486,7 @@ fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
             None => groups.push(vec![part]),
         }
     }
-    groups.sort_by_cached_key(|group| group.first().map(|part| part.rank()));
+    groups.sort_by_cached_key(|group| group.iter().map(|part| part.rank()).min());
     groups
 }
 

@@ -105,6 +105,7 @@ impl Semaphore {
     /// Takes the semaphore out of service: those that wait for leases wake with CLOSED, and later calls give CLOSED. Leases that
     /// are out stay out until they are given back.
     pub fn close(&self) -> Result<()> {
+        self.part.session.shell.check()?;
         self.is_closed.store(true, Ordering::Release);
         self.part.session.shell.check()?;
         self.part.close_entrance();
@@ -112,10 +113,12 @@ impl Semaphore {
     }
 
     fn check_open(&self) -> Result<()> {
+        // First: in a forked child it is FORKED, whatever became of it.
+        self.part.check_open()?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(Status::Closed, format!("{}: {}", self.part.path(), Status::Closed.text())));
         }
-        self.part.check_open()
+        Ok(())
     }
 }
 

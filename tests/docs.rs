@@ -41,10 +41,14 @@ fn what_the_page_on_curator_names_is_there() {
     let page = fs::read_to_string(root.join("docs/curator.md")).unwrap();
     let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
     let sources = sources(&[root.join("tests"), root.join("src")]);
-    let is_name = |word: &&str| word.len() > 3 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let is_name =
+        |word: &&str| word.len() > 3 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     let words: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
     for function in words.iter().filter(|word| word.starts_with("zkl_")) {
-        assert!(header.contains(&format!("{function}(")) || header.contains(&format!("struct {function}")), "{function}");
+        assert!(
+            header.contains(&format!("{function}(")) || header.contains(&format!("struct {function}")),
+            "{function}"
+        );
     }
     let tables = page.split("## Curator's own tests").nth(1).unwrap();
     for row in tables.lines().filter(|line| line.starts_with("| `")) {

@@ -25,7 +25,7 @@ const IMPURE: [&str; 12] = [
     "Instant",
     "SystemTime",
     "mio::",
-    "Mutex",
+    "Mutex<",
     "unsafe {",
     "new_v4",
 ];

@@ -124,14 +124,19 @@ impl Client {
     ///
     /// ``locks`` is any iterable of locks: mutexes, semaphore mutexes, halves of read/write locks, other multi-locks; of this
     /// client or of others. ``timeout`` is as for ``mutex()``. Raises ValueError for no lock at all, or two on one path.
-    #[pyo3(signature = (locks, timeout=None))]
+    ///
+    /// Two that name the same locks in another order do not deadlock, and a Curator that takes them one after the other is let by.
+    /// With ``in_order`` they are taken one after the other in the order given, as Curator does: for programs that share their paths
+    /// with Curator's multi-locks and name them in the same order.
+    #[pyo3(signature = (locks, timeout=None, *, in_order=false))]
     fn multi<'py>(
         &self,
         py: Python<'py>,
         locks: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        in_order: bool,
     ) -> PyResult<Bound<'py, MultiLock>> {
-        Bound::new(py, (MultiLock, Lock::multi(locks, timeout)?))
+        Bound::new(py, (MultiLock, Lock::multi(locks, timeout, in_order)?))
     }
 
     /// A semaphore on a path: Curator's ``InterProcessSemaphoreV2``.

@@ -93,7 +93,7 @@ impl Lock {
     }
 
     /// Several locks as one.
-    pub(crate) fn multi(locks: &Bound<'_, PyAny>, timeout: Option<Seconds>) -> PyResult<Self> {
+    pub(crate) fn multi(locks: &Bound<'_, PyAny>, timeout: Option<Seconds>, in_order: bool) -> PyResult<Self> {
         let py = locks.py();
         let wrong = |found: &Bound<'_, PyAny>, hint: &str| {
             let kind = found.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
@@ -108,7 +108,8 @@ impl Lock {
             members.push(lock.cast::<Self>().map_err(|_| wrong(&lock, hint))?.clone().unbind());
         }
         let parts: Vec<&zklock::Lock> = members.iter().map(|member| &*member.get().core).collect();
-        let core = zklock::Lock::multi(&parts).or_raise(py)?;
+        let together = if in_order { zklock::Lock::multi_in_order } else { zklock::Lock::multi };
+        let core = together(&parts).or_raise(py)?;
         Ok(Self { core: Parting::new(core), path: None, timeout, members, callback: Callback::default() })
     }
 

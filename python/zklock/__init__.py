@@ -14,7 +14,7 @@
             finally:
                 lock.release()
 
-The other recipes of Curator's, on its znodes, are made in the same way. Those that are locks have the same methods (``Lock``):
+Curator's other recipes, on its znodes, are made in the same way. All that are locks have the same methods (``Lock``):
 
         rw = client.rwlock("/locks/table")                                  # rw.read is shared, rw.write is not
         both = client.multi([client.mutex("/a"), rw.write])                 # several locks as one

@@ -1,7 +1,7 @@
 """The thread that calls what programs gave to ``set_revocable()``.
 
-It is one of Python's: when the interpreter ends, Python ends its daemon threads wherever they are, and that must not happen to
-one with native frames below a program's callback, which is no way for a thread to go.
+It is one of Python's: when the interpreter ends, Python ends daemon threads wherever they are, and one with native
+frames below the program's callback would take the process down with it.
 """
 
 import threading

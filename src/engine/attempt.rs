@@ -343,10 +343,11 @@ impl Engine {
             self.machines.insert(machine, Machine::Errand(look, op));
             return self.feed(now, machine, Input::Connected);
         }
-        self.join_inner_mutex(now, op, &directory);
+        self.join_inner_mutex(now, op, semaphore, &directory);
     }
 
-    fn join_inner_mutex(&mut self, now: Time, op: OpId, directory: &str) {
+    fn join_inner_mutex(&mut self, now: Time, op: OpId, semaphore: LockId, directory: &str) {
+        let is_revocable = self.locks.get(&semaphore).is_some_and(|lock| lock.is_revocable);
         let wish = Wish {
             directory: format!("{directory}/locks").into(),
             mode: Mode::Mutex,
@@ -356,7 +357,7 @@ impl Engine {
             max: 0,
             under: None,
         };
-        self.enqueue(now, op, vec![wish], false, false, Attempt::Queue);
+        self.enqueue(now, op, vec![wish], false, is_revocable, Attempt::Queue);
     }
 
     fn join_leases(&mut self, now: Time, op: OpId, inside: u64) {
@@ -485,7 +486,7 @@ impl Engine {
             return self.give_up(now, op, Error::new(Status::Timeout, message));
         }
         self.set_attempt(op, Attempt::Outside);
-        self.join_inner_mutex(now, op, &directory);
+        self.join_inner_mutex(now, op, semaphore, &directory);
     }
 
     // Both.
@@ -512,9 +513,13 @@ impl Engine {
             return self.give_up(now, op, Error::invalid(message));
         }
         self.set_attempt(op, attempt);
+        let is_multi = wishes.len() > 1;
         let mut contender = Contender::new(wishes, one_look, self.session.entropy());
         contender.set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
         self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
+        if is_multi {
+            self.look_out_for_knots(now, op);
+        }
         self.admit(now, machine);
     }
 

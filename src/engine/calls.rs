@@ -118,6 +118,7 @@ impl Engine {
                 lock.is_revocable = is_revocable;
             }
             for machine in self.contenders_of(member) {
+                let is_revocable = self.is_revocable(machine);
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
                     contender
                         .set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
@@ -125,6 +126,21 @@ impl Engine {
             }
         }
         self.settle(now);
+    }
+
+    /// Whether somebody wants to hear when a node of this contender is asked back: of a multi-lock, for any of its locks.
+    fn is_revocable(&self, machine: u64) -> bool {
+        let wanted = match self.machines.get(&machine) {
+            Some(Machine::Contender(_, Role::Holding(lock, _))) => vec![*lock],
+            Some(Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op))) => {
+                match self.ops.get(op).map(|op| op.kind) {
+                    Some(Kind::Acquire { lock, .. }) => self.members(lock),
+                    _ => Vec::new(),
+                }
+            }
+            _ => Vec::new(),
+        };
+        wanted.iter().any(|lock| self.locks.get(lock).is_some_and(|lock| lock.is_revocable))
     }
 
     /// The contenders that hold a lock, or wait for it.
@@ -135,7 +151,7 @@ impl Engine {
         };
         let is_of = |machine: &Machine| match machine {
             Machine::Contender(_, Role::Holding(held, _)) => *held == lock,
-            Machine::Contender(_, Role::Acquiring(op)) => waits(op),
+            Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op)) => waits(op),
             _ => false,
         };
         self.machines.iter().filter(|(_, machine)| is_of(machine)).map(|(&id, _)| id).collect()
@@ -144,12 +160,12 @@ impl Engine {
     /// Acquires a lock, or enters it once more.
     pub fn acquire(&mut self, now: Time, lock: LockId, owner: Owner, patience: Patience) -> OpId {
         self.observe(now);
-        let one_look = patience == Patience::OneLook;
+        let one_look = matches!(patience, Patience::OneLook(_));
         let may = self.may_acquire(now, lock, owner);
         let op = match may {
             Ok(false) => return self.begin_to_acquire(now, lock, Some(owner), patience, 1).0,
             Err(_) => self.open(now, Kind::Reenter { lock, owner, one_look }, None),
-            Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline(now)),
+            Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline()),
         };
         match may {
             Err(error) => self.answer(op, Err(error)),
@@ -191,9 +207,9 @@ impl Engine {
         quantity: u32,
     ) -> (OpId, Owner) {
         let owner = owner.unwrap_or(Owner::Leases(self.last_id + 1));
-        let (attempt, one_look) = (Attempt::Outside, patience == Patience::OneLook);
+        let (attempt, one_look) = (Attempt::Outside, matches!(patience, Patience::OneLook(_)));
         let kind = Kind::Acquire { lock, owner, attempt, one_look, quantity };
-        let op = self.open(now, kind, patience.deadline(now));
+        let op = self.open(now, kind, patience.deadline());
         self.join(now, op);
         self.settle(now);
         (op, owner)
@@ -302,7 +318,7 @@ impl Engine {
         op
     }
 
-    fn place(&self, lock: LockId, both: bool) -> Option<Place> {
+    pub(super) fn place(&self, lock: LockId, both: bool) -> Option<Place> {
         let Lock { directory, recipe, .. } = self.locks.get(&lock)?;
         let directory = Arc::clone(directory);
         Some(match recipe {
@@ -545,10 +561,9 @@ impl Engine {
 }
 
 impl Patience {
-    fn deadline(self, now: Time) -> Option<Time> {
+    const fn deadline(self) -> Option<Time> {
         match self {
-            Self::OneLook => Some(now + LOOK_LIMIT),
-            Self::Until(at) => Some(at),
+            Self::OneLook(at) | Self::Until(at) => Some(at),
             Self::Forever => None,
         }
     }

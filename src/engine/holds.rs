@@ -139,11 +139,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn lose(&mut self, now: Time, lock: LockId, owner: Owner, removal: Removal) {
+    pub(super) fn lose(&mut self, now: Time, lock: LockId, owner: Owner, machine: u64, removal: Removal) {
         if Mutant::HideLoss.lives() {
             return;
         }
-        if let Some(hold) = self.hold_mut(lock, owner) {
+        if let Some(hold) = self.hold_by_machine(lock, machine) {
             hold.trust = Trust::Lost(removal);
         }
         self.tell(now, lock);
@@ -156,7 +156,7 @@ impl Engine {
     pub(super) fn tell_revoked(&mut self, role: Role, node: &str) {
         let lock = match role {
             Role::Holding(lock, _) => Some(lock),
-            Role::Acquiring(op) => match self.ops.get(&op).map(|op| op.kind) {
+            Role::Acquiring(op) | Role::Inside(op) => match self.ops.get(&op).map(|op| op.kind) {
                 Some(Kind::Acquire { lock, .. }) => {
                     let directory = node.rsplit_once('/').map(|(directory, _)| directory);
                     let is_of =
@@ -166,7 +166,7 @@ impl Engine {
                 }
                 _ => None,
             },
-            Role::Inside(_) | Role::Leaving(_) | Role::Stranded => None,
+            Role::Leaving(_) | Role::Stranded => None,
         };
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
         self.revocations.extend(lock.map(|lock| Revocation { lock, node_path }));
@@ -197,6 +197,11 @@ impl Engine {
 
     pub(super) fn hold(&self, lock: LockId, owner: Owner) -> Option<&Hold> {
         self.locks.get(&lock)?.holds.iter().find(|hold| hold.owner == owner)
+    }
+
+    /// The hold of this contender. Its owner may have another one, that is lost and was not released yet.
+    pub(super) fn hold_by_machine(&mut self, lock: LockId, machine: u64) -> Option<&mut Hold> {
+        self.locks.get_mut(&lock)?.holds.iter_mut().find(|hold| hold.machine == machine)
     }
 
     pub(super) fn hold_mut(&mut self, lock: LockId, owner: Owner) -> Option<&mut Hold> {

@@ -9,6 +9,7 @@
 mod attempt;
 mod calls;
 mod holds;
+mod knots;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -24,6 +25,7 @@ use crate::time::Time;
 use attempt::Attempt;
 pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use holds::{Hold, Trust};
+use knots::Knots;
 
 /// So many contenders of one client may be on their way out while others join. Each stands in everybody's lists.
 const MAX_LEAVING: usize = 16;
@@ -67,8 +69,8 @@ pub enum Recipe {
 /// How long an acquire may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// One look, no wait.
-    OneLook,
+    /// One look, no wait; the server has until this moment to answer.
+    OneLook(Time),
     /// Until this moment.
     Until(Time),
     /// For ever.
@@ -171,6 +173,8 @@ pub struct Engine {
     machines: BTreeMap<u64, Machine>,
     deadlines: BTreeSet<(Time, OpId)>,
     retries: BTreeSet<(Time, u64)>,
+    /// When calls that wait in several queues look for knots.
+    looks: BTreeSet<(Time, OpId)>,
     /// How many contenders are holds.
     holding: usize,
     /// How many contenders are on their way out.
@@ -217,6 +221,8 @@ struct Op {
     joined: Vec<LockId>,
     /// Of a release: what went wrong with one of several nodes.
     failure: Option<Error>,
+    /// Of an acquire in several queues.
+    knots: Knots,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -252,6 +258,8 @@ enum Machine {
     Contender(Contender, Role),
     Census(Census, OpId),
     Errand(Errand, OpId),
+    /// Looks at the queues of a call in which this contender waits.
+    Knots(Census, OpId, u64),
     Count(Count, LockId),
 }
 
@@ -282,6 +290,7 @@ impl Engine {
             machines: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             retries: BTreeSet::new(),
+            looks: BTreeSet::new(),
             holding: 0,
             leaving: 0,
             held_back: VecDeque::new(),
@@ -344,6 +353,13 @@ impl Engine {
             self.retries.remove(&(at, machine));
             self.feed(now, machine, Input::Retry);
         }
+        while let Some(&(at, op)) = self.looks.first() {
+            if at > now {
+                break;
+            }
+            self.looks.remove(&(at, op));
+            self.look_for_knots(now, op);
+        }
         if self.check_at.is_some_and(|at| now >= at) {
             self.check_at = (self.holding > 0).then(|| now + self.session.beat());
             self.confirm_holds(now, |contender| !contender.is_watched());
@@ -356,7 +372,8 @@ impl Engine {
         let lease_end = self.session.lease().filter(|_| self.holding > 0 && !self.lapsed).map(session::Lease::end);
         let deadline = self.deadlines.first().map(|&(at, _)| at);
         let retry = self.retries.first().map(|&(at, _)| at);
-        [self.session.next_timeout(), deadline, retry, self.check_at, lease_end].into_iter().flatten().min()
+        let look = self.looks.first().map(|&(at, _)| at);
+        [self.session.next_timeout(), deadline, retry, look, self.check_at, lease_end].into_iter().flatten().min()
     }
 
     /// Bytes to be sent; the shell takes off the front what it has sent.
@@ -516,6 +533,13 @@ impl Engine {
                     self.errand_done(now, op, result);
                 }
             }
+            Some(Machine::Knots(census, op, contender)) => {
+                let (op, contender) = (*op, *contender);
+                if let Some(result) = census.handle(&mut desk, input) {
+                    self.machines.remove(&machine);
+                    self.queues_seen(now, op, contender, result);
+                }
+            }
             Some(Machine::Count(count, lock)) => {
                 let lock = *lock;
                 if let Some(result) = count.handle(&mut desk, input) {
@@ -595,6 +619,8 @@ impl Engine {
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.retire(machine);
+                // It may have stood under a hold whose node is gone: that is to be known before the next one does.
+                self.confirm_holds(now, |contender| !contender.is_watched());
                 self.rejoin(now, op);
             }
             (Role::Acquiring(op), Output::Crowded) => self.watch_inside(now, op),
@@ -604,10 +630,10 @@ impl Engine {
             }
             (Role::Holding(lock, owner), Output::Removed(removal)) => {
                 self.retire(machine);
-                self.lose(now, lock, owner, removal);
+                self.lose(now, lock, owner, machine, removal);
             }
             (Role::Holding(lock, owner), Output::Confirmed) => {
-                if let Some(hold) = self.hold_mut(lock, owner) {
+                if let Some(hold) = self.hold_by_machine(lock, machine) {
                     hold.trust = Trust::Sure;
                 }
                 self.tell(now, lock);
@@ -649,7 +675,10 @@ impl Engine {
 
     fn open(&mut self, now: Time, kind: Kind, deadline: Option<Time>) -> OpId {
         let id = self.next_id();
-        self.ops.insert(id, Op { kind, started: now, deadline, joined: Vec::new(), failure: None });
+        self.ops.insert(
+            id,
+            Op { kind, started: now, deadline, joined: Vec::new(), failure: None, knots: Knots::default() },
+        );
         if let Some(place) = kind.entrance() {
             self.entering.entry(place).or_default().push(id);
         }
@@ -661,6 +690,7 @@ impl Engine {
 
     /// Every call is answered once: here.
     fn answer(&mut self, op: OpId, result: Result<Answer>) {
+        let _ = self.forget_knots(op);
         let Some(Op { kind, deadline, .. }) = self.ops.remove(&op) else { return };
         if let Some(place) = kind.entrance()
             && let Some(calls) = self.entering.get_mut(&place)

@@ -251,7 +251,7 @@ fn in_queue(
 }
 
 /// The leases, the oldest first, and those who wait for one. Leases beyond the maximum are of the one that is next, whose place in
-/// the queue says no more.
+/// the queue says no more; what was made together with them waits with them.
 fn in_semaphore(
     mut leases: Vec<(String, Participant)>,
     mut waiters: Vec<(String, Participant)>,
@@ -260,12 +260,17 @@ fn in_semaphore(
     leases.sort_by_cached_key(|(name, participant)| (participant.czxid, name.clone()));
     waiters.sort_by_key(|(_, participant)| participant.czxid);
     let max = usize::try_from(max).unwrap_or_default();
-    if leases.len() > max
-        && let (Some((_, last)), Some((_, first))) = (leases.last(), waiters.first())
-        && last.session_id == first.session_id
-    {
+    let next = match (leases.last(), waiters.first()) {
+        (Some((_, last)), Some((_, first))) if leases.len() > max && last.session_id == first.session_id => {
+            Some(last.czxid)
+        }
+        _ => None,
+    };
+    if next.is_some() {
         waiters.remove(0);
     }
-    let leases = leases.into_iter().enumerate().map(move |(at, (_, lease))| Participant { holds: at < max, ..lease });
+    let holds = move |at: usize, lease: &Participant| at < max && next != Some(lease.czxid);
+    let leases =
+        leases.into_iter().enumerate().map(move |(at, (_, lease))| Participant { holds: holds(at, &lease), ..lease });
     leases.chain(waiters.into_iter().map(|(_, waiter)| waiter))
 }

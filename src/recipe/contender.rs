@@ -337,8 +337,9 @@ impl Contender {
 
     /// From now on it wants to know whether its nodes are asked back, or not.
     pub fn set_revocable(&mut self, desk: &mut Desk<'_>, is_revocable: bool) {
-        self.is_revocable = is_revocable;
-        self.watch_for_revocation(desk);
+        if is_revocable != std::mem::replace(&mut self.is_revocable, is_revocable) {
+            self.watch_for_revocation(desk);
+        }
     }
 
     /// Makes one contender of each place, all of which are in. They have nothing in common from here on. What each of them watches,
@@ -696,7 +697,8 @@ impl Contender {
         let own = children.iter().filter(|name| name.starts_with(&asked));
         let nodes = own.map(|name| Node::new(&directory, name, None)).collect();
         self.stands.get_mut(at)?.nodes = nodes;
-        if !self.is_last(at) {
+        // Where one of the lists was refused, all are asked for again: a node may stand there.
+        if !self.is_last(at) || self.retry.due != Due::Never {
             return None;
         }
         if self.nodes().next().is_none() {

@@ -157,7 +157,7 @@ static void child_with_a_child(void)
     client = own;
     lock = idle = same;
     OK(zkl_multi_new(&same, 1, &both));
-    semaphore = new_semaphore(own, "/c/pool", 2);
+    semaphore = new_semaphore(own, fresh_path(), 2);
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
     config = zkl_config_new();
     in_a_child(the_parents_handles_are_refused, _exit);
@@ -252,9 +252,10 @@ int main(int argc, char **argv)
     struct call waiting;
     OK(zkl_acquire(lock));
     OK(zkl_fencing_token(lock, &token));
-    both = new_multi(lock, idle);
+    zkl_lock *second = new_mutex(client, fresh_path());
+    both = new_multi(lock, second);
     OK(zkl_acquire(both));
-    semaphore = new_semaphore(client, "/c/pool", 2);
+    semaphore = new_semaphore(client, fresh_path(), 2);
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
     int owned = 0;
     OK(zkl_set_revocable(lock, count_up, &owned, take_down));
@@ -281,6 +282,7 @@ int main(int argc, char **argv)
     OK(zkl_leases_release(leases));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);
+    zkl_lock_free(second);
     CHECK(owned == 0);
     OK(zkl_set_revocable(lock, NULL, NULL, NULL));
     CHECK(owned == -1);

@@ -440,6 +440,27 @@ static void everything_is_freed_in_any_order(void)
     }
 }
 
+static void in_the_order_given_one_after_the_other(void)
+{
+    zkl_lock *one = new_mutex(client, fresh_path()), *two = new_mutex(client, fresh_path()), *both = NULL;
+    zkl_lock *list[] = {one, two, one};
+    EXPECT(ZKL_E_INVALID, zkl_multi_new_in_order(list, 3, &both));
+    EXPECT(ZKL_E_INVALID, zkl_multi_new_in_order(list, 0, &both));
+    EXPECT(ZKL_E_INVALID, zkl_multi_new_in_order(NULL, 2, &both));
+    EXPECT(ZKL_E_INVALID, zkl_multi_new_in_order(list, 2, NULL));
+    OK(zkl_multi_new_in_order(list, 2, &both));
+    int64_t first = 0, second = 0, token = 0;
+    OK(zkl_acquire(both));
+    OK(zkl_fencing_token(one, &first));
+    OK(zkl_fencing_token(two, &second));
+    OK(zkl_fencing_token(both, &token));
+    CHECK(first < second && token == first);
+    OK(zkl_release(both));
+    zkl_lock_free(both);
+    zkl_lock_free(one);
+    zkl_lock_free(two);
+}
+
 int main(int argc, char **argv)
 {
     begin(argc, argv, 1);
@@ -448,6 +469,7 @@ int main(int argc, char **argv)
     RUN(they_are_acquired_and_released_as_a_whole);
     RUN(wrong_lists_are_refused);
     RUN(opposite_orders_do_not_deadlock);
+    RUN(in_the_order_given_one_after_the_other);
     RUN(kinds_and_clients_may_be_mixed);
     RUN(a_lock_that_is_freed_closes_its_multi_locks);
     RUN(a_lock_that_is_freed_while_held_leaves_the_others_to_be_released);

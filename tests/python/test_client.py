@@ -85,9 +85,8 @@ def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, witn
             waiter.result()
             with lock:
                 assert kazoo(lock.path).acquire(blocking=False) is False
-        with zklock.Client(server.address, wait_for_kazoo=False) as other, kazoo(path):
-            with pytest.raises(zklock.ForeignContender):
-                other.mutex(path).acquire(timeout=0)
+        with zklock.Client(server.address) as other, kazoo(path), pytest.raises(zklock.ForeignContender):
+            other.mutex(path).acquire(timeout=0)
 
 
 def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: str, witness: Witness) -> None:

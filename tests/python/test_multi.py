@@ -184,3 +184,11 @@ def test_closed_clients(client: zklock.Client, other_client: zklock.Client, path
         multi.acquire()
     with pytest.raises(zklock.ClientClosed):
         client.multi(locks)
+
+
+def test_in_order(client: zklock.Client, path: str) -> None:
+    locks = [client.mutex(f"{path}/b"), client.mutex(f"{path}/a")]
+    with client.multi(locks, timeout=20, in_order=True):
+        assert locks[0].fencing_token < locks[1].fencing_token
+    with client.multi(locks, timeout=20):
+        assert locks[0].fencing_token == locks[1].fencing_token

@@ -131,8 +131,9 @@ for round in range(10):
             lambda: client.get_count("/a"), lambda: client.set_count("/a", 1), lambda: client.revoke("/a"),
             lambda: lock.node_path, lambda: lock.set_revocable(print), lambda: multi.set_revocable(None),
             rw.read.acquire, rw.write.acquire, rw.participants, multi.acquire, multi.release, lambda: multi.node_paths,
-            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.close, lambda: semaphore.set_data(b""),
-            lambda: semaphore.set_revocable(print), leases.release, leases.release_nowait, leases.__enter__,
+            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.close,
+            lambda: semaphore.set_data(b""), lambda: semaphore.set_revocable(print),
+            leases.release, leases.release_nowait, leases.__enter__,
             lambda: leases.is_held, lambda: leases.state, lambda: leases.remaining, lambda: leases.fencing_token,
             lambda: leases.node_paths,
         ]

@@ -228,11 +228,9 @@ def test_what_a_callback_raises_is_reported(
 
 
 @pytest.mark.parametrize("make", [*LOCKS, lambda client, path: client.semaphore(path, 2)])
-def test_a_callback_does_not_keep_its_lock(
-    client: zklock.Client, path: str, witness: Witness, make: Locks
-) -> None:
+def test_a_callback_does_not_keep_its_lock(client: zklock.Client, path: str, witness: Witness, make: Locks) -> None:
     lock = make(client, path)
-    lock.set_revocable(lambda node: lock.cancel())
+    lock.set_revocable(lambda node, lock=lock: lock.cancel())
     held = lock.acquire()
     things = [weakref.ref(lock), weakref.ref(lock) if held is True else weakref.ref(held)]
     nodes = things[1]().node_paths
@@ -275,7 +273,9 @@ def test_what_is_no_callback(client: zklock.Client, path: str, callback: Any) ->
         assert nodes.get(timeout=10) == lock.node_path
 
 
-@pytest.mark.parametrize(("node", "raised"), [("", ValueError), ("a", ValueError), (b"/a", TypeError), (None, TypeError)])
+@pytest.mark.parametrize(
+    ("node", "raised"), [("", ValueError), ("a", ValueError), (b"/a", TypeError), (None, TypeError)]
+)
 def test_what_is_no_node(client: zklock.Client, node: Any, raised: type[Exception]) -> None:
     with pytest.raises(raised):
         client.revoke(node)

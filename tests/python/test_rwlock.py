@@ -138,9 +138,7 @@ def test_time_outs_are_neither_early_nor_late(
         witness.wait_for(path, 1)
 
 
-def test_cancel_wakes_one_half(
-    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness
-) -> None:
+def test_cancel_wakes_one_half(client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness) -> None:
     rw = client.rwlock(path)
     with other_client.rwlock(path).write:
         reader, writer = Waiter(rw.read.acquire), Waiter(rw.write.acquire)
@@ -162,4 +160,3 @@ def test_a_lost_half_is_reported(client: zklock.Client, path: str, witness: Witn
         with pytest.raises(zklock.LockLost):
             rw.read.node_path  # noqa: B018
     assert rw.read.state is LockState.FREE
-

@@ -55,8 +55,8 @@ with zklock.Client(sys.argv[1]) as client:
     path = sys.argv[2]
     thing = {thing}
     input()
-    print("waits", flush=True)
     try:
+        print("waits", flush=True)
         {wait}
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -95,10 +95,10 @@ def test_ctrl_c_of_every_recipe(
     if isinstance(held, zklock.ReadLock):
         held = client.rwlock(path).write
     waiting = program(INTERRUPTED.format(thing=thing, wait=wait, again=again), server.address, path)
-    waiting.tell()
     with held.acquire() if isinstance(held, zklock.Semaphore) else held:
-        assert waiting.says() == "waits"
         count = len(witness.below(path))
+        waiting.tell()
+        assert waiting.says() == "waits"
         wait_until(lambda: len(witness.below(path)) > count)
         started = time.monotonic()
         waiting.process.send_signal(signal.SIGINT)
@@ -263,8 +263,8 @@ semaphore = client.semaphore("/d", 2)
 leases = semaphore.acquire()
 print("holds", flush=True)
 input()
-print("waits", flush=True)
 try:
+    print("waits", flush=True)
     {wait}
 except KeyboardInterrupt:
     print("interrupted", flush=True)

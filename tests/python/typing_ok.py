@@ -7,7 +7,9 @@ from zklock.testing import Op, Session, StandaloneServer
 
 
 def program(password: bytes) -> int | None:
-    with zklock.Client("h:1", session_timeout=5, auth=[("digest", password), ("digest", "a:b")], wait_for_kazoo=True) as client:
+    with zklock.Client(
+        "h:1", session_timeout=5, auth=[("digest", password), ("digest", "a:b")], wait_for_kazoo=True
+    ) as client:
         state: zklock.ClientState = client.state
         lock: zklock.Mutex = client.mutex("/a", timeout=1.5, data=b"x")
         got: bool = lock.acquire(timeout=0)

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{Client, Lock, LockState, Owner, Status};
-use zklock_rig::{ZooKeeper, wait_until};
+use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, wait_for_queue};
+use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, timed, wait_for_queue};
 
 const MS: Duration = Duration::from_millis(1);
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -315,6 +315,56 @@ fn a_task_that_is_dropped_leaves_nothing() {
     wait_for_queue(&mut raw, &format!("{}/leases", paths[1]), 1);
 }
 
+/// As Curator's multi-lock does, somebody takes one after the other: he holds the first, and comes to the second behind a multi-lock that
+/// waits for him. It gives way.
+#[test]
+fn who_takes_one_after_the_other_is_let_by() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("first"), path("second")], raw(server));
+    let (other, client) = (client(&server.address()), client(&server.address()));
+    let [first, second] = mutexes(&other, &paths);
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    for _ in 0..2 {
+        first.acquire(None).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+            wait_for_queue(&mut raw, &paths[1], 1);
+            second.acquire(Some(SOON)).unwrap();
+            assert!(!multi.is_held_in_process().unwrap());
+            second.release().unwrap();
+            first.release().unwrap();
+            waiter.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Who waits behind another's multi-lock in one queue and is held up by nobody keeps his place.
+#[test]
+fn who_only_waits_keeps_his_place() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw) = ([path("kept-1"), path("kept-2")], raw(server));
+    let clients = [client(&server.address()), client(&server.address()), client(&server.address())];
+    let held = clients[0].mutex(&paths[0]).unwrap();
+    held.acquire(None).unwrap();
+    let locks = mutexes(&clients[1], &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    let behind = clients[2].mutex(&paths[1]).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| multi.acquire(Some(SOON)).and_then(|()| multi.release()));
+        wait_for_queue(&mut raw, &paths[1], 1);
+        let place = queue(&mut raw, &paths[1]);
+        let last = scope.spawn(|| behind.acquire(Some(SOON)).and_then(|()| behind.release()));
+        wait_for_queue(&mut raw, &paths[1], 2);
+        // It looks for knots a second or so after it has joined, and several times before.
+        thread::sleep(MS * 1_500);
+        assert_eq!(queue(&mut raw, &paths[1])[..1], place[..]);
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+        last.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn in_order_one_after_the_other() {
     let server = ZooKeeper::shared();
@@ -343,4 +393,101 @@ fn in_order_one_after_the_other() {
     multi.release().unwrap();
     assert_eq!(status(Lock::multi_in_order(&[&locks[0], &locks[0]]).map(drop)), Status::Invalid);
     assert_eq!(status(Lock::multi_in_order(&[]).map(drop)), Status::Invalid);
+}
+
+/// The answer to the creation is lost, and then one of the directories can't be listed: what stands there is not forgotten.
+#[test]
+fn a_directory_that_can_not_be_searched_at_once_is_searched_again() {
+    let server = ZooKeeper::shared();
+    let (proxy, paths, mut raw) = (Proxy::start(&server.address()), [path("refused"), path("searched")], raw(server));
+    let client = client(&proxy.address());
+    let locks = mutexes(&client, &paths);
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    paths.iter().for_each(|path| drop(raw.create(&format!("{path}/stays"), b"", 0).unwrap()));
+    multi.release().unwrap();
+    let number =
+        |frame: &[u8], at: usize| frame.get(at..at + 4).map(|bytes| i32::from_be_bytes(bytes.try_into().unwrap()));
+    let (mut was_cut, mut list) = (false, None);
+    proxy.hook(move |way, frame| {
+        let to_server = way == Direction::ToServer;
+        // A multi that begins with a create.
+        if to_server && number(frame, 4) == Some(14) && number(frame, 8) == Some(15) && !was_cut {
+            was_cut = true;
+            return Verdict::CutAfter;
+        }
+        if to_server && was_cut && number(frame, 4) == Some(12) && list.is_none() {
+            list = number(frame, 0);
+        } else if !to_server && list.is_some() && number(frame, 0) == list {
+            // NoAuth, this once.
+            frame.truncate(16);
+            frame[12..16].copy_from_slice(&(-102_i32).to_be_bytes());
+            list = Some(-1);
+        }
+        Verdict::Forward
+    });
+    assert_eq!(status(multi.acquire(Some(SOON))), Status::Denied);
+    paths.iter().for_each(|path| wait_for_queue(&mut raw, path, 1));
+}
+
+/// What is taken first does not depend on the order given.
+#[test]
+fn two_clients_of_one_ensemble_in_other_orders_do_not_deadlock() {
+    let server = ZooKeeper::shared();
+    let (base, clients) = (path("orders"), [0; 4].map(|_| client(&server.address())));
+    let lock = |client: usize, name: &str| clients[client].mutex(&format!("{base}/{name}")).unwrap();
+    let one = Lock::multi(&[&lock(0, "d"), &lock(0, "a"), &lock(1, "b")]).unwrap();
+    let other = Lock::multi(&[&lock(2, "a"), &lock(2, "d"), &lock(3, "b")]).unwrap();
+    let start = |multi: &Lock| {
+        let started = multi.start_acquire(Owner::Custom(1), Some(SOON)).unwrap();
+        // Its first step.
+        thread::sleep(MS * 300);
+        started
+    };
+    let (first, second) = (start(&one), start(&other));
+    thread::scope(|scope| {
+        for (multi, started) in [(&one, first), (&other, second)] {
+            scope.spawn(move || {
+                while started.wait_for(MS * 10).map(Result::unwrap).is_none() {}
+                multi.release_as(Owner::Custom(1)).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn one_look_takes_one_second_whatever_it_consists_of() {
+    let server = ZooKeeper::shared();
+    let (paths, mut raw, proxies) =
+        ([path("slow"), path("slower")], raw(server), [0; 2].map(|_| Proxy::start(&server.address())));
+    let clients = proxies.each_ref().map(|proxy| client(&proxy.address()));
+    let locks = [0, 1].map(|at| clients[at].mutex(&paths[at]).unwrap());
+    let multi = Lock::multi_in_order(&locks.each_ref()).unwrap();
+    multi.acquire(None).unwrap();
+    paths.iter().for_each(|path| drop(raw.create(&format!("{path}/stays"), b"", 0).unwrap()));
+    multi.release().unwrap();
+    proxies[0].delay(Direction::ToClient, MS * 700);
+    proxies[1].delay(Direction::ToClient, MS * 2_500);
+    let (result, took) = timed(|| multi.acquire(NOW));
+    assert_eq!(status(result), Status::Connection);
+    assert!(took < MS * 1_300, "late, after {took:?}");
+}
+
+/// Between two steps nobody waits for either of them.
+#[test]
+fn who_is_between_two_steps_is_cancelled_as_well() {
+    let server = ZooKeeper::shared();
+    let (paths, clients) = ([path("got"), path("taken")], [0; 3].map(|_| client(&server.address())));
+    let taken = clients[2].mutex(&paths[1]).unwrap();
+    taken.acquire(None).unwrap();
+    let locks = [0, 1].map(|at| clients[at].mutex(&paths[at]).unwrap());
+    let multi = Lock::multi_in_order(&locks.each_ref()).unwrap();
+    let waiting = multi.start_acquire(Owner::Custom(1), None).unwrap();
+    wait_until(SOON, || locks[0].is_held_by(Owner::Custom(1)).unwrap());
+    multi.cancel().unwrap();
+    assert_eq!(status(waiting.wait_for(SOON).unwrap()), Status::Canceled);
+    // Who waits later is not concerned.
+    taken.release().unwrap();
+    multi.acquire(Some(SOON)).unwrap();
+    multi.release().unwrap();
 }

@@ -4,10 +4,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Lock, Status};
+use zklock::{Lock, Owner, Status};
 use zklock_rig::ZooKeeper;
 
-use crate::common::{SOON, client, path, raw, status, wait_for_waiters};
+use crate::common::{SOON, client, path, raw, status, wait_for_queue, wait_for_waiters};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -98,6 +98,30 @@ fn a_waiter_is_asked_too() {
 }
 
 #[test]
+fn whoever_waits_for_leases_is_asked_by_any_of_his_nodes() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let semaphore = client.semaphore(&path("waits"), 1).unwrap();
+    let held = semaphore.acquire(1, NOW).unwrap();
+    let (sender, asked) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiters = [(); 2].map(|()| scope.spawn(|| semaphore.acquire(1, None)));
+        zklock_rig::wait_until(SOON, || semaphore.participants().unwrap().len() == 3);
+        semaphore.set_revocable(Some(move |node: &str| sender.send(node.to_owned()).unwrap())).unwrap();
+        // One waits for a lease by its node, and the other for the inner mutex.
+        for waiter in semaphore.participants().unwrap().into_iter().skip(1) {
+            client.revoke(&waiter.node_path).unwrap();
+            assert_eq!(asked.recv_timeout(SOON).unwrap(), waiter.node_path);
+        }
+        semaphore.cancel().unwrap();
+        for waiter in waiters {
+            assert_eq!(waiter.join().unwrap().err().unwrap().status(), Status::Canceled);
+        }
+    });
+    held.release().unwrap();
+}
+
+#[test]
 fn of_every_recipe() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
@@ -144,4 +168,25 @@ fn after_a_reconnect() {
     other.revoke(&node).unwrap();
     assert_eq!(asked.recv_timeout(SOON).unwrap(), node);
     lock.release().unwrap();
+}
+
+/// All nodes of a multi-lock that waits are one contender's.
+#[test]
+fn a_handler_that_goes_does_not_take_that_of_another_lock_along() {
+    let server = ZooKeeper::shared();
+    let (holder, client, mut raw) = (client(&server.address()), client(&server.address()), raw(server));
+    let paths = [path("deaf"), path("listens")];
+    let taken = holder.mutex(&paths[1]).unwrap();
+    taken.acquire(None).unwrap();
+    let [deaf, listens] = paths.each_ref().map(|path| client.mutex(path).unwrap());
+    let multi = Lock::multi(&[&deaf, &listens]).unwrap();
+    let asked = told(&listens);
+    let waiting = multi.start_acquire(Owner::current_thread(), None).unwrap();
+    wait_for_queue(&mut raw, &paths[1], 2);
+    deaf.set_revocable(None::<fn(&str)>).unwrap();
+    taken.release().unwrap();
+    waiting.wait().unwrap();
+    let node = listens.node_paths().unwrap().remove(0);
+    holder.revoke(&node).unwrap();
+    assert_eq!(asked.recv_timeout(SOON).unwrap(), node);
 }

@@ -1,11 +1,12 @@
 //! The read/write lock: who gets in beside whom, and in which order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use zklock::{LockState, Owner, RwLock, Status};
-use zklock_rig::{ZooKeeper, wait_until};
+use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{SOON, client, client_with, path, queue, raw, status, timed};
 
@@ -325,4 +326,25 @@ fn many_readers_and_a_writer_of_many_threads() {
         }
     });
     assert_eq!(value.load(Ordering::SeqCst), 30);
+}
+
+/// The writer will hear of his loss in a heartbeat, here five seconds; until then no read lock is tried under him over and over.
+#[test]
+fn a_read_under_a_write_lock_that_was_taken_away_tells_the_writer() {
+    let server = ZooKeeper::shared();
+    let (proxy, mut raw) = (Proxy::start(&server.address()), raw(server));
+    let rw = client_with(&proxy.address(), Duration::from_secs(30)).rwlock(&path("storm")).unwrap();
+    rw.write.acquire(NOW).unwrap();
+    assert_eq!(raw.delete(&rw.write.node_paths().unwrap()[0]), 0);
+    let creates = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&creates);
+    proxy.hook(move |way, frame| {
+        let is_create = way == Direction::ToServer && frame.get(4..8) == Some(&15_i32.to_be_bytes()[..]);
+        counter.fetch_add(usize::from(is_create), Ordering::SeqCst);
+        Verdict::Forward
+    });
+    rw.read.acquire(Some(SOON)).unwrap();
+    assert_eq!(rw.write.state().unwrap(), LockState::Lost);
+    let creates = creates.load(Ordering::SeqCst);
+    assert!(creates < 20, "{creates} nodes were made");
 }

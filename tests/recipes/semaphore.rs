@@ -347,3 +347,18 @@ fn requests_are_served_in_their_order() {
     });
     assert_eq!(order.lock().unwrap()[0], 4, "a large one is not overtaken");
 }
+
+/// Two of three are out and two are wanted: the one that would be left is not held by who waits.
+#[test]
+fn leases_that_are_waited_for_are_not_held() {
+    let server = ZooKeeper::shared();
+    let (path, clients, mut raw) = (path("whole"), [client(&server.address()), client(&server.address())], raw(server));
+    let [has, wants] = clients.each_ref().map(|client| semaphore(client, &path, 3));
+    let held = has.acquire(2, NOW).unwrap();
+    let waiting = wants.start_acquire(2, None).unwrap();
+    wait_for_leases(&mut raw, &path, 4);
+    let holds: Vec<bool> = has.participants().unwrap().iter().map(|one| one.holds).collect();
+    assert_eq!(holds, [true, true, false, false]);
+    held.release().unwrap();
+    drop(waiting.wait().unwrap());
+}

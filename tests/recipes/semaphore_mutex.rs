@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use zklock::{LockState, Status};
+use zklock::{LockState, Owner, Status};
 use zklock_rig::{ZooKeeper, wait_until};
 
-use crate::common::{SOON, client, ends_at, path, queue, raw, status, wait_for_waiters};
+use crate::common::{SOON, client, client_with, ends_at, path, queue, raw, status, wait_for_waiters};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -138,4 +138,35 @@ fn who_lost_it_does_not_take_it_from_the_next() {
     assert!(lock.is_held_in_process().unwrap(), "it is another's");
     lock.release().unwrap();
     assert_eq!(queue(&mut raw, &format!("{path}/leases")), Vec::<String>::new());
+}
+
+/// An owner that waits for its own lock may get it while its first hold is lost and not yet released: then it has two.
+#[test]
+fn an_owners_second_hold_is_not_taken_for_its_first() {
+    let server = ZooKeeper::shared();
+    let (path, mut raw, second) = (path("twice"), raw(server), Duration::from_secs(1));
+    let clients = [client_with(&server.address(), second * 3), client(&server.address())];
+    let [lock, other] = clients.each_ref().map(|client| client.semaphore_mutex(&path).unwrap());
+    // Something else keeps the session's lease.
+    let kept = clients[0].mutex(&crate::common::path("kept")).unwrap();
+    kept.acquire(NOW).unwrap();
+    let (owner, leases) = (Owner::Custom(7), format!("{path}/leases"));
+    lock.start_acquire(owner, None).unwrap().wait().unwrap();
+    let first_node = format!("{leases}/{}", queue(&mut raw, &leases)[0]);
+    let waiting = lock.start_acquire(owner, None).unwrap();
+    wait_until(SOON, || queue(&mut raw, &leases).len() == 2);
+    assert_eq!(raw.delete(&first_node), 0);
+    waiting.wait().unwrap();
+    wait_until(SOON, || !lock.is_held_by(owner).unwrap());
+    thread::sleep(second);
+    assert!(!lock.is_held_by(owner).unwrap() && lock.is_held_in_process().unwrap(), "the first is lost for good");
+    let second_node = format!("{leases}/{}", queue(&mut raw, &leases)[0]);
+    assert_eq!(raw.delete(&second_node), 0);
+    other.acquire(Some(SOON)).unwrap();
+    wait_until(second * 3, || !lock.is_held_in_process().unwrap());
+    for _ in 0..2 {
+        assert_eq!(status(lock.release_as(owner)), Status::Lost);
+    }
+    assert_eq!(status(lock.release_as(owner)), Status::NotOwner);
+    assert!(kept.is_held().unwrap() && other.is_held().unwrap());
 }

@@ -170,17 +170,43 @@ pub unsafe extern "C" fn zkl_multi_new(
     count: usize,
     lock_out: *mut *mut zkl_lock,
 ) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller lends both for the length of the call.
-        let (locks, out) =
-            unsafe { (arg::list("locks", locks, count, MAX_LOCKS)?, Output::new("lock_out", lock_out)?) };
-        let at = |at, error: Error| Error::new(error.status(), format!("locks[{at}]: {error}"));
-        let member = |(index, &lock): (usize, &*mut zkl_lock)| handle::get(lock).map_err(|error| at(index, error));
-        let members = locks.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
-        let lock = Lock::multi(&members.iter().map(|member| &member.lock).collect::<Vec<_>>())?;
-        out.set(handle::insert(Named { lock, handles: None, callbacks: Callbacks::default() })?);
-        Ok(())
-    })
+    // SAFETY: as the caller says.
+    status(|| unsafe { multi(locks, count, lock_out, Lock::multi) })
+}
+
+/// The same, but that the locks are acquired one after the other, in the order given, as Curator's InterProcessMultiLock does: for
+/// programs that share their paths with Curator's and name them in the same order. Beside Curator's, zkl_multi_new may find that
+/// each waits for the other, and takes a third of a second to give way. Programs that name the same locks in different orders
+/// deadlock with this one.
+///
+/// Returns: as zkl_multi_new.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_multi_new_in_order(
+    locks: *const *mut zkl_lock,
+    count: usize,
+    lock_out: *mut *mut zkl_lock,
+) -> zkl_status {
+    // SAFETY: as the caller says.
+    status(|| unsafe { multi(locks, count, lock_out, Lock::multi_in_order) })
+}
+
+/// # Safety
+/// `locks` has `count` elements, and `lock_out` can be written to, or they are NULL.
+unsafe fn multi(
+    locks: *const *mut zkl_lock,
+    count: usize,
+    lock_out: *mut *mut zkl_lock,
+    together: fn(&[&Lock]) -> Result<Lock>,
+) -> Result<()> {
+    // SAFETY: the caller lends both for the length of the call.
+    let (locks, out) = unsafe { (arg::list("locks", locks, count, MAX_LOCKS)?, Output::new("lock_out", lock_out)?) };
+    let at = |at, error: Error| Error::new(error.status(), format!("locks[{at}]: {error}"));
+    let member = |(index, &lock): (usize, &*mut zkl_lock)| handle::get(lock).map_err(|error| at(index, error));
+    let members = locks.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
+    let lock = together(&members.iter().map(|member| &member.lock).collect::<Vec<_>>())?;
+    out.set(handle::insert(Named { lock, handles: None, callbacks: Callbacks::default() })?);
+    Ok(())
 }
 
 /// Gives a lock a handle, which events find.

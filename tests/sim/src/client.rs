@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::engine::{Answer, Engine, LockId, LockState, OpId, Owner, Patience, Recipe};
-use zklock::recipe::{Mode, Participant};
+use zklock::recipe::{Mode, Participant, Task};
 use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
 
@@ -267,7 +267,7 @@ impl Client {
                 let limit = self.session_timeout.mul_f64(rng.f64() * rng.f64() * 2.0);
                 (Patience::Until(local + limit), Limit::Deadline, Some(now + limit))
             }
-            _ => (Patience::OneLook, Limit::OneLook, Some(now + ms(1_000))),
+            _ => (Patience::OneLook(now + ms(1_000)), Limit::OneLook, Some(now + ms(1_000))),
         };
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let (op, owner, quantity) = match *recipe {
@@ -448,10 +448,19 @@ impl Client {
         }
     }
 
+    /// Asks who is there, or changes how many leases there are.
     fn ask(&mut self, rng: &mut Rng, now: Time, actor: usize) {
         let handle = self.choose(rng);
         self.actors[actor].phase = Phase::Waiting;
-        let op = self.engine.participants(self.local(now), self.handles[handle].lock, rng.bool());
+        let local = self.local(now);
+        let op = match &self.handles[handle].recipe {
+            // There are always enough for what is asked for.
+            Recipe::CountedSemaphore { count_path, initial } if rng.bool() => {
+                let (path, value) = (count_path.to_string(), initial + rng.i32(0..=2));
+                self.engine.errand(local, Task::SetCount { path, value })
+            }
+            _ => self.engine.participants(local, self.handles[handle].lock, rng.bool()),
+        };
         let deadline = Some(now + self.engine.session_timeout());
         self.called(op, Some(actor), Kind::Ask, handle, deadline);
     }

@@ -256,7 +256,9 @@ impl Cluster {
                 Change::Create { path, kind: Kind::Ephemeral(session), .. } => {
                     judge.created(path, node.stat().czxid, *session);
                 }
-                Change::SetData { path, .. } => judge.written(now, path, node.data.as_deref().unwrap_or_default()),
+                Change::Create { path, .. } | Change::SetData { path, .. } => {
+                    judge.written(now, path, node.data.as_deref().unwrap_or_default());
+                }
                 _ => {}
             }
         }

@@ -61,10 +61,10 @@ fn hunt(limit: u64) -> ExitCode {
         let found = (0..limit).find_map(|seed| Some((seed, zklock_sim::run(seed, false).verdict?)));
         Mutant::release(None);
         match found {
-            Some((seed, verdict)) => println!("{:20} {:6} seeds  {verdict}", format!("{mutant:?}"), seed + 1),
+            Some((seed, verdict)) => println!("{:24} {:6} seeds  {verdict}", format!("{mutant:?}"), seed + 1),
             None => {
                 escaped += 1;
-                println!("{:20} not found in {limit} seeds", format!("{mutant:?}"));
+                println!("{:24} not found in {limit} seeds", format!("{mutant:?}"));
             }
         }
     }
