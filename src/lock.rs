@@ -109,7 +109,10 @@ impl Part {
         // Fails in a forked child, where there is nothing to do.
         let _ = self.session.shell.tell(|engine, now| {
             for &lock in locks.iter().rev() {
-                engine.release(now, lock, owner, false);
+                // Of a semaphore mutex anybody's hold would do; but what was got is not there any more if another released it.
+                if engine.hold_of(now, lock, owner).is_some() {
+                    engine.release(now, lock, owner, false);
+                }
             }
         });
     }
@@ -196,7 +199,7 @@ impl Lock {
     /// Mutexes and read/write locks of one client are joined in one transaction. So all such multi-locks queue in one order, and two
     /// that name the same locks in opposite order don't deadlock; and they have one fencing token. Where that can't be, the locks are
     /// taken one after the other, and given back in reverse if one can't be got: first the queues, one client after the other, in the order of their connect
-    /// strings, then semaphore mutexes in the order of their paths. Programs that name the servers alike don't deadlock then, either.
+    /// strings, then semaphore mutexes in the order of their paths. Programs that name the servers alike, and have one client for each ensemble, don't deadlock then, either.
     ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi(locks: &[&Self]) -> Result<Self> {

@@ -107,7 +107,6 @@ impl Semaphore {
     pub fn close(&self) -> Result<()> {
         self.part.session.shell.check()?;
         self.is_closed.store(true, Ordering::Release);
-        self.part.session.shell.check()?;
         self.part.close_entrance();
         Ok(())
     }

@@ -141,7 +141,7 @@ impl Engine {
         if wishes.len() < joined.len() {
             return self.give_up(now, op, Status::Closed.into());
         }
-        let is_revocable = joined.iter().any(|member| self.locks.get(member).is_some_and(|lock| lock.is_revocable));
+        let is_revocable = joined.iter().any(|&member| self.is_revocable(member));
         if let Some(op) = self.ops.get_mut(&op) {
             op.joined = joined;
         }
@@ -347,7 +347,7 @@ impl Engine {
     }
 
     fn join_inner_mutex(&mut self, now: Time, op: OpId, semaphore: LockId, directory: &str) {
-        let is_revocable = self.locks.get(&semaphore).is_some_and(|lock| lock.is_revocable);
+        let is_revocable = self.is_revocable(semaphore);
         let wish = Wish {
             directory: format!("{directory}/locks").into(),
             mode: Mode::Mutex,

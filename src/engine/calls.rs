@@ -118,19 +118,28 @@ impl Engine {
                 lock.is_revocable = is_revocable;
             }
             for machine in self.contenders_of(member) {
-                let is_revocable = self.is_revocable(machine);
+                let is_revocable = self.locks_of(machine).iter().any(|lock| self.is_revocable(*lock));
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
-                    contender
-                        .set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
+                    let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session };
+                    contender.set_revocable(&mut desk, is_revocable);
                 }
             }
         }
         self.settle(now);
     }
 
-    /// Whether somebody wants to hear when a node of this contender is asked back: of a multi-lock, for any of its locks.
-    fn is_revocable(&self, machine: u64) -> bool {
-        let wanted = match self.machines.get(&machine) {
+    pub(super) fn is_revocable(&self, lock: LockId) -> bool {
+        self.locks.get(&lock).is_some_and(|lock| lock.is_revocable)
+    }
+
+    /// The contenders that hold a lock, or wait for it.
+    fn contenders_of(&self, lock: LockId) -> Vec<u64> {
+        self.machines.keys().copied().filter(|&machine| self.locks_of(machine).contains(&lock)).collect()
+    }
+
+    /// The locks that a contender holds or waits for: several where it waits for a multi-lock.
+    pub(super) fn locks_of(&self, machine: u64) -> Vec<LockId> {
+        match self.machines.get(&machine) {
             Some(Machine::Contender(_, Role::Holding(lock, _))) => vec![*lock],
             Some(Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op))) => {
                 match self.ops.get(op).map(|op| op.kind) {
@@ -139,22 +148,7 @@ impl Engine {
                 }
             }
             _ => Vec::new(),
-        };
-        wanted.iter().any(|lock| self.locks.get(lock).is_some_and(|lock| lock.is_revocable))
-    }
-
-    /// The contenders that hold a lock, or wait for it.
-    fn contenders_of(&self, lock: LockId) -> Vec<u64> {
-        let waits = |op: &OpId| match self.ops.get(op).map(|op| op.kind) {
-            Some(Kind::Acquire { lock: wanted, .. }) => self.members(wanted).contains(&lock),
-            _ => false,
-        };
-        let is_of = |machine: &Machine| match machine {
-            Machine::Contender(_, Role::Holding(held, _)) => *held == lock,
-            Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op)) => waits(op),
-            _ => false,
-        };
-        self.machines.iter().filter(|(_, machine)| is_of(machine)).map(|(&id, _)| id).collect()
+        }
     }
 
     /// Acquires a lock, or enters it once more.

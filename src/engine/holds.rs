@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Engine, Event, HoldView, Kind, LockId, LockState, Machine, Owner, Revocation, Role};
+use super::{Engine, Event, HoldView, LockId, LockState, Machine, Owner, Revocation, Role};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Contender, Input, Removal};
@@ -153,21 +153,12 @@ impl Engine {
     // Events.
 
     /// Somebody wants a node back.
-    pub(super) fn tell_revoked(&mut self, role: Role, node: &str) {
-        let lock = match role {
-            Role::Holding(lock, _) => Some(lock),
-            Role::Acquiring(op) | Role::Inside(op) => match self.ops.get(&op).map(|op| op.kind) {
-                Some(Kind::Acquire { lock, .. }) => {
-                    let directory = node.rsplit_once('/').map(|(directory, _)| directory);
-                    let is_of =
-                        |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
-                    // The leases of a semaphore are in a directory below its own.
-                    self.members(lock).into_iter().find(is_of).or(Some(lock))
-                }
-                _ => None,
-            },
-            Role::Leaving(_) | Role::Stranded => None,
-        };
+    pub(super) fn tell_revoked(&mut self, machine: u64, node: &str) {
+        let locks = self.locks_of(machine);
+        let directory = node.rsplit_once('/').map(|(directory, _)| directory);
+        let is_of = |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
+        // The nodes of a semaphore are in directories below its own, and it is never one of several.
+        let lock = locks.iter().copied().find(is_of).or_else(|| locks.first().copied());
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
         self.revocations.extend(lock.map(|lock| Revocation { lock, node_path }));
     }

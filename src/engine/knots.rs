@@ -16,6 +16,8 @@ use crate::time::Time;
 /// How long a multi-lock waits before it looks for knots; then twice as long each time, up to the last.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 const LAST_LOOK: Duration = Duration::from_secs(8);
+/// Who has more ahead of him lets these look: a look reads whole queues.
+const MOST_AHEAD: usize = 16;
 /// What looks like a knot and is none comes undone by itself.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
@@ -53,6 +55,13 @@ impl Engine {
             return;
         };
         let (lock, contender) = (*lock, *contender);
+        let most_ahead = match self.machines.get(&contender) {
+            Some(Machine::Contender(own, _)) => own.most_ahead(),
+            _ => return,
+        };
+        if most_ahead.is_none_or(|ahead| ahead > MOST_AHEAD) {
+            return self.plan_look(now, op, FIRST_LOOK);
+        }
         let places = self.members(lock).iter().filter_map(|&member| self.place(member, true)).collect();
         let machine = self.next_id();
         self.machines.insert(machine, Machine::Knots(Census::new(places, 0), op, contender));

@@ -552,7 +552,7 @@ impl Engine {
                 let gone = contender.is_gone();
                 let retry = contender.take_retry();
                 if let Some(node) = contender.take_revoked() {
-                    self.tell_revoked(role, &node);
+                    self.tell_revoked(machine, &node);
                 }
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);

@@ -194,7 +194,8 @@ impl Census {
                         Max::Fixed(max) => *max,
                         Max::Count(path) => match counts.next() {
                             Some(Some((data, _))) => parse(path, data.as_deref())?,
-                            _ => 0,
+                            // Nobody counts at present.
+                            _ => i32::MAX,
                         },
                     };
                     all.extend(in_semaphore(lists.next().unwrap_or_default(), lists.next().unwrap_or_default(), max));
@@ -269,7 +270,9 @@ fn in_semaphore(
     if next.is_some() {
         waiters.remove(0);
     }
-    let holds = move |at: usize, lease: &Participant| at < max && next != Some(lease.czxid);
+    // Who waits stands at the inner mutex, too: where nobody does, all leases that are out are held, however many there should be.
+    let all_hold = waiters.is_empty() && next.is_none();
+    let holds = move |at: usize, lease: &Participant| all_hold || (at < max && next != Some(lease.czxid));
     let leases =
         leases.into_iter().enumerate().map(move |(at, (_, lease))| Participant { holds: holds(at, &lease), ..lease });
     leases.chain(waiters.into_iter().map(|(_, waiter)| waiter))

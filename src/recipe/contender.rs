@@ -5,7 +5,7 @@
 //! second time: when one of its nodes is lost, it says so, and whoever wants to go on makes a new one, with a new UUID. That keeps
 //! a late delete from hurting anybody, and a node of a session that ended from ever being taken for ours (CURATOR-604).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -291,6 +291,16 @@ impl Contender {
             Place::Crowded { count } => Some(Obstacle::Crowd(*count, stand.wish.max)),
             Place::Listing | Place::First => None,
         })
+    }
+
+    /// How many are ahead of it in the longest of its queues, once it is known in all of them.
+    pub fn most_ahead(&self) -> Option<usize> {
+        let ahead = self.stands.iter().map(|stand| match &stand.place {
+            Place::Waiting(wait) => Some(wait.count),
+            Place::First => Some(0),
+            Place::Listing | Place::Crowded { .. } => None,
+        });
+        ahead.collect::<Option<Vec<_>>>().filter(|_| self.stage == Stage::Queued)?.into_iter().max()
     }
 
     /// Whether its nodes are watched, so that their removal would be noticed.
@@ -745,7 +755,8 @@ impl Contender {
         if *place != Place::Listing {
             return None;
         }
-        if !nodes.iter().all(|node| children.contains(&node.name)) {
+        let names: HashSet<&String> = children.iter().collect();
+        if !nodes.iter().all(|node| names.contains(&node.name)) {
             return self.removed(desk);
         }
         *place = match (&wish.under, wish.mode) {

@@ -123,24 +123,26 @@ impl Shell {
         self.check()?;
         let mut outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
         let is_revocable = handler.is_some();
-        let mut before = None;
-        {
-            let mut state = lock(&self.state);
-            if !state.engine.is_open(id) {
-                return Err(Status::Closed.into());
-            }
-            if state.io.is_some() {
-                before = match handler {
-                    Some(handler) => state.revocation.insert(id, handler),
-                    None => state.revocation.remove(&id),
-                };
-                if state.outlet.is_none() {
-                    state.outlet = outlet.take();
-                }
-            }
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        if !state.engine.is_open(id) || state.io.is_none() {
+            return Err(Status::Closed.into());
         }
+        // In one step with what the engine is told, so that of two that are set at once one is there as a whole.
+        let before = match handler {
+            Some(handler) => state.revocation.insert(id, handler),
+            None => state.revocation.remove(&id),
+        };
+        if state.outlet.is_none() {
+            state.outlet = outlet.take();
+        }
+        let now = clock::now();
+        state.engine.set_revocable(now, id, is_revocable);
+        self.pump(&mut state, now, &mut woken);
+        drop(state);
+        self.finish(woken);
         drop((outlet, before));
-        self.tell(|engine, now| engine.set_revocable(now, id, is_revocable))
+        Ok(())
     }
 
     /// Nobody is to hear any more that a lock is asked back.

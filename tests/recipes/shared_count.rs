@@ -67,6 +67,7 @@ fn lowering_it_takes_nothing_away_and_keeps_others_out() {
     let leases = semaphore.acquire(3, Some(SOON)).unwrap();
     client.set_count(&count, 1).unwrap();
     assert!(leases.is_held().unwrap());
+    assert_eq!(semaphore.participants().unwrap().iter().filter(|seen| seen.holds).count(), 3, "they hold all the same");
     leases.release().unwrap();
     let one = semaphore.acquire(1, Some(SOON)).unwrap();
     assert_eq!(semaphore.acquire(1, NOW).err().unwrap().status(), Status::Timeout);

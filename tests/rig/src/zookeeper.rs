@@ -104,9 +104,10 @@ impl ZooKeeper {
 
     /// How many watches the server keeps, over all sessions.
     pub fn watch_count(&self) -> usize {
-        let answer = self.four_letter_word("wchs");
-        let total = answer.lines().find_map(|line| line.strip_prefix("Total watches:"));
-        total.unwrap_or_else(|| panic!("wchs without a total: {answer}")).trim().parse().unwrap()
+        // `wchs` leaves out those on children.
+        let answer = self.four_letter_word("mntr");
+        let total = answer.lines().find_map(|line| line.strip_prefix("zk_watch_count"));
+        total.unwrap_or_else(|| panic!("mntr without a total: {answer}")).trim().parse().unwrap()
     }
 
     /// How many connections with a session the server has. The one that asks is not among them.
