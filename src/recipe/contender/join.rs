@@ -1,0 +1,343 @@
+//! How a contender comes to its nodes: they are created, and found again where the answer was lost.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Contender, Due, Node, Output, Place, Stage, Stand};
+use crate::error::{Error, Status};
+use crate::mutant::Mutant;
+use crate::path::from_the_top;
+use crate::proto::{Acl, Code, CreateMode, MultiResult, Request, Response};
+use crate::recipe::name::{self, Mode, SEQUENCE_LIMIT};
+use crate::recipe::{Desk, Step};
+use crate::session::Failure;
+
+impl Contender {
+    /// Create and lists go out together: a server answers a session's requests in order, so a free lock costs one round trip.
+    pub(super) fn join(&mut self, desk: &mut Desk<'_>) {
+        self.stage = Stage::Joining { leaving: false };
+        desk.send(Step::Create, &self.creation());
+        self.list_all(desk);
+    }
+
+    /// One transaction for all its nodes: so all queues see the contenders in one order, and no two of them wait for each other.
+    fn creation(&self) -> Request {
+        let mut creates: Vec<Request> = self.stands.iter().flat_map(|stand| self.creates(stand)).collect();
+        match creates.pop() {
+            Some(only) if creates.is_empty() => only,
+            last => {
+                creates.extend(last);
+                Request::Multi(creates)
+            }
+        }
+    }
+
+    fn creates(&self, stand: &Stand) -> Vec<Request> {
+        let wish = &stand.wish;
+        let mode = match wish.under {
+            Some(_) => CreateMode::Ephemeral,
+            None => CreateMode::EphemeralSequential,
+        };
+        let path = format!("{}/{}", wish.directory, self.asked(stand));
+        vec![create(path, wish.data.clone(), mode); wish.count]
+    }
+
+    /// All ancestors, the nodes, and the lists in one write. Those that exist say so, and only the nodes' answer counts.
+    fn join_with_parents(&mut self, desk: &mut Desk<'_>) {
+        self.parent_refused = None;
+        let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
+        let mut made = BTreeSet::new();
+        for path in self.stands.iter().flat_map(|stand| from_the_top(&stand.wish.directory)) {
+            if made.insert(path) {
+                desk.send(Step::CreateParent, &create(path.to_owned(), Vec::new(), mode));
+            }
+        }
+        self.join(desk);
+    }
+
+    fn list_all(&mut self, desk: &mut Desk<'_>) {
+        for at in 0..self.stands.len() {
+            self.list(desk, at);
+        }
+    }
+
+    pub(super) fn list(&mut self, desk: &mut Desk<'_>, at: usize) {
+        let Some(stand) = self.stands.get_mut(at) else { return };
+        if self.stage == Stage::Queued {
+            stand.place = Place::Listing;
+        }
+        let is_watched = stand.wish.mode == Mode::Lease && matches!(self.stage, Stage::Queued | Stage::Joining { .. });
+        match is_watched {
+            true => desk.watch_children(Step::List(at), &stand.wish.directory),
+            false => desk.send(Step::List(at), &list(&stand.wish.directory)),
+        }
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        desk: &mut Desk<'_>,
+        step: Step,
+        result: Result<Response, Failure>,
+    ) -> Option<Output> {
+        match step {
+            Step::CreateParent => self.parent_created(result),
+            Step::Create => self.created(desk, result),
+            Step::List(at) => self.listed(desk, at, result),
+            Step::WatchOwn(spot) => self.own_seen(desk, spot, result),
+            Step::WatchAhead(at) => self.ahead_seen(desk, at, result),
+            Step::Delete(spot) => self.deleted(spot, result),
+            Step::Read(_) | Step::Errand => None,
+        }
+    }
+
+    fn parent_created(&mut self, result: Result<Response, Failure>) -> Option<Output> {
+        match result {
+            Err(Failure::Code(Code::UNIMPLEMENTED)) => self.container_tries = 0,
+            Err(Failure::ConnectionLost) => self.container_tries = self.container_tries.saturating_sub(1),
+            Err(Failure::Code(code)) if code != Code::NODE_EXISTS => {
+                self.parent_refused.get_or_insert(code);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn created(&mut self, desk: &mut Desk<'_>, result: Result<Response, Failure>) -> Option<Output> {
+        let Stage::Joining { leaving } = self.stage else { return None };
+        match result.and_then(|response| outcome(response, desk.zxid).map_err(Failure::Code)) {
+            Ok(created) => self.adopt_created(desk, created, leaving),
+            Err(Failure::Code(Code::NO_NODE)) if !leaving => {
+                self.stage = Stage::NoParent;
+                None
+            }
+            Err(Failure::ConnectionLost) if Mutant::ForgetLostCreate.lives() && !leaving => {
+                self.stage = Stage::Outside;
+                None
+            }
+            Err(Failure::ConnectionLost) => {
+                self.stage = Stage::Unsure { leaving };
+                None
+            }
+            Err(Failure::Code(code)) if is_surely_not_created(code) => match leaving {
+                true => self.gone(),
+                false => self.fail(desk, code, "creating a node in"),
+            },
+            // Some errors come after the node: it is looked for, and deleted.
+            Err(Failure::Code(code)) => {
+                self.seek_and_leave(desk);
+                if leaving { None } else { self.failure(code, "creating a node in") }
+            }
+        }
+    }
+
+    fn adopt_created(&mut self, desk: &mut Desk<'_>, created: Vec<(String, i64)>, leaving: bool) -> Option<Output> {
+        let mut created = created.into_iter();
+        let mut fits = true;
+        for at in 0..self.stands.len() {
+            let Some(stand) = self.stands.get(at) else { continue };
+            let asked = self.asked(stand);
+            let (directory, count) = (Arc::clone(&stand.wish.directory), stand.wish.count);
+            let own = |(path, czxid): (String, i64)| {
+                let name = path.strip_prefix(&*directory)?.strip_prefix('/')?;
+                let is_own = name.starts_with(&asked) && !name.contains('/');
+                is_own.then(|| Node::new(&directory, name, Some(czxid)))
+            };
+            let nodes: Vec<Node> = created.by_ref().take(count).filter_map(own).collect();
+            fits &= nodes.len() == count;
+            if let Some(stand) = self.stands.get_mut(at) {
+                stand.nodes = nodes;
+            }
+        }
+        if !fits || created.next().is_some() {
+            self.forget_nodes();
+            self.seek_and_leave(desk);
+            let message = format!("{}: the server made other nodes than it was asked for", self.directories());
+            return (!leaving).then(|| Output::Failed(Error::new(Status::Internal, message)));
+        }
+        self.session = desk.session.id();
+        if leaving {
+            self.stage = Stage::Leaving;
+            self.delete(desk);
+            return None;
+        }
+        self.stage = Stage::Queued;
+        self.watch_for_revocation(desk);
+        self.check_sequences(desk)
+    }
+
+    fn forget_nodes(&mut self) {
+        self.stands.iter_mut().for_each(|stand| stand.nodes.clear());
+    }
+
+    /// There may be a node of ours: see to it that there is none.
+    fn seek_and_leave(&mut self, desk: &mut Desk<'_>) {
+        self.stop_all_waiting(desk);
+        self.stage = Stage::Unsure { leaving: true };
+        self.look_for_nodes(desk);
+    }
+
+    fn check_sequences(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        for stand in &self.stands {
+            let asked = self.asked(stand);
+            for node in stand.nodes.iter().filter(|_| stand.wish.under.is_none()) {
+                let number = name::sequence(&node.name, &asked);
+                if number.is_some_and(|number| (0..SEQUENCE_LIMIT).contains(&number)) {
+                    continue;
+                }
+                let number = number.map_or_else(|| node.name.clone(), |number| number.to_string());
+                let message = format!(
+                    "{}: sequence number {number} is too near the end at 2147483647; let the directory fall empty and be \
+                     removed, so that it starts again",
+                    stand.wish.directory
+                );
+                self.start_leaving(desk);
+                return Some(Output::Failed(Error::new(Status::Exhausted, message)));
+            }
+        }
+        None
+    }
+
+    fn listed(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        let children = match result {
+            Ok(Response::Children2 { children, .. }) => children,
+            Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
+            // Asked again, as far as it still matters, once there is a connection.
+            Err(Failure::ConnectionLost) => {
+                if self.stage == Stage::NoParent {
+                    self.stage = Stage::Outside;
+                }
+                return None;
+            }
+            Err(Failure::Code(code)) => return self.list_refused(desk, at, code),
+            Ok(other) => return self.nonsense(desk, &other, "getChildren2"),
+        };
+        match self.stage {
+            Stage::Queued => self.rank(desk, at, &children),
+            Stage::NoParent if self.is_last(at) => self.without_parent(desk),
+            Stage::Unsure { leaving } => self.search(desk, at, children, leaving),
+            _ => None,
+        }
+    }
+
+    fn is_last(&self, at: usize) -> bool {
+        at + 1 == self.stands.len()
+    }
+
+    fn list_refused(&mut self, desk: &mut Desk<'_>, at: usize, code: Code) -> Option<Output> {
+        match self.stage {
+            Stage::NoParent if self.is_last(at) => self.fail(desk, code, "listing"),
+            Stage::Queued => {
+                self.start_leaving(desk);
+                self.failure(code, "listing")
+            }
+            Stage::Unsure { leaving } => {
+                self.stage = Stage::Unsure { leaving: true };
+                self.try_again_later();
+                if leaving { None } else { self.failure(code, "listing") }
+            }
+            _ => None,
+        }
+    }
+
+    /// A directory is not there.
+    fn without_parent(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        match self.parent_refused {
+            Some(code) if code != Code::NO_NODE => self.fail(desk, code, "creating"),
+            _ => {
+                self.join_with_parents(desk);
+                None
+            }
+        }
+    }
+
+    /// Asks for nodes whose creation was not answered. A server may lag behind the one that took the create: a transaction
+    /// brings it up to date first.
+    pub(super) fn look_for_nodes(&mut self, desk: &mut Desk<'_>) {
+        desk.session.prove(desk.now);
+        self.list_all(desk);
+    }
+
+    /// Looks for them in the answers. They were made in one transaction, so all are there or none; what is missing was deleted.
+    fn search(&mut self, desk: &mut Desk<'_>, at: usize, children: Vec<String>, leaving: bool) -> Option<Output> {
+        let stand = self.stands.get(at)?;
+        let (asked, directory) = (self.asked(stand), Arc::clone(&stand.wish.directory));
+        let own = children.iter().filter(|name| name.starts_with(&asked));
+        let nodes = own.map(|name| Node::new(&directory, name, None)).collect();
+        self.stands.get_mut(at)?.nodes = nodes;
+        // Where one of the lists was refused, all are asked for again: a node may stand there.
+        if !self.is_last(at) || self.retry.due != Due::Never {
+            return None;
+        }
+        if self.nodes().next().is_none() {
+            if leaving {
+                return self.gone();
+            }
+            // They were never created, and the session that asked for them lives: they can't appear any more.
+            self.join(desk);
+            return None;
+        }
+        self.session = desk.session.id();
+        if leaving {
+            self.stage = Stage::Leaving;
+            self.delete(desk);
+            return None;
+        }
+        self.stage = Stage::Queued;
+        if self.stands.iter().any(|stand| stand.nodes.len() < stand.wish.count) {
+            return self.removed(desk);
+        }
+        self.go_on(desk);
+        self.check_sequences(desk)
+    }
+}
+
+/// What the answer to the creation says: the nodes that were made and when, or why none was. `zxid` is that of the transaction; of nodes
+/// that are made together servers do not tell more.
+fn outcome(response: Response, zxid: i64) -> Result<Vec<(String, i64)>, Code> {
+    match response {
+        Response::Create2 { path, stat } => Ok(vec![(path, stat.czxid)]),
+        Response::Multi(results) => {
+            // All fail with the one that does; those that did not are only told that another did.
+            let failure = results.iter().find_map(|result| match result {
+                MultiResult::Err(code) if !matches!(*code, Code::OK | Code::RUNTIME_INCONSISTENCY) => Some(*code),
+                _ => None,
+            });
+            let nodes = results.into_iter().map(|result| match result {
+                MultiResult::Ok(Response::Create2 { path, .. } | Response::Path(path)) => Ok((path, zxid)),
+                _ => Err(failure.unwrap_or(Code::RUNTIME_INCONSISTENCY)),
+            });
+            nodes.collect()
+        }
+        // Nothing that could be said about nodes.
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Whether this answer to a create means that there is no node. Others may come from a server that has made it and then failed to
+/// say so.
+fn is_surely_not_created(code: Code) -> bool {
+    use Code as C;
+    matches!(
+        code,
+        C::NO_NODE
+            | C::NO_AUTH
+            | C::NODE_EXISTS
+            | C::NO_CHILDREN_FOR_EPHEMERALS
+            | C::INVALID_ACL
+            | C::AUTH_FAILED
+            | C::BAD_ARGUMENTS
+            | C::UNIMPLEMENTED
+            | C::NOT_READONLY
+            | C::EPHEMERAL_ON_LOCAL_SESSION
+            | C::SESSION_CLOSED_REQUIRE_SASL_AUTH
+            | C::QUOTA_EXCEEDED
+    )
+}
+
+fn list(directory: &str) -> Request {
+    Request::GetChildren2 { path: directory.to_owned(), watch: false }
+}
+
+fn create(path: String, data: Vec<u8>, mode: CreateMode) -> Request {
+    Request::Create2 { path, data: Some(data), acl: Acl::open(), mode }
+}

@@ -1,0 +1,102 @@
+//! How a contender leaves: its nodes are deleted, however long that takes.
+
+use super::{Contender, Due, LAST_RETRY, Output, Removal, Stage};
+use crate::error::Error;
+use crate::mutant::Mutant;
+use crate::proto::{Code, Request, Response};
+use crate::recipe::{Desk, Spot, Step};
+use crate::session::Failure;
+
+impl Contender {
+    pub(super) fn leave(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        match &mut self.stage {
+            Stage::Outside | Stage::NoParent => {
+                self.stop_all_waiting(desk);
+                self.gone()
+            }
+            Stage::Joining { leaving } | Stage::Unsure { leaving } => {
+                *leaving = true;
+                self.stop_all_waiting(desk);
+                None
+            }
+            Stage::Leaving | Stage::Gone => None,
+            Stage::Queued | Stage::In => {
+                self.start_leaving(desk);
+                None
+            }
+        }
+    }
+
+    /// On the way out, from a stage in which the nodes are known.
+    pub(super) fn start_leaving(&mut self, desk: &mut Desk<'_>) {
+        self.stop_all_waiting(desk);
+        self.stage = Stage::Leaving;
+        self.delete(desk);
+    }
+
+    pub(super) fn delete(&mut self, desk: &mut Desk<'_>) {
+        if let Some(end) = self.spared_until.filter(|&end| desk.now < end) {
+            if self.retry.due == Due::Never {
+                self.retry.due = Due::In(end - desk.now);
+            }
+            return;
+        }
+        if !desk.session.is_connected() {
+            // They are deleted as soon as there is a connection.
+            return;
+        }
+        // In reverse, so that who follows in the same order finds his way free once he has the first.
+        for spot in self.spots().into_iter().rev() {
+            if let Some(node) = self.node_mut(spot).filter(|node| !node.is_gone) {
+                desk.session.unwatch_doomed(&node.path, desk.machine);
+                desk.send(Step::Delete(spot), &Request::Delete { path: node.path.clone(), version: -1 });
+            }
+        }
+    }
+
+    pub(super) fn deleted(&mut self, spot: Spot, result: Result<Response, Failure>) -> Option<Output> {
+        let is_leaving = self.stage == Stage::Leaving;
+        let node = self.node_mut(spot).filter(|node| is_leaving && !node.is_gone)?;
+        match result {
+            Ok(_) => node.is_gone = true,
+            Err(Failure::Code(Code::NO_NODE)) if node.maybe_deleted => node.is_gone = true,
+            // Somebody else was here first: whoever held it held nothing.
+            Err(Failure::Code(Code::NO_NODE)) => {
+                node.is_gone = true;
+                self.was_robbed = true;
+            }
+            // Sent again as soon as there is a connection.
+            Err(Failure::ConnectionLost) if Mutant::DeleteOnce.lives() => node.is_gone = true,
+            Err(Failure::ConnectionLost) => node.maybe_deleted = true,
+            Err(Failure::Code(code)) => {
+                let what = format!("deleting {} (zklock goes on trying)", node.path);
+                self.try_again_later();
+                return Some(Output::Refused(Error::from_code(code, &what)));
+            }
+        }
+        if !self.nodes().all(|node| node.is_gone) {
+            return None;
+        }
+        self.stage = Stage::Gone;
+        Some(if self.was_robbed { Output::Removed(Removal::Deleted) } else { Output::Gone })
+    }
+
+    pub(super) fn try_again_later(&mut self) {
+        if self.retry.due == Due::Never {
+            self.retry.due = Due::In(self.retry.wait);
+            self.retry.wait = (self.retry.wait * 2).min(LAST_RETRY);
+        }
+    }
+
+    pub(super) fn retry(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        self.retry.due = Due::Never;
+        match self.stage {
+            Stage::Leaving => self.delete(desk),
+            Stage::Unsure { .. } if desk.session.is_connected() => self.look_for_nodes(desk),
+            Stage::Queued if desk.session.is_connected() => self.list_when_alive(desk),
+            Stage::In => return Some(Output::In),
+            _ => {}
+        }
+        None
+    }
+}
