@@ -45,14 +45,13 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 8] = [
-    Mutant::AdoptDeadNode,
+const SHY: [Mutant; 7] = [
     Mutant::GrantAcrossGap,
     Mutant::ResumeProves,
     Mutant::HearTooSoon,
     Mutant::HearOnWrite,
     Mutant::NestBlindly,
-    Mutant::ForgetInside,
+    Mutant::HearNothingWhileJoining,
     Mutant::LetInLeaver,
 ];
 
