@@ -103,6 +103,7 @@ impl Acquiring {
                 Ok(_) => {
                     progress.got += 1;
                     match self.parts.get(progress.got) {
+                        None if progress.got == 1 => return Some(Ok(())),
                         // What was got first may be closed by now.
                         None => match self.parts.iter().try_for_each(|part| part.ask(|_, _| ())) {
                             Ok(()) => return Some(Ok(())),

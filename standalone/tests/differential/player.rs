@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -140,8 +140,9 @@ impl<'a> Player<'a> {
             }
             Step::Frame(length, body) => self.exchange(who, i32::MAX, 0, &framed(*length, body)),
             Step::Leave => {
-                if let Some(client) = self.clients.get_mut(&who) {
-                    client.connection = None;
+                let Some(client) = self.clients.get_mut(&who) else { return };
+                if let Some(connection) = client.connection.take() {
+                    connection.hang_up();
                 }
             }
             Step::Await(count) => self.hear(who, Until::Events(*count)),
@@ -309,6 +310,12 @@ impl<'a> Player<'a> {
 }
 
 impl Connection {
+    /// Leaves, and waits until the server has noticed: to come back sooner is a race that a server may lose.
+    fn hang_up(mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        while self.read().is_some() {}
+    }
+
     /// The next frame; none at the end.
     fn read(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
@@ -322,7 +329,10 @@ impl Connection {
                 Err(cause) if matches!(cause.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
                     return None;
                 }
-                Err(cause) => panic!("the server neither answers nor closes the connection: {cause}"),
+                Err(cause) => {
+                    let server = self.stream.peer_addr();
+                    panic!("{server:?} neither answers nor closes the connection: {cause}")
+                }
             }
         }
     }
