@@ -48,7 +48,7 @@ def test_signatures() -> None:
     assert str(inspect.signature(zklock.Client)) == expected
     for method in [zklock.Client.mutex, zklock.Client.semaphore_mutex, zklock.Client.rwlock]:
         assert str(inspect.signature(method)) == "(self, /, path, timeout=None, data=None)"
-    assert str(inspect.signature(zklock.Client.multi)) == "(self, /, locks, timeout=None)"
+    assert str(inspect.signature(zklock.Client.multi)) == "(self, /, locks, timeout=None, *, in_order=False)"
     expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None)"
     assert str(inspect.signature(zklock.Client.semaphore)) == expected
     assert str(inspect.signature(zklock.Semaphore.acquire)) == "(self, /, quantity=1, timeout=None)"
