@@ -1,6 +1,5 @@
 //! How a contender gets in: it finds its places, watches what it waits for, and is in when nobody is ahead anywhere.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{Contender, Due, Node, Output, Place, REVOKE, Removal, Stage, Stand, Wait, Watch};
@@ -33,8 +32,8 @@ impl Contender {
         if *place != Place::Listing {
             return None;
         }
-        let names: HashSet<&String> = children.iter().collect();
-        if !nodes.iter().all(|node| names.contains(&node.name)) {
+        // Nobody else's are called like this: as many as there are of it, so many of ours are there.
+        if children.iter().filter(|name| name.starts_with(&self.prefix)).count() < nodes.len() {
             return self.removed(desk);
         }
         *place = match (&wish.under, wish.mode) {
