@@ -10,7 +10,7 @@ use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
 
 use crate::judge::{COUNTS, Grant, Holder, Judge, Stance};
-use crate::plan::{ClientPlan, Form, Plan, ms, pick};
+use crate::plan::{ClientPlan, Clock, Form, Plan, ms, pick};
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -25,7 +25,7 @@ pub(crate) struct Client {
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
     index: usize,
-    clock: Duration,
+    clock: Clock,
     session_timeout: Duration,
     /// Nothing goes wrong in this run.
     is_undisturbed: bool,
@@ -134,7 +134,7 @@ impl Client {
         };
         let mut entropy = rng.fork();
         let entropy = Box::new(move || entropy.u128(..));
-        let mut engine = Engine::new(target, config, now + own.clock, entropy);
+        let mut engine = Engine::new(target, config, own.clock.local(now), entropy);
         let mut handles = Vec::new();
         for number in 0..own.handles {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
@@ -147,7 +147,7 @@ impl Client {
             (0..rng.usize(1..=2)).for_each(|_| handles.push(multi(rng, &handles)));
         }
         for at in 0..handles.len() {
-            open(&mut engine, now + own.clock, &mut handles, at);
+            open(&mut engine, own.clock.local(now), &mut handles, at);
         }
         Self {
             engine,
@@ -175,11 +175,11 @@ impl Client {
 
     /// What its own clock shows.
     pub(crate) fn local(&self, now: Time) -> Time {
-        now + self.clock
+        self.clock.local(now)
     }
 
     pub(crate) fn global(&self, local: Time) -> Time {
-        Time::default() + (local - (Time::default() + self.clock))
+        self.clock.global(local)
     }
 
     pub(crate) fn actors(&self) -> usize {
@@ -265,9 +265,12 @@ impl Client {
             (More::Inside, _) | (More::First, 0..=3) => (Patience::Forever, Limit::None, None),
             (_, 0..=6) => {
                 let limit = self.session_timeout.mul_f64(rng.f64() * rng.f64() * 2.0);
-                (Patience::Until(local + limit), Limit::Deadline, Some(now + limit))
+                (Patience::Until(local + limit), Limit::Deadline, Some(self.global(local + limit)))
             }
-            _ => (Patience::OneLook(now + ms(1_000)), Limit::OneLook, Some(now + ms(1_000))),
+            _ => {
+                let end = local + ms(1_000);
+                (Patience::OneLook(end), Limit::OneLook, Some(self.global(end)))
+            }
         };
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let (op, owner, quantity) = match *recipe {
@@ -394,7 +397,7 @@ impl Client {
         let local = self.local(now);
         let releaser = self.releaser(rng, now, actor, handle, owner);
         let op = self.engine.release(local, self.handles[handle].lock, releaser, rng.bool());
-        let deadline = Some(now + self.engine.session_timeout());
+        let deadline = Some(self.global(local + self.engine.session_timeout()));
         self.called(op, Some(actor), Kind::Release { is_last }, handle, deadline);
     }
 
@@ -461,7 +464,7 @@ impl Client {
             }
             _ => self.engine.participants(local, self.handles[handle].lock, rng.bool()),
         };
-        let deadline = Some(now + self.engine.session_timeout());
+        let deadline = Some(self.global(local + self.engine.session_timeout()));
         self.called(op, Some(actor), Kind::Ask, handle, deadline);
     }
 
@@ -497,9 +500,10 @@ impl Client {
         judge.died(self.index);
         self.life = Life::Closing;
         let limit = ms(2_000).min(self.engine.session_timeout() / 3);
-        self.closing = (self.engine.session_id(), now + limit);
+        let given_up = self.global(self.local(now) + limit);
+        self.closing = (self.engine.session_id(), given_up);
         let op = self.engine.close(self.local(now));
-        let deadline = Some(now + limit);
+        let deadline = Some(given_up);
         self.called(op, None, Kind::Close, 0, deadline);
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use zklock::Time;
 
 /// A whole run, before it begins.
 #[derive(Debug)]
@@ -45,9 +46,16 @@ pub(crate) struct ClientPlan {
     pub(crate) rounds: Vec<u32>,
     /// How many lock handles it has.
     pub(crate) handles: usize,
-    /// What its clock shows more than others'.
-    pub(crate) clock: Duration,
+    pub(crate) clock: Clock,
     pub(crate) begins: Duration,
+}
+
+/// What a process's clock shows when the world's shows something else: it began earlier, and runs faster or slower.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    ahead: Duration,
+    /// How many nanoseconds more than a million it shows in a million.
+    drift: i64,
 }
 
 /// What can go wrong. Numbers choose a client, a server, a path; they are taken modulo how many there are.
@@ -174,10 +182,35 @@ impl ClientPlan {
         Self {
             rounds: (0..threads(rng)).map(|_| rng.u32(1..=6)).collect(),
             handles: if multis { rng.usize(3..=4) } else { rng.usize(1..=3) },
-            clock: Duration::from_millis(rng.u64(0..1_000_000)),
+            clock: Clock::new(rng),
             begins: busy.mul_f64(rng.f64() * rng.f64()),
         }
     }
+}
+
+impl Clock {
+    fn new(rng: &mut Rng) -> Self {
+        // Clocks of machines differ by some hundred millionths, if nobody sets them; those that a hypervisor slows down, by more.
+        let drift = *pick(rng, &[0, 0, 500, -500, 20_000, -20_000]);
+        Self { ahead: Duration::from_millis(rng.u64(0..1_000_000)), drift }
+    }
+
+    pub(crate) fn local(self, now: Time) -> Time {
+        Time::from_nanos(scaled(now.as_nanos(), MILLION + self.drift, MILLION)) + self.ahead
+    }
+
+    /// When it shows this, and not before.
+    pub(crate) fn global(self, local: Time) -> Time {
+        let shown = (local - (Time::default() + self.ahead)).as_nanos();
+        let shown = u64::try_from(shown).unwrap_or(u64::MAX);
+        Time::from_nanos(scaled(shown, MILLION, MILLION + self.drift).saturating_add(1))
+    }
+}
+
+const MILLION: i64 = 1_000_000;
+
+fn scaled(nanos: u64, by: i64, of: i64) -> u64 {
+    u64::try_from(i128::from(nanos) * i128::from(by) / i128::from(of)).unwrap_or(u64::MAX)
 }
 
 impl Fault {
