@@ -183,7 +183,9 @@ impl<'a> Player<'a> {
         let (session_id, password) = (welcome.session_id, welcome.password.clone());
         let xid = self.clients.get(&who).map_or(0, |client| client.xid);
         let seen = self.clients.get(&who).map_or(0, |client| client.seen);
-        self.clients.insert(who, Client { connection, session_id, password, xid, seen, in_disorder: false });
+        // What it was told on the connection before this one is still to be heard.
+        let in_disorder = self.clients.get(&who).is_some_and(|client| client.in_disorder);
+        self.clients.insert(who, Client { connection, session_id, password, xid, seen, in_disorder });
         let name = self.sessions.len() as i64 + 1;
         self.sessions.entry(session_id).or_insert(name);
         self.said.push(Said::Welcome(who, welcome));
