@@ -2,14 +2,18 @@
 
 use std::sync::{self, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use zklock::{Call, Config, Connecting, PerProcess, WeakClient};
 
+use crate::callback::{Whom, flush};
 use crate::errors::{OrRaise, add_to, word};
-use crate::lock::{Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
+use crate::event::Listener;
+use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::participant::Participant;
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
@@ -30,6 +34,11 @@ use crate::whole;
 /// * ``wait_for_kazoo``: mutexes and read/write locks queue with kazoo's locks on the same path, for programs that move from
 ///   kazoo, instead of raising ForeignContender. kazoo has to wait for ours likewise: its locks need
 ///   ``extra_lock_patterns=["-lock-"]`` beside a mutex, ``["__READ__", "__WRIT__"]`` beside a read/write lock.
+/// * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
+///
+/// The calls of ``on_event`` come one after the other, in the order in which things happened, on the daemon thread that also calls
+/// what ``set_revocable()`` was given. What it raises goes to ``sys.unraisablehook``. It keeps neither the client from closing nor the
+/// interpreter from ending.
 ///
 /// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
 /// answers in time, AuthFailed where one refuses the credentials, ValueError and TypeError for wrong arguments.
@@ -41,15 +50,39 @@ use crate::whole;
 pub(crate) struct Client {
     core: Parting<zklock::Client>,
     servers: String,
+    /// Who hears of its events.
+    listener: Option<(Py<Listener>, Whom)>,
 }
+
+impl Client {
+    fn listener(&self, py: Python<'_>) -> Option<Py<Listener>> {
+        self.listener.as_ref().map(|(listener, _)| listener.clone_ref(py))
+    }
+
+    /// Its last events have been told when it is closed, as far as there is time.
+    fn end(&self, py: Python<'_>) -> zklock::Result<()> {
+        py.detach(|| {
+            let start = Instant::now();
+            let closed = self.core.close();
+            if let Some((_, whom)) = &self.listener {
+                flush(whom, PATIENCE.saturating_sub(start.elapsed()));
+            }
+            closed
+        })
+    }
+}
+
+/// How long a client's end may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 #[pymethods]
 impl Client {
     #[new]
     #[pyo3(
-        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None, wait_for_kazoo=false),
-        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False)"
+        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None),
+        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False, on_event=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
         servers: String,
@@ -58,6 +91,7 @@ impl Client {
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
         wait_for_kazoo: bool,
+        on_event: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = Config::new();
         config.set_wait_for_kazoo(wait_for_kazoo);
@@ -69,10 +103,14 @@ impl Client {
         if let Some(auth) = auth {
             add_auth(&mut config, auth)?;
         }
+        let listener = match on_event {
+            Some(on_event) => Listener::new(on_event, &mut config)?.map(|(listener, whom)| (listener.unbind(), whom)),
+            None => None,
+        };
         let start = || zklock::Client::start_connect(&servers, &config);
         let client = wait(py, start, Connecting::wait_for, drop)?.or_raise(py)?;
         remember(&client);
-        Ok(Self { core: Parting::new(client), servers })
+        Ok(Self { core: Parting::new(client), servers, listener })
     }
 
     /// A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each thread. Nothing is sent yet.
@@ -89,7 +127,7 @@ impl Client {
         data: Option<&[u8]>,
     ) -> PyResult<Bound<'py, Mutex>> {
         let lock = self.core.mutex(&path).or_raise(py)?;
-        Bound::new(py, (Mutex, Lock::new(py, lock, path, timeout, data)?))
+        lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data, self.listener(py))?)
     }
 
     /// A mutex that any thread may release and none may enter twice: Curator's ``InterProcessSemaphoreMutex``. Nothing is sent
@@ -103,7 +141,7 @@ impl Client {
         data: Option<&[u8]>,
     ) -> PyResult<Bound<'py, SemaphoreMutex>> {
         let lock = self.core.semaphore_mutex(&path).or_raise(py)?;
-        Bound::new(py, (SemaphoreMutex, Lock::new(py, lock, path, timeout, data)?))
+        lock::object(py, SemaphoreMutex, Lock::new(py, lock, path, timeout, data, self.listener(py))?)
     }
 
     /// A lock for many readers or one writer: Curator's ``InterProcessReadWriteLock``. Nothing is sent yet. The arguments are
@@ -117,7 +155,7 @@ impl Client {
         data: Option<&[u8]>,
     ) -> PyResult<RwLock> {
         let locks = self.core.rwlock(&path).or_raise(py)?;
-        RwLock::new(py, locks, path, timeout, data)
+        RwLock::new(py, locks, path, timeout, data, self.listener(py))
     }
 
     /// Several locks as one: Curator's ``InterProcessMultiLock``. Nothing is sent yet.
@@ -161,13 +199,13 @@ impl Client {
         match (max_leases, count_path, initial) {
             (Some(max), None, None) => {
                 let semaphore = client.semaphore(&path, max).or_raise(py)?;
-                Ok(Semaphore::new(semaphore, path, format!("max_leases={max}")))
+                Ok(Semaphore::new(semaphore, path, format!("max_leases={max}"), self.listener(py)))
             }
             (None, Some(count_path), Some(initial)) => {
                 let start = || client.start_counted_semaphore(&path, &count_path, initial);
                 let semaphore = wait(py, start, Call::wait_for, drop)?.or_raise(py)?;
                 let count = PyString::new(py, &count_path).repr()?;
-                Ok(Semaphore::new(semaphore, path, format!("count_path={count}")))
+                Ok(Semaphore::new(semaphore, path, format!("count_path={count}"), self.listener(py)))
             }
             (None, None, _) => wrong("semaphore: expected max_leases, or count_path and initial"),
             (Some(_), Some(_), _) => wrong("semaphore: expected max_leases or count_path, not both"),
@@ -227,7 +265,7 @@ impl Client {
     ///
     /// Waits for the server's confirmation, but 2 seconds at most.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.close()).or_raise(py)
+        self.end(py).or_raise(py)
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -243,7 +281,7 @@ impl Client {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match py.detach(|| self.core.close()) {
+        match self.end(py) {
             Err(error) if !exc_value.is_none() => add_to(py, exc_value, "closing the client", &error),
             closed => closed.or_raise(py),
         }
@@ -258,6 +296,10 @@ impl Client {
             }
             (Err(error), _) | (_, Err(error)) => Ok(format!("<zklock.Client {servers} {}>", word(error.status()))),
         }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self.listener.as_ref().map(|(listener, _)| listener))
     }
 }
 

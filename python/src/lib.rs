@@ -1,12 +1,13 @@
 //! The native half of the Python package `zklock`: the core's client and locks as Python classes, and a server to test them on. It converts arguments,
 //! releases the interpreter's lock around whatever may block, and lets Ctrl-C interrupt a wait; it decides nothing.
 
+mod callback;
 mod client;
 mod errors;
+mod event;
 mod lock;
 mod participant;
 mod parting;
-mod revocation;
 mod seconds;
 mod semaphore;
 mod standalone;
@@ -19,6 +20,10 @@ use pyo3::prelude::*;
 /// The native half of zklock. Programs import `zklock`.
 #[pymodule(gil_used = false)]
 mod _zklock {
+    #[pymodule_export]
+    use super::callback::_next_call;
+    #[pymodule_export]
+    use super::callback::_report;
     #[pymodule_export]
     use super::client::_close_all;
     #[pymodule_export]
@@ -39,10 +44,6 @@ mod _zklock {
     use super::lock::WriteLock;
     #[pymodule_export]
     use super::participant::Participant;
-    #[pymodule_export]
-    use super::revocation::_next_revocation;
-    #[pymodule_export]
-    use super::revocation::_report;
     #[pymodule_export]
     use super::semaphore::Leases;
     #[pymodule_export]

@@ -3,16 +3,18 @@
 //! The recipes differ in what they do, not in what can be asked of them. So all methods are `Lock`'s, and the classes below it have a
 //! name and a description each: a program may take any lock, or say which it wants.
 
+use pyo3::PyClass;
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use zklock::{Acquiring, Call, Owner, Status};
 
+use crate::callback::Callback;
 use crate::errors::{OrRaise, add_to, raise, word};
+use crate::event::Listener;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
-use crate::revocation::Callback;
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
@@ -32,6 +34,8 @@ pub(crate) struct Lock {
     /// Of a multi-lock: what it was made of.
     members: Vec<Py<Self>>,
     callback: Callback,
+    /// Who hears of it. Of a multi-lock none: its locks have theirs.
+    listener: Option<Py<Listener>>,
 }
 
 /// A mutex on a path, made by ``Client.mutex()``: Curator's ``InterProcessMutex``.
@@ -72,6 +76,20 @@ pub(crate) struct WriteLock;
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct MultiLock;
 
+/// Makes a lock an object of one of these classes, which events name.
+pub(crate) fn object<'py, T: PyClass<BaseType = Lock>>(
+    py: Python<'py>,
+    kind: T,
+    lock: Lock,
+) -> PyResult<Bound<'py, T>> {
+    let object = Bound::new(py, (kind, lock))?;
+    let lock = object.as_super().get();
+    if let Some(listener) = &lock.listener {
+        listener.get().add(lock.core.id(), object.as_any())?;
+    }
+    Ok(object)
+}
+
 impl Lock {
     pub(crate) fn new(
         py: Python<'_>,
@@ -79,6 +97,7 @@ impl Lock {
         path: String,
         timeout: Option<Seconds>,
         data: Option<&[u8]>,
+        listener: Option<Py<Listener>>,
     ) -> PyResult<Self> {
         if data.is_some() {
             lock.set_data(data).or_raise(py)?;
@@ -89,6 +108,7 @@ impl Lock {
             timeout,
             members: Vec::new(),
             callback: Callback::default(),
+            listener,
         })
     }
 
@@ -110,7 +130,8 @@ impl Lock {
         let parts: Vec<&zklock::Lock> = members.iter().map(|member| &*member.get().core).collect();
         let together = if in_order { zklock::Lock::multi_in_order } else { zklock::Lock::multi };
         let core = together(&parts).or_raise(py)?;
-        Ok(Self { core: Parting::new(core), path: None, timeout, members, callback: Callback::default() })
+        let callback = Callback::default();
+        Ok(Self { core: Parting::new(core), path: None, timeout, members, callback, listener: None })
     }
 
     /// What only a lock on one path has.
@@ -312,11 +333,16 @@ impl Lock {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.members.iter().try_for_each(|member| visit.call(member))?;
+        visit.call(&self.listener)?;
         self.callback.traverse(&visit)
     }
+}
 
-    fn __clear__(&self) {
-        self.callback.clear();
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.get().remove(self.core.id());
+        }
     }
 }
 
@@ -348,10 +374,15 @@ impl RwLock {
         path: String,
         timeout: Option<Seconds>,
         data: Option<&[u8]>,
+        listener: Option<Py<Listener>>,
     ) -> PyResult<Self> {
-        let lock = |lock| Lock::new(py, lock, path.clone(), timeout, data);
-        let (read, write) = (lock(locks.read)?, lock(locks.write)?);
-        Ok(Self { read: Py::new(py, (ReadLock, read))?, write: Py::new(py, (WriteLock, write))?, path })
+        let lock = |lock| {
+            let listener = listener.as_ref().map(|listener| listener.clone_ref(py));
+            Lock::new(py, lock, path.clone(), timeout, data, listener)
+        };
+        let read = object(py, ReadLock, lock(locks.read)?)?.unbind();
+        let write = object(py, WriteLock, lock(locks.write)?)?.unbind();
+        Ok(Self { read, write, path })
     }
 }
 

@@ -5,10 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use zklock::{AcquiringLeases, Call, Status};
 
+use crate::callback::Callback;
 use crate::errors::{OrRaise, add_to, word};
+use crate::event::Listener;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
-use crate::revocation::Callback;
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
@@ -25,11 +26,18 @@ pub(crate) struct Semaphore {
     /// For `repr()`: how many leases there are.
     size: String,
     callback: Callback,
+    /// Kept, since it hears of the leases.
+    listener: Option<Py<Listener>>,
 }
 
 impl Semaphore {
-    pub(crate) fn new(semaphore: zklock::Semaphore, path: String, size: String) -> Self {
-        Self { core: Parting::new(semaphore), path, size, callback: Callback::default() }
+    pub(crate) fn new(
+        semaphore: zklock::Semaphore,
+        path: String,
+        size: String,
+        listener: Option<Py<Listener>>,
+    ) -> Self {
+        Self { core: Parting::new(semaphore), path, size, callback: Callback::default(), listener }
     }
 }
 
@@ -97,11 +105,8 @@ impl Semaphore {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.listener)?;
         self.callback.traverse(&visit)
-    }
-
-    fn __clear__(&self) {
-        self.callback.clear();
     }
 }
 

@@ -31,7 +31,14 @@ interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind
 
 A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
 ``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can
-do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can.
+do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can. A client
+that was given ``on_event`` tells of every change, and a ``with`` block raises ``LockLost`` where it ends after the loss:
+
+        def on_event(event):                                                # on a thread of zklock's
+            if isinstance(event, zklock.LockEvent) and event.state is zklock.LockState.LOST:
+                please_stop.set()
+
+        client = zklock.Client("host:2181", on_event=on_event)
 
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
 
@@ -56,6 +63,7 @@ from zklock._errors import (
     PermissionDenied,
     ServerError,
 )
+from zklock._events import ClientEvent, Event, LockEvent
 from zklock._states import ClientState, LockState
 from zklock._zklock import (
     Client,
@@ -80,15 +88,18 @@ __all__ = [
     "Canceled",
     "Client",
     "ClientClosed",
+    "ClientEvent",
     "ClientState",
     "ConnectionLost",
     "Deadlock",
     "Error",
+    "Event",
     "Exhausted",
     "ForeignContender",
     "Forked",
     "Leases",
     "Lock",
+    "LockEvent",
     "LockLost",
     "LockState",
     "LockTimeout",

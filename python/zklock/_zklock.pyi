@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import final, overload
+from typing import Any, final, overload
 
 from typing_extensions import Self, disjoint_base
 
+from zklock._events import Event
 from zklock._states import ClientState, LockState
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
     "WriteLock",
     "__version__",
     "_close_all",
-    "_next_revocation",
+    "_next_call",
     "_report",
     "_statuses",
 ]
@@ -42,6 +43,7 @@ class Client:
         lease_margin: float | None = None,
         auth: Iterable[tuple[str, bytes | str]] = (),
         wait_for_kazoo: bool = False,
+        on_event: Callable[[Event], object] | None = None,
     ) -> Self: ...
     def mutex(self, path: str, timeout: float | None = None, data: bytes | None = None) -> Mutex: ...
     def semaphore_mutex(self, path: str, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex: ...
@@ -217,6 +219,6 @@ class StandaloneServer:
     ) -> None: ...
 
 def _close_all() -> None: ...
-def _next_revocation() -> tuple[Callable[[str], object], str]: ...
-def _report(error: BaseException, callback: Callable[[str], object]) -> None: ...
+def _next_call() -> tuple[Callable[[Any], object], Event | str]: ...
+def _report(error: BaseException, callback: Callable[[Any], object]) -> None: ...
 def _statuses() -> list[tuple[int, str, str, str]]: ...

@@ -43,7 +43,8 @@ def test_all_that_is_public_is_listed_and_documented() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="inspect does not find them")
 def test_signatures() -> None:
     expected = (
-        "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False)"
+        "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False, "
+        "on_event=None)"
     )
     assert str(inspect.signature(zklock.Client)) == expected
     for method in [zklock.Client.mutex, zklock.Client.semaphore_mutex, zklock.Client.rwlock]:

@@ -152,8 +152,8 @@ def test_callbacks_come_one_after_the_other_on_a_daemon_thread(client: zklock.Cl
         lock.acquire()
     for lock in locks:
         client.revoke(lock.node_path)
-    assert [seen.get(timeout=10) for _ in locks] == [("zklock-revoked", True, 1)] * 4
-    assert [thread.name for thread in threading.enumerate()].count("zklock-revoked") == 1
+    assert [seen.get(timeout=10) for _ in locks] == [("zklock-events", True, 1)] * 4
+    assert [thread.name for thread in threading.enumerate()].count("zklock-events") == 1
 
 
 def test_a_callback_may_use_the_library(client: zklock.Client, path: str, witness: Witness) -> None:

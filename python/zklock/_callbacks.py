@@ -1,4 +1,4 @@
-"""The thread that calls what programs gave to ``set_revocable()``.
+"""The thread that calls what programs gave to ``set_revocable()`` and to a client's ``on_event``.
 
 It is one of Python's: when the interpreter ends, Python ends daemon threads wherever they are, and one with native
 frames below the program's callback would take the process down with it.
@@ -6,21 +6,22 @@ frames below the program's callback would take the process down with it.
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from zklock._zklock import _next_revocation, _report
+from zklock._zklock import _next_call, _report
 
 
 def start() -> None:
-    threading.Thread(target=_serve, name="zklock-revoked", daemon=True).start()
+    threading.Thread(target=_serve, name="zklock-events", daemon=True).start()
 
 
 def _serve() -> None:
     while True:
-        _call(*_next_revocation())
+        _call(*_next_call())
 
 
-def _call(callback: Callable[[str], object], node_path: str) -> None:
+def _call(callback: Callable[[Any], object], argument: object) -> None:
     try:
-        callback(node_path)
+        callback(argument)
     except BaseException as error:
         _report(error, callback)

@@ -1,0 +1,330 @@
+"""What a client's ``on_event`` hears of."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import zklock
+from conftest import Program, Witness, wait_until
+from server import ZooKeeper
+from zklock import ClientEvent, ClientState, LockEvent, LockState
+from zklock.testing import StandaloneServer
+
+
+class Heard:
+    """An ``on_event`` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def __call__(self, event: zklock.Event) -> None:
+        self.events.append(event)
+
+    def of(self, lock: Any) -> list[tuple[LockState, LockState]]:
+        return [(e.previous, e.state) for e in self.events if isinstance(e, LockEvent) and e.lock is lock]
+
+    def of_client(self) -> list[tuple[ClientState, ClientState]]:
+        return [(e.previous, e.state) for e in self.events if isinstance(e, ClientEvent)]
+
+
+FREE, HELD, SUSPENDED, UNCERTAIN, LOST = LockState
+CONNECTING, CONNECTED, CUT, ENDED, CLOSED = ClientState
+
+
+def test_every_change_is_told_in_order(server: ZooKeeper, path: str) -> None:
+    heard = Heard()
+    with zklock.Client(server.address, on_event=heard) as client:
+        lock = client.mutex(path)
+        with lock, lock:
+            token = lock.fencing_token
+    # The last ones are told before the client is closed.
+    assert heard.events == [
+        ClientEvent(CONNECTED, CONNECTING),
+        LockEvent(lock, path, HELD, FREE, token),
+        LockEvent(lock, path, FREE, HELD, token),
+        ClientEvent(CLOSED, CONNECTED),
+    ]
+    assert heard.events[1].lock is lock
+
+
+def test_what_an_event_is() -> None:
+    event = LockEvent(lock=None, path="/a", state=LOST, previous=HELD, token=7)
+    same = LockEvent(None, "/a", LOST, HELD, 7)
+    assert event == same
+    assert hash(event) == hash(same)
+    assert event != LockEvent(None, "/a", LOST, HELD, 8)
+    assert repr(event) == (
+        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 4>, previous=<LockState.HELD: 1>, token=7)"
+    )
+    client = ClientEvent(state=CLOSED, previous=CONNECTED)
+    assert client == ClientEvent(CLOSED, CONNECTED)
+    assert repr(client) == "ClientEvent(state=<ClientState.CLOSED: 4>, previous=<ClientState.CONNECTED: 1>)"
+    for one in (event, client):
+        assert isinstance(one, zklock.Event)
+        with pytest.raises(AttributeError):
+            one.state = FREE  # type: ignore[misc, assignment]
+
+
+def test_a_deleted_node(server: ZooKeeper, path: str, witness: Witness) -> None:
+    heard = Heard()
+    with zklock.Client(server.address, session_timeout=1, on_event=heard) as client:
+        rw = client.rwlock(path)
+        for lock in (rw.read, rw.write):
+            with pytest.raises(zklock.LockLost), lock:
+                witness.kazoo.delete(lock.node_path)
+                wait_until(lambda lock=lock: len(heard.of(lock)) == 2)
+                assert not lock.is_held
+            wait_until(lambda lock=lock: heard.of(lock) == [(FREE, HELD), (HELD, LOST), (LOST, FREE)])
+
+
+def test_a_multi_lock_is_told_by_its_locks(server: ZooKeeper, path: str) -> None:
+    heard = Heard()
+    with zklock.Client(server.address, on_event=heard) as client:
+        a, b = client.mutex(f"{path}/a"), client.semaphore_mutex(f"{path}/b")
+        with client.multi([b, a]) as multi:
+            wait_until(lambda: heard.of(a) == heard.of(b) == [(FREE, HELD)])
+        wait_until(lambda: heard.of(a) == heard.of(b) == [(FREE, HELD), (HELD, FREE)])
+        assert heard.of(multi) == []
+
+
+def test_leases_have_no_lock(server: ZooKeeper, path: str, witness: Witness) -> None:
+    heard = Heard()
+    with zklock.Client(server.address, session_timeout=1, on_event=heard) as client:
+        leases = client.semaphore(path, 3).acquire(2)
+        token = leases.fencing_token
+        witness.kazoo.delete(leases.node_paths[0])
+        wait_until(lambda: len(heard.events) == 3)
+        assert heard.events[1:] == [
+            LockEvent(None, path, HELD, FREE, token),
+            LockEvent(None, path, LOST, HELD, token),
+        ]
+
+
+def test_a_lock_that_is_gone(server: ZooKeeper, path: str) -> None:
+    heard = Heard()
+    with zklock.Client(server.address, on_event=heard) as client:
+        lock = client.mutex(path)
+        lock.acquire()
+        token = lock.fencing_token
+        wait_until(lambda: len(heard.events) == 2)
+        heard.events.clear()
+        del lock
+        gc.collect()
+        wait_until(lambda: heard.events)
+        assert heard.events == [LockEvent(None, path, FREE, HELD, token)]
+
+
+def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
+    heard = Heard()
+    with zklock.Client(own_server.address, session_timeout=1, on_event=heard) as client:
+        lock = client.mutex(path)
+        lock.acquire()
+        own_server.kill()
+        wait_until(lambda: heard.of(lock) == [(FREE, HELD), (HELD, SUSPENDED), (SUSPENDED, UNCERTAIN)])
+        assert heard.of_client() == [(CONNECTING, CONNECTED), (CONNECTED, CUT)]
+        assert (lock.is_held, lock.remaining) == (False, 0.0)
+    assert heard.of(lock)[3:] == [(UNCERTAIN, FREE)]
+    assert heard.of_client()[2:] == [(CUT, CLOSED)]
+
+
+def test_sessions_end(zklock_server: StandaloneServer) -> None:
+    heard, rounds = Heard(), 8
+    with zklock.Client(zklock_server.address, on_event=heard) as client:
+        locks = [client.mutex(f"/{name}") for name in "abc"]
+        for _ in range(rounds):
+            for lock in locks:
+                lock.acquire()
+            zklock_server.cut(client)
+            zklock_server.expire(client)
+            wait_until(lambda: all(lock.state is LOST for lock in locks))
+            for lock in locks:
+                with pytest.raises(zklock.LockLost):
+                    lock.release()
+    assert heard.of_client()[-1][1] is CLOSED
+    chained(heard.of_client(), CONNECTING)
+    for lock in locks:
+        changes = heard.of(lock)
+        chained(changes, FREE)
+        assert changes[-1] == (LOST, FREE)
+        assert [state for _, state in changes].count(LOST) == rounds
+
+
+def chained(changes: list[tuple[Any, Any]], state: Any) -> None:
+    """Each begins where the one before ended."""
+    for previous, following in changes:
+        assert previous is state
+        state = following
+
+
+def test_the_calls_come_on_the_thread_of_revocations(server: ZooKeeper, path: str) -> None:
+    seen: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+
+    def tell(what: str) -> None:
+        seen.put((what, threading.current_thread().name))
+
+    def on_event(event: zklock.Event) -> None:
+        tell(type(event).__name__)
+
+    with zklock.Client(server.address, on_event=on_event) as client:
+        lock = client.mutex(path)
+        lock.set_revocable(lambda node: tell("revoked"))
+        lock.acquire()
+        client.revoke(lock.node_path)
+        told = [seen.get(timeout=10) for _ in range(3)]
+        assert told == [(what, "zklock-events") for what in ("ClientEvent", "LockEvent", "revoked")]
+        assert [thread.name for thread in threading.enumerate()].count("zklock-events") == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
+def test_what_it_raises_is_reported(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reports.put((report.exc_value, report.object)))
+
+    def on_event(event: zklock.Event) -> None:
+        raise error
+
+    with zklock.Client(server.address, on_event=on_event):
+        assert reports.get(timeout=10) == (error, on_event)
+    assert reports.get(timeout=10) == (error, on_event)
+    error.__traceback__ = None
+
+
+def test_it_may_use_the_library(server: ZooKeeper, path: str, witness: Witness) -> None:
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def on_event(event: zklock.Event) -> None:
+        if isinstance(event, LockEvent) and event.lock is lock and event.state is HELD:
+            other = event_client.mutex(f"{path}-other")
+            assert other.acquire(timeout=0)
+            other.release()
+            lock.release()
+            done.put(event_client.session_id)
+
+    with zklock.Client(server.address, on_event=on_event) as event_client:
+        lock = event_client.semaphore_mutex(path)
+        lock.acquire()
+        assert done.get(timeout=10) == event_client.session_id
+        assert not lock.is_held
+        assert witness.nodes(f"{path}/leases") == []
+
+
+def test_it_may_close_its_client(server: ZooKeeper, path: str) -> None:
+    closed = threading.Event()
+
+    def on_event(event: zklock.Event) -> None:
+        if isinstance(event, LockEvent):
+            client.close()
+            closed.set()
+
+    client = zklock.Client(server.address, on_event=on_event)
+    client.mutex(path).acquire()
+    assert closed.wait(10)
+    assert client.state is CLOSED
+
+
+def test_a_call_that_does_not_return_keeps_nobody(server: ZooKeeper, path: str) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay(event: zklock.Event) -> None:
+        entered.set()
+        leave.wait()
+
+    client = zklock.Client(server.address, on_event=stay)
+    try:
+        assert entered.wait(10)
+        with client.mutex(path):
+            pass
+        started = time.monotonic()
+        client.close()
+        assert time.monotonic() - started < 2.5
+    finally:
+        leave.set()
+
+
+def test_it_does_not_keep_its_client(
+    server: ZooKeeper, path: str, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is not called any more once the garbage collector has begun to take it apart."""
+    reports: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reports.append)
+
+    class Program:
+        def __init__(self) -> None:
+            self.events: list[zklock.Event] = []
+            self.client = zklock.Client(server.address, on_event=self.on_event)
+            self.lock = self.client.mutex(path)
+            self.lock.set_revocable(self.on_revoked)
+            self.semaphore = self.client.semaphore(f"{path}-semaphore", 2)
+            self.lock.acquire()
+            self.leases = self.semaphore.acquire()
+
+        def on_event(self, event: zklock.Event) -> None:
+            self.events.append(event)
+
+        def on_revoked(self, node: str) -> None:
+            self.events.clear()
+
+    program = Program()
+    wait_until(lambda: len(program.events) == 3)
+    things = [weakref.ref(thing) for thing in (program, program.client, program.lock, program.leases)]
+    del program
+    wait_until(lambda: gc.collect() >= 0 and [thing() for thing in things] == [None] * 4)
+    wait_until(lambda: witness.nodes(path) == [])
+    assert not reports
+
+
+def test_locks_keep_it(server: ZooKeeper, path: str) -> None:
+    heard = Heard()
+    client = zklock.Client(server.address, on_event=heard)
+    lock, semaphore = client.mutex(path), client.semaphore(f"{path}-semaphore", 1)
+    del client
+    gc.collect()
+    with lock, semaphore.acquire():
+        wait_until(lambda: len(heard.events) == 3)
+    wait_until(lambda: len(heard.events) == 5)
+
+
+@pytest.mark.parametrize("on_event", [1, "print", [print]])
+def test_what_can_not_be_called(server: ZooKeeper, on_event: Any) -> None:
+    with pytest.raises(TypeError, match="on_event: expected a callable or None, not"):
+        zklock.Client(server.address, on_event=on_event)
+    zklock.Client(server.address, on_event=None).close()
+
+
+# An event waits, or is being told, while the interpreter ends.
+ENDS = """
+import sys, threading, time, zklock
+entered = threading.Event()
+def on_event(event):
+    entered.set()
+    {body}
+client = zklock.Client(sys.argv[1], on_event=on_event)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+entered.wait(10)
+print("leaves", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["pass", "threading.Event().wait()", "exec('while True: pass')", "[lock.participants() for _ in iter(int, 1)]"],
+)
+def test_it_does_not_disturb_the_end(
+    server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program], body: str
+) -> None:
+    leaving = program(ENDS.format(body=body), server.address, path)
+    assert leaving.says() == "leaves"
+    assert leaving.ends(5) == 0
+    witness.wait_for(path, 0)
