@@ -135,6 +135,34 @@ impl Client {
         self.errand(Task::Revoke { path: node_path.to_owned() }, |_| Ok(()))
     }
 
+    /// Whether the hold with this fencing token is the holder's on this path, as the ensemble knows it: of a mutex, a read/write lock
+    /// (also of one of several readers), a semaphore or a semaphore mutex, or one path of a multi-lock; made by zklock or by Curator.
+    ///
+    /// The answer was true at a moment since the call began, also where the server lags behind the others. By the time it is read it may be
+    /// old: it does not take the place of the store's own comparison. [`Lock::is_held`] is the answer for an own hold that costs nothing.
+    ///
+    /// A waiter's token is not a holder's. A hold counts for as long as its node is there: also while its session is about to end. Leases of a
+    /// semaphore count once whoever got them has left its inner mutex.
+    ///
+    /// Blocks for the session timeout at most. Errors: INVALID for a token below 1; CONNECTION, DENIED.
+    pub fn fence_check(&self, path: &str, token: i64) -> Result<bool> {
+        self.start_fence_check(path, token)?.wait()
+    }
+
+    /// The same without waiting. Dropped unfinished, it asks no more.
+    pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Call<bool>> {
+        path::validate(path)?;
+        if token < 1 {
+            return Err(Error::invalid(format!("token {token}: fencing tokens are 1 or more")));
+        }
+        self.session.check_open()?;
+        let pending = self.session.call(|engine, now| engine.fence_check(now, path, token))?;
+        Ok(Call::new(vec![pending], |answers| match answers.into_iter().next() {
+            Some(Answer::Holds(holds)) => Ok(holds),
+            _ => Err(Status::Internal.into()),
+        }))
+    }
+
     /// [`start_get_count`](Self::start_get_count), and waits: for the session timeout at most.
     pub fn get_count(&self, path: &str) -> Result<i32> {
         self.start_get_count(path)?.wait()

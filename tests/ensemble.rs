@@ -57,6 +57,30 @@ fn a_hold_and_a_place_outlive_the_leader() {
     assert_eq!(queue(&mut raw(server), &path), Vec::<String>::new());
 }
 
+/// A follower that lags does not know of a hold yet, and still knows of one that has ended: the question goes through a quorum first.
+#[test]
+fn a_token_is_checked_against_the_ensemble_and_not_against_a_server_that_lags() {
+    let ensemble = Ensemble::start(500, 20);
+    let leader = ensemble.leader();
+    let follower = (leader + 1) % 3;
+    let address = |server: usize| ensemble.servers()[server].address();
+    let (path, one, other) = (path("lagging"), client(&address(leader)), client(&address(follower)));
+    let lock = one.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+    let mut stale = raw(&ensemble.servers()[follower]);
+    wait_until(SOON, || stale.exists(&path));
+    ensemble.lag(follower, leader, SECOND / 2);
+    lock.acquire(None).unwrap();
+    let token = lock.fencing_token().unwrap();
+    assert_eq!(queue(&mut stale, &path).len(), 0, "it does not know yet");
+    assert!(other.fence_check(&path, token).unwrap());
+    assert_eq!(queue(&mut stale, &path).len(), 1);
+    lock.release().unwrap();
+    assert_eq!(queue(&mut stale, &path).len(), 1, "it does not know yet");
+    assert!(!other.fence_check(&path, token).unwrap());
+}
+
 /// The leader hears of a follower's sessions with the follower's next ping, and not from what the follower passes on. A process
 /// that stood still acquires, and its server dies before it has told the leader of anything but the acquire itself.
 #[test]

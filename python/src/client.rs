@@ -231,6 +231,24 @@ impl Client {
         wait(py, || self.core.start_set_count(path, value), Call::wait_for, drop)?.or_raise(py)
     }
 
+    /// Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever
+    /// recipe it is: a mutex, a read/write lock (then also that of one of several readers), a semaphore, a semaphore mutex, or one
+    /// path of a multi-lock; made by zklock or by Curator. A waiter's token is not a holder's. False where there is no such path.
+    ///
+    /// What it says was true at a moment since the call began, also where the client's server lags behind the others. It does
+    /// not take the place of the store's own comparison of tokens, for it may be old when it is read. For a hold of one's own
+    /// ``is_held`` is the answer that costs nothing.
+    ///
+    /// Blocks as ``get_count()`` does. Raises ValueError for a token below 1, ConnectionLost where no server answers.
+    fn fence_check(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        #[pyo3(from_py_with = whole::token)] token: i64,
+    ) -> PyResult<bool> {
+        wait(py, || self.core.start_fence_check(path, token), Call::wait_for, drop)?.or_raise(py)
+    }
+
     /// Asks the owner of a node to give it up: Curator's ``Revoker``. ``node`` is a Participant, or the path of its node.
     ///
     /// It is a request, which the owner hears of if he wants to (``set_revocable()``). A node that is gone was given up. Blocks

@@ -1,4 +1,4 @@
-//! Whole numbers, as Python has them: of leases, and the values of counts.
+//! Whole numbers, as Python has them: of leases, the values of counts, and fencing tokens.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,6 +18,10 @@ pub(crate) fn value(value: &Bound<'_, PyAny>) -> PyResult<i32> {
 
 pub(crate) fn quantity(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     parse("quantity", value, "1 or more")
+}
+
+pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    parse("token", value, "1 to 9223372036854775807")
 }
 
 const COUNT: &str = "-2147483648 to 2147483647";

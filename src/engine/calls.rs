@@ -8,7 +8,7 @@ use super::holds::{Trust, lost};
 use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Desk, Errand, Input, Max, Mode, Obstacle, Place, Task};
+use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Obstacle, Place, Task};
 use crate::session::ClientState;
 use crate::time::Time;
 
@@ -295,6 +295,12 @@ impl Engine {
     pub fn errand(&mut self, now: Time, task: Task) -> OpId {
         let task = task.below(&self.chroot);
         self.ask(now, true, |op| Machine::Errand(Errand::new(task), op))
+    }
+
+    /// Asks whether the hold with this token is a holder's on this path, whatever recipe uses it.
+    pub fn fence_check(&mut self, now: Time, path: &str, token: i64) -> OpId {
+        let fence = Fence::new(format!("{}{path}", self.chroot), token, self.with_kazoo);
+        self.ask(now, true, |op| Machine::Fence(fence, op))
     }
 
     fn ask(&mut self, now: Time, is_known: bool, machine: impl FnOnce(OpId) -> Machine) -> OpId {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Contender, Count, Desk, Errand, Input, Mode, Output, Participant, Tag};
+use crate::recipe::{Census, Contender, Count, Desk, Errand, Fence, Input, Mode, Output, Participant, Tag};
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
 
@@ -102,6 +102,8 @@ pub enum Answer {
     Participants(Vec<Participant>),
     /// The value of a count.
     Count(i32),
+    /// Whether a fencing token is a holder's.
+    Holds(bool),
 }
 
 /// Something the program may want to hear of.
@@ -258,6 +260,7 @@ enum Machine {
     Contender(Contender, Role),
     Census(Census, OpId),
     Errand(Errand, OpId),
+    Fence(Fence, OpId),
     /// Looks at the queues of a call in which this contender waits.
     Knots(Census, OpId, u64),
     Count(Count, LockId),
@@ -531,6 +534,13 @@ impl Engine {
                 if let Some(result) = errand.handle(&mut desk, input) {
                     self.machines.remove(&machine);
                     self.errand_done(now, op, result);
+                }
+            }
+            Some(Machine::Fence(fence, op)) => {
+                let op = *op;
+                if let Some(result) = fence.handle(&mut desk, input) {
+                    self.machines.remove(&machine);
+                    self.answer(op, result.map(Answer::Holds));
                 }
             }
             Some(Machine::Knots(census, op, contender)) => {

@@ -9,6 +9,7 @@ mod census;
 mod contender;
 mod count;
 mod errand;
+mod fence;
 pub mod name;
 mod rank;
 
@@ -16,6 +17,7 @@ pub use census::{Census, Max, Participant, Place};
 pub use contender::{Contender, Input, Obstacle, Output, Removal, Wish};
 pub use count::Count;
 pub use errand::{Done, Errand, Task};
+pub use fence::Fence;
 pub use name::Mode;
 
 use crate::proto::Request;

@@ -65,6 +65,7 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_shared_count_get(client, "/a", &value));
     EXPECT(ZKL_E_FORKED, zkl_shared_count_set(client, "/a", 1));
     EXPECT(ZKL_E_FORKED, zkl_revoke(client, "/a"));
+    EXPECT(ZKL_E_FORKED, zkl_fence_check(client, "/a", 1));
     EXPECT(ZKL_E_FORKED, zkl_set_revocable(lock, hear_nothing, &out, take_nothing));
     EXPECT(ZKL_E_FORKED, zkl_set_revocable(both, NULL, &out, take_nothing));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_set_revocable(semaphore, hear_nothing_of_leases, &out, take_nothing));

@@ -184,6 +184,7 @@ static void wrong_clients(void)
         REFUSES(zkl_shared_count_get(bad, "/a", &value));
         REFUSES(zkl_shared_count_set(bad, "/a", 1));
         REFUSES(zkl_revoke(bad, "/a"));
+        REFUSES(zkl_fence_check(bad, "/a", 1));
         CHECK(out == (zkl_lock *)&all && write_out == (zkl_lock *)&all && value == -7);
         CHECK(semaphore_out == (zkl_semaphore *)&all);
         zkl_client_free(bad);
@@ -363,6 +364,8 @@ static void wrong_texts(void)
         EXPECT(ZKL_E_INVALID, zkl_revoke(client, text));
         SAYS("node_path");
         SAYS(says);
+        EXPECT(ZKL_E_INVALID, zkl_fence_check(client, text, 1));
+        SAYS(says);
         CHECK(write_out == lock_out && semaphore_out == (zkl_semaphore *)&lock_out && value == -7);
     }
     CHECK(lock_out == (zkl_lock *)&lock_out);
@@ -392,6 +395,8 @@ static void refuse_path(const char *path, const char *says)
     EXPECT(ZKL_E_INVALID, zkl_shared_count_set(client, path, 1));
     SAYS(says);
     EXPECT(ZKL_E_INVALID, zkl_revoke(client, path));
+    SAYS(says);
+    EXPECT(ZKL_E_INVALID, zkl_fence_check(client, path, 1));
     SAYS(says);
     CHECK(strlen(zkl_last_error_message()) < 400);
     CHECK(out == (zkl_lock *)&out && write_out == (zkl_lock *)&out && value == -7);

@@ -45,6 +45,27 @@ pub(crate) fn zklock_waits(side: &Side<'_>, kind: Kind) -> Seen {
     Seen::Alike
 }
 
+/// Whoever holds and whoever waits: the token is the holder's, by what zklock asks the ensemble.
+pub(crate) fn token_is_checked(side: &Side<'_>, kind: Kind) -> Seen {
+    let (path, client) = (side.path("fence"), side.client());
+    let look = lock(&client, kind, &path);
+    for who in [Who::Other, Who::Zklock] {
+        let mut holder = Place::join(side, who, kind, &path, 0);
+        holder.wait();
+        let mut next = Place::join(side, Who::Zklock, kind, &path, 1);
+        wait_until(SOON, || look.queue().unwrap().len() == 2);
+        let tokens: Vec<i64> = look.queue().unwrap().iter().map(|participant| participant.czxid).collect();
+        let holds = || tokens.iter().map(|&token| client.fence_check(&path, token).unwrap()).collect::<Vec<_>>();
+        assert_eq!(holds(), [true, false], "{who:?} holds");
+        holder.leave();
+        next.wait();
+        wait_until(SOON, || !client.fence_check(&path, tokens[0]).unwrap());
+        assert!(client.fence_check(&path, look.queue().unwrap()[0].czxid).unwrap());
+        next.leave();
+    }
+    Seen::Alike
+}
+
 /// zklock holds: the other side does not get in, and gets in when it is released.
 pub(crate) fn other_waits(side: &Side<'_>, kind: Kind) -> Seen {
     let path = side.path("waits");

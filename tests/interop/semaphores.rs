@@ -32,6 +32,10 @@ pub(crate) fn rows() -> Vec<Row> {
             name: "semaphore mutex: alone inside under load",
             check: |side| queues::under_load(side, SemaphoreMutex),
         },
+        Row {
+            name: "semaphore mutex: whose token is the holder's",
+            check: |side| queues::token_is_checked(side, SemaphoreMutex),
+        },
         Row { name: "semaphore mutex: nodes alike, any thread releases", check: semaphore_mutex_nodes },
         Row { name: "semaphore: quantities of both count", check: quantities },
         Row { name: "semaphore: who wants many is not overtaken", check: nobody_overtakes },

@@ -200,6 +200,9 @@ THINGS: list[Callable[[zklock.Client, str], Any]] = [
         lambda client, path: client.semaphore(path, 1).set_data("text"),
         lambda client, path: client.mutex(path).set_revocable(),
         lambda client, path: client.revoke(),
+        lambda client, path: client.fence_check(path, "1"),
+        lambda client, path: client.fence_check(path, True),
+        lambda client, path: client.fence_check(path.encode(), 1),
         lambda client, path: zklock.Client("localhost", wait_for_kazoo=1),
     ],
 )

@@ -129,6 +129,7 @@ for round in range(10):
             lambda: client.semaphore_mutex("/a"), lambda: client.rwlock("/a"), lambda: client.multi([lock, multi]),
             lambda: client.semaphore("/a", 1), lambda: client.semaphore("/a", count_path="/b", initial=1),
             lambda: client.get_count("/a"), lambda: client.set_count("/a", 1), lambda: client.revoke("/a"),
+            lambda: client.fence_check("/a", 1),
             lambda: lock.node_path, lambda: lock.set_revocable(print), lambda: multi.set_revocable(None),
             rw.read.acquire, rw.write.acquire, rw.participants, multi.acquire, multi.release, lambda: multi.node_paths,
             semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.close,

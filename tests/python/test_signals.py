@@ -232,6 +232,7 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         "client.get_count('/a')",
         "client.set_count('/a', 1)",
         "client.revoke('/a')",
+        "client.fence_check('/a', 1)",
         "client.semaphore('/a', count_path='/b', initial=1)",
     ],
 )

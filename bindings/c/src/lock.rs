@@ -343,6 +343,29 @@ pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mu
     })
 }
 
+/// Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever recipe it
+/// is: a mutex, a read/write lock (then also that of one of several readers), a semaphore, a semaphore mutex, or one path of a
+/// multi-lock; made by zklock or by Curator. What the answer says was true at a moment since the call began, also where the client's
+/// server lags behind the others. A waiter's token is not a holder's. The leases of a semaphore count once whoever got them has left
+/// its inner mutex.
+///
+/// For a hold of one's own zkl_is_held is the answer that costs nothing, and knows of its lease: here a hold counts for as
+/// long as its node is there. Neither takes the place of the store's own comparison of tokens, for the answer may be old when it is
+/// read; docs/fencing.md has that.
+///
+/// Returns: 1; 0, also where there is no such path; or the negative ZKL_E_INVALID, also for a token below 1; ZKL_E_HANDLE,
+/// ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. A negative number is
+/// true in C: compare with 1.
+/// Blocks for the session timeout at most; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_fence_check(client: *mut zkl_client, path: *const c_char, token: i64) -> i32 {
+    guard(|| {
+        // SAFETY: the caller lends it for the length of the call.
+        let path = unsafe { arg::text("path", path)? };
+        Ok(i32::from(handle::get(client)?.client.fence_check(path, token)?))
+    })
+}
+
 /// How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now. Of a
 /// multi-lock: the shortest time of its locks.
 ///

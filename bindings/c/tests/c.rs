@@ -104,6 +104,21 @@ fn revoke_with_sanitizers() {
 }
 
 #[test]
+fn fence() {
+    run(Plain, "fence", Leaks::AreErrors);
+}
+
+#[test]
+fn fence_under_valgrind() {
+    run(Valgrind, "fence", Leaks::AreErrors);
+}
+
+#[test]
+fn fence_with_sanitizers() {
+    run(Sanitizers, "fence", Leaks::AreErrors);
+}
+
+#[test]
 fn misuse() {
     run(Plain, "misuse", Leaks::AreErrors);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::port::Port;
-use crate::proxy::Proxy;
+use crate::proxy::{Direction, Proxy};
 use crate::wait_until;
 use crate::zookeeper::ZooKeeper;
 
@@ -69,6 +69,11 @@ impl Ensemble {
         for links in &self.links {
             links[leader].black_hole(true);
         }
+    }
+
+    /// From now on a follower hears so late of what its leader tells it, and goes on answering from what it knows.
+    pub fn lag(&self, follower: usize, leader: usize, delay: Duration) {
+        self.links[follower][leader].delay(Direction::ToClient, delay);
     }
 
     /// Ends an isolation: the links work again, and the leader hears that those it had are gone.
