@@ -7,6 +7,7 @@ VENV := $(CURDIR)/target/venv
 PYTHON := $(VENV)/bin/python
 CARGO_TEST := cargo test --quiet --locked
 HEADERS := -p zklock-c -p zklock-standalone-c --test header
+ABI := -p zklock-c -p zklock-standalone-c --test abi
 # One interpreter for clippy, maturin and the tests, so that cargo builds the Python binding for it once.
 export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
@@ -15,12 +16,12 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants interop kazoo-suite check header clean test-rust test-python run-demo
+.PHONY: help tools setup build demo test sim mutants interop kazoo-suite check deny header clean test-rust test-python run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what the tests need: Debian packages (as root), Curator, a Python environment (in target)
+setup: ## install what the tests need: Debian packages (as root), Curator, cargo-deny, a Python environment (in target)
 	@scripts/setup tests
 
 tools:
@@ -35,7 +36,7 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check test-rust build test-python ## run everything that continuous integration runs
+test: setup check deny test-rust build test-python ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -61,8 +62,13 @@ check: tools ## check formatting, lints, and that the headers in include/ are up
 	@echo "check: the headers are what the crates make"
 	@$(CARGO_TEST) $(HEADERS)
 
-header: ## write the headers in include/ anew
+deny: setup ## check the licences, versions and sources of all dependencies
+	@echo "deny: licences, versions and sources of the dependencies"
+	@target/tools/bin/cargo-deny --log-level error --locked --workspace check bans licenses sources
+
+header: setup ## write the headers in include/ anew, and the ABI that they make in abi/
 	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
+	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI)
 
 clean: ## remove everything that was built
 	@rm -rf target python/zklock/*.so

@@ -1,0 +1,102 @@
+//! The committed ABI in `abi/`: the names that a library exports (`NAME.symbols`), and its signatures and layouts (`NAME.abi`), as
+//! abidw of Debian's abigail-tools describes them. `ZKL_BLESS=1` writes both anew.
+//!
+//! What is described is the header, compiled with a body for each function: the library itself would bring Rust's types, which
+//! are nobody's business. That the two are the same is for other tests: the header is made from the crate, and the library
+//! exports what it declares.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "for tests")]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::library;
+
+/// A library's name without `lib`, which is also its header's.
+pub(crate) struct Library(pub(crate) &'static str);
+
+impl Library {
+    /// Checks that it exports what its header declares, that nothing but what begins with `zkl_`, and that these are the names and
+    /// the signatures that were committed.
+    pub(crate) fn check(&self) {
+        let exported = library::exports(&format!("lib{}.so", self.0));
+        let declared = functions(&self.header()).map(|function| name(function).to_owned()).collect();
+        assert_eq!(exported, declared);
+        assert!(exported.iter().all(|name| name.starts_with("zkl_")), "{exported:?}");
+        let symbols = exported.iter().fold(String::new(), |mut symbols, name| {
+            writeln!(symbols, "{name}").unwrap();
+            symbols
+        });
+        if std::env::var_os("ZKL_BLESS").is_some() {
+            fs::write(self.committed("symbols"), &symbols).unwrap();
+            self.describe(&self.committed("abi"));
+        }
+        let committed = fs::read_to_string(self.committed("symbols")).unwrap_or_default();
+        assert!(committed == symbols, "{}", self.advice("the exported names are others", &symbols));
+        if let Some(report) = self.differences(&self.header()) {
+            panic!("{}", self.advice("signatures or layouts are others", &report));
+        }
+    }
+
+    pub(crate) fn header(&self) -> String {
+        fs::read_to_string(library::include().join(format!("{}.h", self.0))).unwrap()
+    }
+
+    /// In what a library with this header would differ from the committed one.
+    pub(crate) fn differences(&self, header: &str) -> Option<String> {
+        let stub = self.compile(header);
+        let result = Command::new("abidiff").arg(self.committed("abi")).arg(stub).output().unwrap();
+        let report = String::from_utf8_lossy(&result.stdout).into_owned();
+        match result.status.code() {
+            Some(0) => None,
+            // 4: a change; 12: one that breaks programs. Anything else is a failure of its own.
+            Some(4 | 12) => Some(report),
+            _ => panic!("abidiff: {}\n{report}{}", result.status, String::from_utf8_lossy(&result.stderr)),
+        }
+    }
+
+    fn describe(&self, file: &Path) {
+        let options =
+            ["--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--type-id-style", "hash", "--out-file"];
+        library::output(Command::new("abidw").args(options).arg(file).arg(self.compile(&self.header())));
+    }
+
+    /// A library with the functions of a header that do nothing.
+    fn compile(&self, header: &str) -> PathBuf {
+        let mut source = header.to_owned();
+        for function in functions(header) {
+            source = source.replace(function, &format!("{} {{ __builtin_trap(); }}", function.trim_end_matches(';')));
+        }
+        let folder = library::scratch(&format!("{}-stub", self.0));
+        fs::write(folder.join("stub.c"), source).unwrap();
+        let mut compile = Command::new("gcc");
+        // By a name without a path, for the description has it.
+        compile.current_dir(&folder).args(["-g", "-fPIC", "-shared", "stub.c", "-o", "stub.so", "-I"]);
+        library::output(compile.arg(library::include()));
+        folder.join("stub.so")
+    }
+
+    fn committed(&self, kind: &str) -> PathBuf {
+        library::root().join(format!("abi/lib{}.{kind}", self.0))
+    }
+
+    fn advice(&self, what: &str, report: &str) -> String {
+        format!(
+            "lib{}: {what} than in abi/:\n{report}\nWhat was there must stay as it is, since programs were compiled for it. For a \
+             function that is new: make header",
+            self.0
+        )
+    }
+}
+
+/// The lines of a header that declare functions.
+fn functions(header: &str) -> impl Iterator<Item = &str> {
+    let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && !line.starts_with("typedef");
+    header.lines().filter(is_code).filter(|line| line.ends_with(");"))
+}
+
+fn name(function: &str) -> &str {
+    function.split_once('(').and_then(|(head, _)| head.rsplit([' ', '*']).next()).unwrap()
+}
