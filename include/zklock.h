@@ -33,6 +33,7 @@
  *            | a hold          | no                | the thread that acquired; it releases   |
  *            | the last error  | no                | the thread that called                  |
  *            | zkl_participant | no                | the callback, until it returns          |
+ *            | zkl_wait        | no                | the callback, until it returns          |
  *
  *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
  * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
@@ -146,6 +147,24 @@
 /** Lost for good: its session ended, or its node was removed. Releasing it reports that, and clears it. */
 #define ZKL_LOCK_LOST 4
 
+/** It waits for a connection to a server. Its place in the queue is kept as long as the session lives. */
+#define ZKL_WAITS_FOR_CONNECTION 0
+
+/** It waits for an answer of the server. */
+#define ZKL_WAITS_FOR_SERVER 1
+
+/** It waits for the node ahead, and those before that one. */
+#define ZKL_WAITS_FOR_NODE 2
+
+/** It waits for leases that are out. */
+#define ZKL_WAITS_FOR_LEASES 3
+
+/** It waits for the count to say that there are enough leases at all. */
+#define ZKL_WAITS_FOR_COUNT 4
+
+/** It wants to enter a hold of its own thread once more, whose lease is over, and waits until that is safe again, or lost. */
+#define ZKL_WAITS_FOR_OWN_HOLD 5
+
 /** The client's session stands differently: state and previous are ZKL_STATE_*. */
 #define ZKL_EVENT_CLIENT 0
 
@@ -208,6 +227,35 @@ typedef struct zkl_participant {
 
 /** Is called with each participant. It must return: no exception, no longjmp. */
 typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
+
+/** An acquire that waits. All memory is the library's, and valid during the callback. */
+typedef struct zkl_wait {
+    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    uint32_t size;
+    /** A ZKL_WAITS_FOR_*. */
+    int32_t waits_for;
+    /** The path of its own node, as zkl_participants shows it, or NULL while it has none. Of several: where it has to wait. */
+    const char *node_path;
+    /**
+     * What is in its way: the path of the nearest node ahead, as zkl_participants shows it, of the leases' directory, or of the
+     * count; NULL where that is not known. Without a connection: what was, when there was one.
+     */
+    const char *ahead;
+    /** The session that owns that node; 0 where that is not known. */
+    int64_t session_id;
+    /**
+     * How many there are to go before, when they were last counted: nodes ahead, leases that have to come back, or that the count is
+     * too low by; 0 where that is not known.
+     */
+    uint64_t count;
+    /** How long it has waited, in milliseconds. */
+    int64_t waited_ms;
+    /** How long it will wait at most, in milliseconds; -1 without a limit. */
+    int64_t left_ms;
+} zkl_wait;
+
+/** Is called with each acquire that waits. It must return: no exception, no longjmp. */
+typedef void (*zkl_waiting_cb)(void *user, const zkl_wait *wait);
 
 /** Something that happened. All memory is the library's, and valid during the callback. */
 typedef struct zkl_event {
@@ -791,6 +839,26 @@ zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
  * Blocks for the session timeout at most; any thread, and cb is called on that thread.
  */
 zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
+
+/**
+ * Calls cb once for each acquire by this handle that waits, in any thread of this process, with what it waits for, in the order in
+ * which they began, and with user as it was given. Those who wait for a multi-lock do so on its handle, and not on those of its locks.
+ * The callback may call any function of zklock. It is what the client knows: no server is asked, so it answers where none does.
+ * Who stands ahead in other processes, zkl_participants tells, by the same paths.
+ *
+ * Returns: ZKL_OK, also where nobody waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. Where it
+ * fails, cb was not called.
+ * Does not block; any thread, and cb is called on that thread.
+ */
+zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
+
+/**
+ * The same for those who wait for leases of a semaphore by this handle.
+ *
+ * Returns: as zkl_waiting.
+ * Does not block; any thread, and cb is called on that thread.
+ */
+zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
 
 /**
  * Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls

@@ -38,7 +38,7 @@ mod time;
 pub use call::{Acquiring, Call};
 pub use client::{Client, Connecting, RwLock, WeakClient};
 pub use config::Config;
-pub use engine::{Event, LockId, LockState, Owner};
+pub use engine::{Event, LockId, LockState, Owner, Waiting, WaitsFor};
 pub use error::{Error, Result, Status};
 pub use lock::{Guard, Lock, MAX_DATA};
 #[cfg(feature = "mutants")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::call::{Acquiring, Call};
 use crate::client::OpenSession;
-use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe};
+use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe, Waiting};
 use crate::error::{Error, Result, Status};
 use crate::recipe::Participant;
 use crate::runtime::{Pending, now};
@@ -92,7 +92,11 @@ impl Part {
 
     pub(crate) fn acquire(&self, owner: Owner, timeout: Timeout) -> Result<Pending> {
         self.check_open()?;
-        let submit = |engine: &mut Engine, now| engine.acquire(now, self.id, owner, timeout.patience);
+        let submit = |engine: &mut Engine, now| {
+            let op = engine.acquire(now, self.id, owner, timeout.patience);
+            engine.began(op, timeout.start);
+            op
+        };
         self.session.shell.call(timeout.deadline, submit)
     }
 
@@ -133,6 +137,10 @@ impl Part {
         self.call(|engine, now| engine.participants(now, self.id, both))
     }
 
+    pub(crate) fn waiting(&self) -> Result<Vec<Waiting>> {
+        self.ask(|engine, now| engine.waiting(now, self.id))
+    }
+
     /// In this order: nobody gives a lock that is not there a handler.
     fn close(&self) -> Result<()> {
         self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))?;
@@ -168,6 +176,7 @@ impl Drop for Part {
 /// How long a call may take, from now on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout {
+    start: Time,
     pub(crate) patience: Patience,
     pub(crate) deadline: Option<Time>,
 }
@@ -176,12 +185,15 @@ impl From<Option<Duration>> for Timeout {
     fn from(timeout: Option<Duration>) -> Self {
         let start = now();
         match timeout {
-            None => Self { patience: Patience::Forever, deadline: None },
+            None => Self { start, patience: Patience::Forever, deadline: None },
             Some(Duration::ZERO) => {
                 let end = start + crate::engine::LOOK_LIMIT;
-                Self { patience: Patience::OneLook(end), deadline: Some(end) }
+                Self { start, patience: Patience::OneLook(end), deadline: Some(end) }
             }
-            Some(timeout) => Self { patience: Patience::Until(start + timeout), deadline: Some(start + timeout) },
+            Some(timeout) => {
+                let end = start + timeout;
+                Self { start, patience: Patience::Until(end), deadline: Some(end) }
+            }
         }
     }
 }
@@ -367,6 +379,13 @@ impl Lock {
     /// Starts to ask for the whole [`queue`](Self::queue).
     pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
         self.census(true)
+    }
+
+    /// What those who wait on this handle wait for, in this process, in the order in which they began; of a multi-lock, those who wait for
+    /// its handle, and not for those of its locks. It is what the client knows: no server is asked, and nobody waits. Who is
+    /// ahead of them in other processes, [`participants`](Self::participants) tells, by the same paths.
+    pub fn waiting(&self) -> Result<Vec<Waiting>> {
+        Ok(self.parts.iter().map(Part::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// The data of nodes that later acquires create; `None`: the host's address, as Curator has it. Of a multi-lock: of all its locks.

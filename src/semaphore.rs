@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::call::Call;
-use crate::engine::{Answer, HoldView, LockId, LockState, Owner};
+use crate::engine::{Answer, HoldView, LockId, LockState, Owner, Waiting};
 use crate::error::{Error, Result, Status};
 use crate::lock::{Part, RevocationHandler, Timeout, is_safe};
 use crate::recipe::Participant;
@@ -87,6 +87,12 @@ impl Semaphore {
             Some(Answer::Participants(participants)) => Ok(participants),
             _ => Err(Status::Internal.into()),
         }))
+    }
+
+    /// What those who wait for leases by this handle wait for, in this process; see [`Lock::waiting`](crate::Lock::waiting).
+    pub fn waiting(&self) -> Result<Vec<Waiting>> {
+        self.check_open()?;
+        self.part.waiting()
     }
 
     /// The data of the leases' nodes that later acquires create; `None`: the host's address.

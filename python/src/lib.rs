@@ -13,6 +13,7 @@ mod semaphore;
 mod standalone;
 mod states;
 mod wait;
+mod waiting;
 mod whole;
 
 use pyo3::prelude::*;
@@ -52,6 +53,8 @@ mod _zklock {
     use super::standalone::Session;
     #[pymodule_export]
     use super::standalone::StandaloneServer;
+    #[pymodule_export]
+    use super::waiting::Waiting;
 
     use super::*;
 

@@ -18,6 +18,7 @@ use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
+use crate::waiting::{self, Waiting};
 
 /// A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
 ///
@@ -209,6 +210,15 @@ impl Lock {
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let lock: &zklock::Lock = &self.core;
         participant::all(py, || lock.start_participants())
+    }
+
+    /// What those who wait on this handle wait for, in any thread of this process, in the order in which they began. Those who wait
+    /// for a multi-lock do so on its handle, and not on those of its locks.
+    ///
+    /// It is what the client knows: no server is asked, so it answers where none does. Who stands ahead in other processes,
+    /// ``participants()`` tells, by the same paths. Does not block.
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
+        Ok(waiting::all(self.core.waiting().or_raise(py)?))
     }
 
     /// The data of the nodes that later acquires create; None means this host's address, as in Curator. Of a multi-lock: of

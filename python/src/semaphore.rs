@@ -13,6 +13,7 @@ use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
+use crate::waiting::{self, Waiting};
 use crate::whole;
 
 /// A semaphore, made by ``Client.semaphore()``: Curator's ``InterProcessSemaphoreV2``. What it gives out are Leases.
@@ -74,6 +75,11 @@ impl Semaphore {
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let semaphore: &zklock::Semaphore = &self.core;
         participant::all(py, || semaphore.start_participants())
+    }
+
+    /// What those who wait for leases by this handle wait for, in any thread of this process; see ``Lock.waiting()``. Does not block.
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
+        Ok(waiting::all(self.core.waiting().or_raise(py)?))
     }
 
     /// The data of the leases' nodes that later acquires create; None means this host's address, as in Curator.

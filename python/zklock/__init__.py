@@ -64,7 +64,7 @@ from zklock._errors import (
     ServerError,
 )
 from zklock._events import ClientEvent, Event, LockEvent
-from zklock._states import ClientState, LockState
+from zklock._states import ClientState, LockState, WaitsFor
 from zklock._zklock import (
     Client,
     Leases,
@@ -76,6 +76,7 @@ from zklock._zklock import (
     RwLock,
     Semaphore,
     SemaphoreMutex,
+    Waiting,
     WriteLock,
     __version__,
     _close_all,
@@ -113,6 +114,8 @@ __all__ = [
     "Semaphore",
     "SemaphoreMutex",
     "ServerError",
+    "Waiting",
+    "WaitsFor",
     "WriteLock",
     "__version__",
 ]

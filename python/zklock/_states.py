@@ -1,4 +1,4 @@
-"""How clients and locks stand. The numbers are those of the C interface."""
+"""How clients and locks stand, and what is waited for. The numbers are those of the C interface."""
 
 from enum import IntEnum
 
@@ -31,3 +31,20 @@ class LockState(IntEnum):
     """The lease is over: it may be lost."""
     LOST = 4
     """Lost for good."""
+
+
+class WaitsFor(IntEnum):
+    """What an acquire waits for."""
+
+    CONNECTION = 0
+    """A connection to a server. Its place in the queue is kept as long as the session lives."""
+    SERVER = 1
+    """An answer of the server."""
+    NODE = 2
+    """The node ahead, and those before that one."""
+    LEASES = 3
+    """Leases that are out."""
+    COUNT = 4
+    """The count, to say that there are enough leases at all."""
+    OWN_HOLD = 5
+    """A hold of its own thread, whose lease is over, to be safe again or lost."""

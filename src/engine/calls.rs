@@ -8,7 +8,7 @@ use super::holds::{Trust, lost};
 use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Obstacle, Place, Task};
+use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Place, Task};
 use crate::session::ClientState;
 use crate::time::Time;
 
@@ -524,27 +524,14 @@ impl Engine {
     /// What it means that a call's deadline has passed.
     pub(super) fn overdue(&self, now: Time, op: &Op) -> Error {
         let waited = milliseconds(now - op.started);
-        let Kind::Acquire { lock, attempt, .. } = op.kind else { return self.connection_error(now, op.started) };
+        let Kind::Acquire { lock, attempt, quantity, .. } = op.kind else {
+            return self.connection_error(now, op.started);
+        };
         let path = self.locks.get(&lock).map_or("", |lock| &lock.path);
-        let contender = match attempt {
-            Attempt::Queue(machine) | Attempt::Leases { leases: machine, .. } => self.machines.get(&machine),
-            Attempt::Outside | Attempt::Look(_) => None,
-        };
-        let obstacle = match contender {
-            Some(Machine::Contender(contender, _)) => contender.obstacle(),
-            _ => None,
-        };
-        match obstacle {
-            Some(Obstacle::Ahead(node, count)) if self.session.is_connected() => {
-                let node = node.get(self.chroot.len()..).unwrap_or_default();
-                let message = format!("{path}: not acquired within {waited} ms; {count} ahead, the nearest is {node}");
-                Error::new(Status::Timeout, message)
-            }
-            Some(Obstacle::Crowd(count, max)) if self.session.is_connected() => {
-                let message = format!(
-                    "{path}: not acquired within {waited} ms; with these, {count} of {max} leases would be out"
-                );
-                Error::new(Status::Timeout, message)
+        let hindrance = self.hindrance(lock, attempt, quantity);
+        match hindrance.told(&self.chroot) {
+            Some(told) if self.session.is_connected() => {
+                Error::new(Status::Timeout, format!("{path}: not acquired within {waited} ms; {told}"))
             }
             _ if self.session.is_connected() && self.session.silence(now) < SILENCE => {
                 Error::new(Status::Timeout, format!("{path}: not acquired within {waited} ms"))

@@ -10,6 +10,7 @@ mod attempt;
 mod calls;
 mod holds;
 mod knots;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -26,6 +27,7 @@ use attempt::Attempt;
 pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use holds::{Hold, Trust};
 use knots::Knots;
+pub use waits::{Waiting, WaitsFor};
 
 /// So many contenders of one client may be on their way out while others join. Each stands in everybody's lists.
 const MAX_LEAVING: usize = 16;
@@ -620,8 +622,8 @@ impl Engine {
             (Role::Acquiring(op), Output::Busy) => {
                 self.retire(machine);
                 let path = self.path_of(op);
-                let error = Error::new(Status::Timeout, format!("{path}: somebody holds it or is ahead"));
-                self.give_up(now, op, error);
+                let told = self.told_of(op).unwrap_or_else(|| "somebody holds it or is ahead".to_owned());
+                self.give_up(now, op, Error::new(Status::Timeout, format!("{path}: {told}")));
             }
             (Role::Acquiring(op), Output::Failed(error)) => {
                 self.retire(machine);

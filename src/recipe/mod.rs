@@ -14,7 +14,7 @@ pub mod name;
 mod rank;
 
 pub use census::{Census, Max, Participant, Place};
-pub use contender::{Contender, Input, Obstacle, Output, Removal, Wish};
+pub use contender::{Contender, Input, Obstacle, Output, Removal, Seen, Wish};
 pub use count::Count;
 pub use errand::{Done, Errand, Task};
 pub use fence::Fence;

@@ -147,6 +147,12 @@ static inline void count_participant(void *user, const zkl_participant *particip
     ++*(int *)user;
 }
 
+static inline void count_wait(void *user, const zkl_wait *wait)
+{
+    (void)wait;
+    ++*(int *)user;
+}
+
 static inline int participants(zkl_lock *lock)
 {
     int count = 0;

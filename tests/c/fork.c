@@ -49,6 +49,8 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_release(both));
     EXPECT(ZKL_E_FORKED, zkl_lock_node_path(lock, buf, sizeof buf, &needed));
     EXPECT(ZKL_E_FORKED, zkl_queue(lock, count_participant, &out));
+    EXPECT(ZKL_E_FORKED, zkl_waiting(lock, count_wait, &out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_waiting(semaphore, count_wait, &out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new(client, "/a", 1, &semaphore_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_new_counted(client, "/a", "/b", 1, &semaphore_out));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_timeout(semaphore, 1, 0, &leases_out));

@@ -217,6 +217,7 @@ static void wrong_locks(void)
         REFUSES(zkl_lock_set_data(bad, (const uint8_t *)"x", 1));
         REFUSES(zkl_participants(bad, count_participant, &out));
         REFUSES(zkl_queue(bad, count_participant, &out));
+        REFUSES(zkl_waiting(bad, count_wait, &out));
         zkl_lock *locks[] = {lock, bad}, *multi = (zkl_lock *)&all;
         REFUSES(zkl_multi_new(locks, 2, &multi));
         SAYS("locks[1]: ");
@@ -250,6 +251,7 @@ static void wrong_semaphores(void)
         REFUSES(zkl_semaphore_cancel(bad));
         REFUSES(zkl_semaphore_set_data(bad, (const uint8_t *)"x", 1));
         REFUSES(zkl_semaphore_participants(bad, count_participant, &count));
+        REFUSES(zkl_semaphore_waiting(bad, count_wait, &count));
         REFUSES(zkl_semaphore_set_revocable(bad, hear_semaphore, &count, take_nothing));
         REFUSES(zkl_semaphore_set_revocable(bad, NULL, &count, take_nothing));
         CHECK(out == (zkl_leases *)&all && count == 0);
@@ -503,6 +505,10 @@ static void outputs_that_are_null(void)
     EXPECT(ZKL_E_INVALID, zkl_participants(lock, NULL, NULL));
     SAYS("cb is NULL");
     EXPECT(ZKL_E_INVALID, zkl_queue(lock, NULL, NULL));
+    SAYS("cb is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_waiting(lock, NULL, NULL));
+    SAYS("cb is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_waiting(semaphore, NULL, NULL));
     SAYS("cb is NULL");
     EXPECT(ZKL_E_INVALID, zkl_semaphore_participants(semaphore, NULL, NULL));
     SAYS("cb is NULL");

@@ -122,7 +122,7 @@ for round in range(10):
     if child == 0:
         del waiting
         calls = [
-            lock.acquire, lambda: lock.acquire(0), lock.release, lock.release_nowait, lock.cancel, lock.participants,
+            lock.acquire, lambda: lock.acquire(0), lock.release, lock.release_nowait, lock.cancel, lock.participants, lock.waiting,
             lock.__enter__, lambda: lock.set_data(b""), lambda: lock.is_held, lambda: lock.is_held_in_process,
             lambda: lock.state, lambda: lock.remaining, lambda: lock.fencing_token,
             client.close, lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
@@ -132,7 +132,7 @@ for round in range(10):
             lambda: client.fence_check("/a", 1),
             lambda: lock.node_path, lambda: lock.set_revocable(print), lambda: multi.set_revocable(None),
             rw.read.acquire, rw.write.acquire, rw.participants, multi.acquire, multi.release, lambda: multi.node_paths,
-            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.close,
+            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.waiting, semaphore.close,
             lambda: semaphore.set_data(b""), lambda: semaphore.set_revocable(print),
             leases.release, leases.release_nowait, leases.__enter__,
             lambda: leases.is_held, lambda: leases.state, lambda: leases.remaining, lambda: leases.fencing_token,

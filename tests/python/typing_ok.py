@@ -49,6 +49,8 @@ def recipes(client: zklock.Client, other: zklock.Client) -> list[int]:
     semaphore.set_revocable(print)
     client.revoke(rw.participants()[0])
     client.revoke(semaphore.participants()[0].node_path)
+    waiting: list[zklock.Waiting] = [*semaphore.waiting(), *rw.read.waiting()]
+    print([(one.waits_for.name, one.node_path, one.ahead, one.count, one.left) for one in waiting])
     is_holder: bool = client.fence_check("/pool", leases.fencing_token)
     print(is_holder)
     client.set_count("/size", client.get_count("/size") + 1)

@@ -18,3 +18,4 @@ mod rwlock;
 mod semaphore;
 mod semaphore_mutex;
 mod shared_count;
+mod waiting;

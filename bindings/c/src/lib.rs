@@ -17,3 +17,4 @@ pub mod participant;
 pub mod revocation;
 pub mod semaphore;
 pub mod status;
+pub mod waiting;

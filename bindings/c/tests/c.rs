@@ -119,6 +119,21 @@ fn fence_with_sanitizers() {
 }
 
 #[test]
+fn waiting() {
+    run(Plain, "waiting", Leaks::AreErrors);
+}
+
+#[test]
+fn waiting_under_valgrind() {
+    run(Valgrind, "waiting", Leaks::AreErrors);
+}
+
+#[test]
+fn waiting_with_sanitizers() {
+    run(Sanitizers, "waiting", Leaks::AreErrors);
+}
+
+#[test]
 fn misuse() {
     run(Plain, "misuse", Leaks::AreErrors);
 }

@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use zklock::Status;
 
-const SOURCES: [&str; 8] = ["status", "config", "client", "lock", "semaphore", "revocation", "participant", "event"];
+const SOURCES: [&str; 9] =
+    ["status", "config", "client", "lock", "semaphore", "revocation", "participant", "waiting", "event"];
 
 #[test]
 fn the_header_is_up_to_date() {

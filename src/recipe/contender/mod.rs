@@ -27,6 +27,9 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 /// See [`Contender::container_tries`].
 const CONTAINER_TRIES: u32 = 3;
 
+/// So much is kept of the data of a node ahead.
+const SEEN_DATA: usize = 64;
+
 /// What asks the owner of a node to give it up, as its data (Curator's `Revoker`).
 pub(in crate::recipe) const REVOKE: &[u8] = b"__REVOKE__";
 
@@ -214,6 +217,24 @@ struct Wait {
     is_ours: bool,
     /// The connection was lost since the list: changes were missed, and what fires may fire in any order.
     gap: bool,
+    /// What it said when it was last read.
+    seen: Option<Seen>,
+}
+
+/// What is known of a node ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The session that owns it; 0 if it is not ephemeral.
+    pub session: i64,
+    /// The beginning of its data.
+    pub data: Vec<u8>,
+}
+
+impl Seen {
+    fn new(session: i64, mut data: Vec<u8>) -> Self {
+        data.truncate(SEEN_DATA);
+        Self { session, data }
+    }
 }
 
 /// What the server refused to do for us on the way out is tried again, less and less often, and once at a time.
@@ -235,10 +256,26 @@ enum Due {
 /// Whom a contender waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle<'a> {
-    /// The full path of the nearest node ahead, and how many are ahead.
-    Ahead(&'a str, usize),
-    /// So many leases are out, our own among them, of so many.
-    Crowd(usize, i32),
+    /// Somebody is ahead.
+    Ahead {
+        /// The full path of the nearest node ahead.
+        node: &'a str,
+        /// How many were ahead when they were last counted.
+        count: usize,
+        /// It is in, and not only nearer.
+        is_in: bool,
+        /// What it says, once it was read.
+        seen: Option<&'a Seen>,
+    },
+    /// Too many leases are out.
+    Crowd {
+        /// The full path of the leases' directory.
+        directory: &'a str,
+        /// So many are out, our own among them.
+        count: usize,
+        /// Of so many.
+        max: i32,
+    },
 }
 
 impl Contender {
@@ -285,12 +322,20 @@ impl Contender {
         stand.nodes.first().and_then(|node| node.czxid)
     }
 
-    /// Whom it waits for.
-    pub fn obstacle(&self) -> Option<Obstacle<'_>> {
-        self.stands.iter().filter(|_| self.stage == Stage::Queued).find_map(|stand| match &stand.place {
-            Place::Waiting(Wait { ahead, count, .. }) => Some(Obstacle::Ahead(ahead, *count)),
-            Place::Crowded { count } => Some(Obstacle::Crowd(*count, stand.wish.max)),
-            Place::Listing | Place::First => None,
+    /// Whom it waits for, or waited for when it left, and its own node there: of several places, in the first where it has to wait.
+    pub fn obstacle(&self) -> Option<(&str, Obstacle<'_>)> {
+        self.stands.iter().find_map(|stand| {
+            let obstacle = match &stand.place {
+                Place::Waiting(Wait { ahead, count, seen, .. }) => {
+                    let is_in = *count == 1 && stand.wish.mode != Mode::Read;
+                    Obstacle::Ahead { node: ahead, count: *count, is_in, seen: seen.as_ref() }
+                }
+                Place::Crowded { count } => {
+                    Obstacle::Crowd { directory: &stand.wish.directory, count: *count, max: stand.wish.max }
+                }
+                Place::Listing | Place::First => return None,
+            };
+            Some((stand.nodes.first()?.path.as_str(), obstacle))
         })
     }
 
@@ -307,6 +352,11 @@ impl Contender {
     /// Whether its nodes are watched, so that their removal would be noticed.
     pub fn is_watched(&self) -> bool {
         self.nodes().all(|node| node.watch != Watch::Unset)
+    }
+
+    /// Whether nobody is ahead of it.
+    pub fn is_in(&self) -> bool {
+        self.stage == Stage::In
     }
 
     /// Whether it has not begun to join.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Contender, Due, Node, Output, Place, REVOKE, Removal, Stage, Stand, Wait, Watch};
+use super::{Contender, Due, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::proto::{Code, EventKind, Response};
@@ -49,7 +49,15 @@ impl Contender {
                 Rank::First => Place::First,
                 Rank::Behind { ahead, count, is_tie } => {
                     let ahead = format!("{}/{ahead}", wish.directory);
-                    Place::Waiting(Wait { ahead, count, watch: Watch::Unset, is_tie, is_ours: false, gap: false })
+                    Place::Waiting(Wait {
+                        ahead,
+                        count,
+                        watch: Watch::Unset,
+                        is_tie,
+                        is_ours: false,
+                        gap: false,
+                        seen: None,
+                    })
                 }
                 Rank::Foreign { name, family } => {
                     let why = format!("{name} belongs to {family}, which zklock can't take turns with");
@@ -154,8 +162,9 @@ impl Contender {
             return None;
         }
         match result {
-            Ok(Response::Data { stat, .. }) => {
+            Ok(Response::Data { data, stat }) => {
                 wait.watch = Watch::Set;
+                wait.seen = Some(Seen::new(stat.ephemeral_owner, data.unwrap_or_default()));
                 wait.is_ours = stat.ephemeral_owner == desk.session.id();
                 if wait.is_tie && nodes.first().and_then(|node| node.czxid).is_some_and(|own| own < stat.czxid) {
                     later.extend(wait.ahead.rsplit('/').next().map(str::to_owned));
