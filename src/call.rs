@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::{Answer, Owner};
+use crate::engine::Answer;
 use crate::error::{Error, Result, Status};
-use crate::lock::{Part, Timeout};
+use crate::lock::Part;
+use crate::operation::Operation;
 use crate::runtime::Pending;
 
 /// A call under way that nothing can undo, or that asks something. Dropped unfinished, it goes on by itself.
@@ -55,30 +55,17 @@ impl<T> Call<T> {
     }
 }
 
-/// An acquire under way. Dropped unfinished, it is cancelled, and released if it had just won.
+/// An acquire under way, which goes on by itself. Dropped before it was told to have succeeded, it is cancelled, and released if it had
+/// just won. All methods may be called from any thread, and as often as one likes.
 pub struct Acquiring {
-    parts: Arc<[Part]>,
-    owner: Owner,
-    timeout: Timeout,
-    /// How often the lock's waiters were cancelled: by now, and before this one began to wait.
-    cancels: Arc<AtomicU64>,
-    cancels_before: u64,
-    progress: RefCell<Progress>,
-}
-
-struct Progress {
-    /// So many parts are acquired.
-    got: usize,
-    /// The one that is being acquired.
-    current: Option<Pending>,
+    operation: Arc<Operation>,
+    /// They stay in service as long as this is not dropped.
+    _parts: Arc<[Part]>,
 }
 
 impl Acquiring {
-    pub(crate) fn start(parts: Arc<[Part]>, owner: Owner, timeout: Timeout, cancels: Arc<AtomicU64>) -> Result<Self> {
-        let cancels_before = cancels.load(Ordering::SeqCst);
-        let first = parts.first().ok_or(Status::Internal)?.acquire(owner, timeout)?;
-        let progress = RefCell::new(Progress { got: 0, current: Some(first) });
-        Ok(Self { parts, owner, timeout, cancels, cancels_before, progress })
+    pub(crate) fn new(operation: Arc<Operation>, parts: Arc<[Part]>) -> Self {
+        Self { operation, _parts: parts }
     }
 
     /// Waits for the lock.
@@ -90,64 +77,37 @@ impl Acquiring {
         }
     }
 
-    /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
+    /// Waits `slice` at most, or not at all where it is zero; `None` if it is not decided by then. With `Ok` the hold is the owner's,
+    /// and dropping this changes nothing any more.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        let end = Instant::now().checked_add(slice);
-        let mut progress = self.progress.borrow_mut();
-        loop {
-            let Some(pending) = &progress.current else { return Some(Err(Status::Internal.into())) };
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let answer = pending.wait_for(left)?;
-            progress.current = None;
-            let next = match answer {
-                Ok(_) => {
-                    progress.got += 1;
-                    match self.parts.get(progress.got) {
-                        None if progress.got == 1 => return Some(Ok(())),
-                        // What was got first may be closed by now.
-                        None => match self.parts.iter().try_for_each(|part| part.ask(|_, _| ())) {
-                            Ok(()) => return Some(Ok(())),
-                            Err(error) => Err(error),
-                        },
-                        Some(part) => part.acquire(self.owner, self.timeout),
-                    }
-                }
-                Err(error) => Err(error),
-            };
-            match next {
-                Ok(pending) => {
-                    // While nobody waited for a part, there was nothing to cancel.
-                    if self.cancels.load(Ordering::SeqCst) != self.cancels_before {
-                        pending.cancel();
-                    }
-                    progress.current = Some(pending);
-                }
-                Err(error) => {
-                    self.roll_back(&mut progress);
-                    return Some(Err(error));
-                }
-            }
-        }
+        self.operation.wait_for(slice, true)
     }
 
-    /// Gives back what was got, the last first.
-    fn roll_back(&self, progress: &mut Progress) {
-        for part in self.parts.iter().take(progress.got).rev() {
-            part.give_back(self.owner);
-        }
-        progress.got = 0;
+    /// The same, but that a hold is not the owner's yet: dropping this gives it back.
+    pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
+        self.operation.wait_for(slice, false)
+    }
+
+    /// Ends it, with CANCELED unless it is just succeeding.
+    pub fn cancel(&self) -> Result<()> {
+        self.operation.cancel()
+    }
+
+    /// Has `hook` called once when it is over, however it ended: by the thread that finds it so, with no lock held, and at once where it
+    /// is over now. The thread is often the one that serves all clients: the hook is to do next to nothing, like writing to a descriptor
+    /// ([`EventFd`](crate::EventFd)), and is not to be left the last user of a client.
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.operation.on_done(Box::new(hook))
+    }
+
+    /// What dropping it does. Who waits for it elsewhere hears CLOSED.
+    pub fn abandon(&self) {
+        self.operation.abandon();
     }
 }
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        let mut progress = self.progress.borrow_mut();
-        let Some(pending) = progress.current.take() else { return };
-        if self.parts.first().is_none_or(|part| part.session.shell.check().is_err()) {
-            return;
-        }
-        pending.cancel();
-        progress.got += usize::from(pending.wait().is_ok());
-        self.roll_back(&mut progress);
+        self.abandon();
     }
 }

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::engine::{Answer, CLOSE_LIMIT, Engine, OpId, Recipe};
 use crate::error::{Error, Result, Status};
 use crate::lock::{Lock, Part};
+use crate::operation::{Entrance, Notices};
 use crate::path;
 use crate::recipe::{Mode, Task};
 use crate::runtime::{Pending, Shell, now};
@@ -29,7 +30,13 @@ pub(crate) struct OpenSession {
     servers: String,
     closed: AtomicBool,
     /// The multi-locks that are acquired in several steps, of which one is here.
-    multis: Mutex<Vec<Weak<[Part]>>>,
+    multis: Mutex<Vec<Multi>>,
+}
+
+/// The steps of a multi-lock, for as long as anybody may take them, and where those who do are told of its end.
+struct Multi {
+    steps: Weak<[Entrance]>,
+    notices: Arc<Notices>,
 }
 
 impl Client {
@@ -285,19 +292,24 @@ impl OpenSession {
         closed.map(drop)
     }
 
-    pub(crate) fn add_multi(&self, parts: &Arc<[Part]>) {
+    pub(crate) fn add_multi(&self, steps: &Arc<[Entrance]>, notices: &Arc<Notices>) {
         let mut multis = self.multis();
-        multis.retain(|multi| multi.strong_count() > 0);
-        multis.push(Arc::downgrade(parts));
+        multis.retain(|multi| multi.steps.strong_count() > 0);
+        multis.push(Multi { steps: Arc::downgrade(steps), notices: Arc::clone(notices) });
     }
 
     /// Wakes those that wait for other steps of such multi-locks: they can't get all of it any more.
-    pub(crate) fn close_multis(&self, which: impl Fn(&[Part]) -> bool) {
-        let multis: Vec<Arc<[Part]>> = self.multis().iter().filter_map(Weak::upgrade).collect();
-        multis.iter().filter(|parts| which(parts)).flat_map(|parts| parts.iter()).for_each(Part::close_entrance);
+    pub(crate) fn close_multis(&self, which: impl Fn(&[Entrance]) -> bool) {
+        let closed = |multi: &Multi| {
+            let steps = multi.steps.upgrade().filter(|steps| which(steps))?;
+            multi.notices.close();
+            Some(steps)
+        };
+        let closed: Vec<Arc<[Entrance]>> = self.multis().iter().filter_map(closed).collect();
+        closed.iter().flat_map(|steps| steps.iter()).for_each(Entrance::close);
     }
 
-    fn multis(&self) -> MutexGuard<'_, Vec<Weak<[Part]>>> {
+    fn multis(&self) -> MutexGuard<'_, Vec<Multi>> {
         self.multis.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,6 +12,7 @@ use crate::call::{Acquiring, Call};
 use crate::client::OpenSession;
 use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe, Waiting};
 use crate::error::{Error, Result, Status};
+use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
 use crate::runtime::{Pending, now};
 use crate::time::Time;
@@ -24,11 +25,12 @@ pub const MAX_DATA: usize = 512 * 1024;
 #[derive(Clone)]
 pub struct Lock {
     parts: Arc<[Part]>,
+    /// Of these parts.
+    entrances: Arc<[Entrance]>,
     path: Arc<str>,
     /// Of a multi-lock: the locks that it consists of.
     members: Arc<[Self]>,
-    /// How often those who wait were cancelled: who is between two parts is to hear of it as well.
-    cancels: Arc<AtomicU64>,
+    notices: Arc<Notices>,
 }
 
 /// What a program wants to be called with the path of a node that is asked back.
@@ -90,35 +92,17 @@ impl Part {
         self.session.call(submit)
     }
 
-    pub(crate) fn acquire(&self, owner: Owner, timeout: Timeout) -> Result<Pending> {
-        self.check_open()?;
-        let submit = |engine: &mut Engine, now| {
-            let op = engine.acquire(now, self.id, owner, timeout.patience);
-            engine.began(op, timeout.start);
-            op
-        };
-        self.session.shell.call(timeout.deadline, submit)
-    }
-
     pub(crate) fn release(&self, owner: Owner, confirmed: bool) -> Result<Pending> {
         self.call(|engine, now| engine.release(now, self.id, owner, confirmed))
     }
 
-    /// Releases what an acquire had got that failed in the end, also where the multi-lock itself was closed meanwhile.
-    pub(crate) fn give_back(&self, owner: Owner) {
+    /// The way in.
+    pub(crate) fn entrance(&self) -> Entrance {
         let locks = match &self.recipe {
-            Recipe::Multi(members) => members,
-            _ => std::slice::from_ref(&self.id),
+            Recipe::Multi(members) => members.clone(),
+            _ => Box::from([self.id]),
         };
-        // Fails in a forked child, where there is nothing to do.
-        let _ = self.session.shell.tell(|engine, now| {
-            for &lock in locks.iter().rev() {
-                // Of a semaphore mutex anybody's hold would do; but what was got is not there any more if another released it.
-                if engine.hold_of(now, lock, owner).is_some() {
-                    engine.release(now, lock, owner, false);
-                }
-            }
-        });
+        Entrance { shell: Arc::clone(&self.session.shell), id: self.id, locks, path: Arc::clone(&self.path) }
     }
 
     pub(crate) fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
@@ -145,14 +129,10 @@ impl Part {
     fn close(&self) -> Result<()> {
         self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))?;
         self.session.shell.forget(self.id)?;
-        let is_part = |part: &Self| matches!(&part.recipe, Recipe::Multi(members) if members.contains(&self.id));
-        self.session.close_multis(|parts| parts.iter().any(|part| self.is_of(&part.session) && is_part(part)));
+        let leads_here =
+            |step: &Entrance| Arc::ptr_eq(&step.shell, &self.session.shell) && step.locks.contains(&self.id);
+        self.session.close_multis(|steps| steps.iter().any(leads_here));
         Ok(())
-    }
-
-    /// Those that wait for it get CLOSED.
-    pub(crate) fn close_entrance(&self) {
-        let _ = self.session.shell.tell(|engine, now| engine.close_entrance(now, self.id));
     }
 
     fn is_of(&self, session: &Arc<OpenSession>) -> bool {
@@ -176,7 +156,7 @@ impl Drop for Part {
 /// How long a call may take, from now on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout {
-    start: Time,
+    pub(crate) start: Time,
     pub(crate) patience: Patience,
     pub(crate) deadline: Option<Time>,
 }
@@ -202,7 +182,12 @@ impl Lock {
     pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
         let part = Part::new(session, path, recipe)?;
         let path = Arc::clone(&part.path);
-        Ok(Self { parts: Arc::new([part]), path, members: Arc::new([]), cancels: Arc::default() })
+        Ok(Self::of(Arc::new([part]), path, Arc::new([])))
+    }
+
+    fn of(parts: Arc<[Part]>, path: Arc<str>, members: Arc<[Self]>) -> Self {
+        let entrances: Arc<[Entrance]> = parts.iter().map(Part::entrance).collect();
+        Self { parts, entrances, path, members, notices: Arc::default() }
     }
 
     /// Several locks as one: Curator's `InterProcessMultiLock`. It is acquired and released as a whole, within one deadline, and
@@ -223,15 +208,16 @@ impl Lock {
         let members: Vec<Self> = locks.iter().flat_map(|lock| lock.leaves().to_vec()).collect();
         let all = members.iter().flat_map(|member| member.parts.iter()).collect();
         let parts: Arc<[Part]> = grouped(all).into_iter().map(combine).collect::<Result<Vec<_>>>()?.into();
-        if parts.len() > 1 {
-            parts.iter().for_each(|part| part.session.add_multi(&parts));
-        }
         let path = match &*members {
             [] => return Err(Error::invalid("a multi-lock of no locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        Ok(Self { parts, path, members: members.into(), cancels: Arc::default() })
+        let lock = Self::of(parts, path, members.into());
+        if lock.parts.len() > 1 {
+            lock.parts.iter().for_each(|part| part.session.add_multi(&lock.entrances, &lock.notices));
+        }
+        Ok(lock)
     }
 
     /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for programs that share their
@@ -274,9 +260,11 @@ impl Lock {
         Ok(Guard { lock: self, owner: Owner::current_thread() })
     }
 
-    /// Starts to acquire the lock for `owner`.
+    /// Starts to acquire the lock for `owner`. It goes on by itself, within its time as well, whether anybody waits or not.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        Acquiring::start(Arc::clone(&self.parts), owner, timeout.into(), Arc::clone(&self.cancels))
+        self.parts.first().ok_or(Status::Internal)?.check_open()?;
+        let operation = Operation::start(&self.entrances, Goal::Entry(owner), timeout.into(), &self.notices)?;
+        Ok(Acquiring::new(operation, Arc::clone(&self.parts)))
     }
 
     /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
@@ -310,7 +298,7 @@ impl Lock {
 
     /// Wakes those that wait on this handle now, with CANCELED. Who waits later is not concerned.
     pub fn cancel(&self) -> Result<()> {
-        self.cancels.fetch_add(1, Ordering::SeqCst);
+        self.notices.cancel();
         self.on_each(|part| part.tell(|engine, now| engine.cancel(now, part.id)))
     }
 
@@ -335,6 +323,11 @@ impl Lock {
         Ok(self.own_or_any()?.map_or(LockState::Free, |view| view.state))
     }
 
+    /// How the hold of `owner` stands, and nobody else's.
+    pub fn state_by(&self, owner: Owner) -> Result<LockState> {
+        Ok(self.view_of(owner)?.map_or(LockState::Free, |view| view.state))
+    }
+
     /// The fencing token of that hold: a number that grows with every hold of the path, for a store to refuse the stale
     /// (the znode's `czxid`). A multi-lock that was joined in one transaction has one for all; where it was not, this is the smallest,
     /// and a store is better given that of the lock it is guarded by. Errors: NOT_OWNER where nobody holds, LOST where the hold was lost.
@@ -342,20 +335,30 @@ impl Lock {
         Ok(self.hold()?.token)
     }
 
+    /// That of the hold of `owner`, and nobody else's. Errors: NOT_OWNER where he has none, LOST where it was lost.
+    pub fn fencing_token_by(&self, owner: Owner) -> Result<i64> {
+        Ok(self.hold_by(owner)?.token)
+    }
+
     /// How long that hold is safe without hearing from a server; zero where it is not safe now. Errors as above.
     pub fn remaining(&self) -> Result<Duration> {
         Ok(self.hold()?.remaining)
     }
 
+    /// How long the hold of `owner` is safe. Errors as for [`fencing_token_by`](Self::fencing_token_by).
+    pub fn remaining_by(&self, owner: Owner) -> Result<Duration> {
+        Ok(self.hold_by(owner)?.remaining)
+    }
+
     /// The paths of the calling thread's nodes, without the client's chroot: one, or one for each lock of a multi-lock. For a
     /// transaction of one's own that is to fail once the lock is lost, by a `check` of them. Errors: NOT_OWNER, LOST.
     pub fn node_paths(&self) -> Result<Vec<String>> {
-        let owner = Owner::current_thread();
-        match self.view_of(owner)? {
-            None => return Err(self.error(Status::NotOwner)),
-            Some(HoldView { state: LockState::Lost, .. }) => return Err(self.error(Status::Lost)),
-            Some(_) => {}
-        }
+        self.node_paths_by(Owner::current_thread())
+    }
+
+    /// Those of any owner.
+    pub fn node_paths_by(&self, owner: Owner) -> Result<Vec<String>> {
+        self.hold_by(owner)?;
         let of_part = |part: &Part| part.ask(|engine, _| engine.nodes_of(part.id, owner));
         Ok(self.parts.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
     }
@@ -427,13 +430,21 @@ impl Lock {
     }
 
     fn hold(&self) -> Result<HoldView> {
-        match self.own_or_any()? {
-            None => {
-                let message = format!("{}: nobody in this process holds this lock by this handle", self.path);
-                Err(Error::new(Status::NotOwner, message))
-            }
-            Some(HoldView { state: LockState::Lost, .. }) => Err(self.error(Status::Lost)),
-            Some(view) => Ok(view),
+        let nobody = || {
+            let message = format!("{}: nobody in this process holds this lock by this handle", self.path);
+            Error::new(Status::NotOwner, message)
+        };
+        self.live(self.own_or_any()?, nobody)
+    }
+
+    fn hold_by(&self, owner: Owner) -> Result<HoldView> {
+        self.live(self.view_of(owner)?, || self.error(Status::NotOwner))
+    }
+
+    fn live(&self, view: Option<HoldView>, missing: impl FnOnce() -> Error) -> Result<HoldView> {
+        match view.ok_or_else(missing)? {
+            HoldView { state: LockState::Lost, .. } => Err(self.error(Status::Lost)),
+            view => Ok(view),
         }
     }
 

@@ -7,15 +7,17 @@ use std::time::Duration;
 use crate::call::Call;
 use crate::engine::{Answer, HoldView, LockId, LockState, Owner, Waiting};
 use crate::error::{Error, Result, Status};
-use crate::lock::{Part, RevocationHandler, Timeout, is_safe};
+use crate::lock::{Part, RevocationHandler, is_safe};
+use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
-use crate::runtime::Pending;
 
 /// A semaphore. All methods may be called from any thread. Clones are the same semaphore.
 #[derive(Clone)]
 pub struct Semaphore {
     part: Arc<Part>,
-    is_closed: Arc<AtomicBool>,
+    /// Of this part.
+    entrance: Arc<[Entrance]>,
+    notices: Arc<Notices>,
 }
 
 /// Leases of a semaphore. Any thread may give them back; dropping them does, without waiting for the server.
@@ -27,7 +29,8 @@ pub struct Leases {
 
 impl Semaphore {
     pub(crate) fn new(part: Part) -> Self {
-        Self { part: Arc::new(part), is_closed: Arc::default() }
+        let entrance = Arc::new([part.entrance()]);
+        Self { part: Arc::new(part), entrance, notices: Arc::default() }
     }
 
     /// The semaphore's number, as it stands in events; unique within its client.
@@ -51,22 +54,11 @@ impl Semaphore {
         self.start_acquire(quantity, timeout)?.wait()
     }
 
-    /// Starts to acquire leases.
+    /// Starts to acquire leases. It goes on by itself, within its time as well, whether anybody waits or not.
     pub fn start_acquire(&self, quantity: u32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
         self.check_open()?;
-        let timeout = Timeout::from(timeout);
-        let mut owner = Owner::Leases(0);
-        let pending = self.part.session.shell.call(timeout.deadline, |engine, now| {
-            let op;
-            (op, owner) = engine.acquire_leases(now, self.part.id, quantity, timeout.patience);
-            // Closed by another thread since it was looked at: that one may have found nobody to wake.
-            if self.is_closed.load(Ordering::Acquire) {
-                engine.close_entrance(now, self.part.id);
-            }
-            op
-        })?;
-        let leases = Leases { part: Arc::clone(&self.part), owner, quantity };
-        Ok(AcquiringLeases { pending, leases: std::cell::Cell::new(Some(leases)) })
+        let operation = Operation::start(&self.entrance, Goal::Leases(quantity), timeout.into(), &self.notices)?;
+        Ok(AcquiringLeases { operation, part: Arc::clone(&self.part), quantity, is_taken: AtomicBool::new(false) })
     }
 
     /// Wakes those that wait for leases now, with CANCELED.
@@ -112,15 +104,15 @@ impl Semaphore {
     /// are out stay out until they are given back.
     pub fn close(&self) -> Result<()> {
         self.part.session.shell.check()?;
-        self.is_closed.store(true, Ordering::Release);
-        self.part.close_entrance();
+        self.notices.close();
+        self.entrance.iter().for_each(Entrance::close);
         Ok(())
     }
 
     fn check_open(&self) -> Result<()> {
         // First: in a forked child it is FORKED, whatever became of it.
         self.part.check_open()?;
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.notices.is_closed() {
             return Err(Error::new(Status::Closed, format!("{}: {}", self.part.path(), Status::Closed.text())));
         }
         Ok(())
@@ -193,10 +185,13 @@ impl Drop for Leases {
     }
 }
 
-/// An acquire of leases under way. Dropped unfinished, it is cancelled, and what it had just won is given back.
+/// An acquire of leases under way, which goes on by itself. Dropped before the leases were taken, it is cancelled, and what it had got is given
+/// back. All methods may be called from any thread.
 pub struct AcquiringLeases {
-    pending: Pending,
-    leases: std::cell::Cell<Option<Leases>>,
+    operation: Arc<Operation>,
+    part: Arc<Part>,
+    quantity: u32,
+    is_taken: AtomicBool,
 }
 
 impl AcquiringLeases {
@@ -209,21 +204,41 @@ impl AcquiringLeases {
         }
     }
 
-    /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
+    /// Waits `slice` at most, and takes the leases; `None` if it is not decided by then. They can be taken once: INVALID.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Leases>> {
-        let answer = self.pending.wait_for(slice)?;
-        // Where they were not got there is nothing to give back, and dropping them changes nothing.
-        let leases = self.leases.take();
-        Some(answer.and_then(|_| leases.ok_or_else(|| Status::Internal.into())))
+        self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
+    }
+
+    /// How it ended, after `slice` at most, and leaves the leases where they are; `None` if it is not decided by then.
+    pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
+        self.operation.wait_for(slice, false)
+    }
+
+    /// Ends it, with CANCELED unless it is just succeeding.
+    pub fn cancel(&self) -> Result<()> {
+        self.operation.cancel()
+    }
+
+    /// Has `hook` called once when it is over, as [`Acquiring::on_done`](crate::Acquiring::on_done).
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.operation.on_done(Box::new(hook))
+    }
+
+    /// What dropping it does. Who waits for it elsewhere hears CLOSED.
+    pub fn abandon(&self) {
+        self.operation.abandon();
+    }
+
+    fn take(&self) -> Result<Leases> {
+        if self.is_taken.swap(true, Ordering::Relaxed) {
+            return Err(Error::invalid("the leases of this acquire were taken before"));
+        }
+        Ok(Leases { part: Arc::clone(&self.part), owner: self.operation.owner(), quantity: self.quantity })
     }
 }
 
 impl Drop for AcquiringLeases {
     fn drop(&mut self) {
-        let Some(leases) = self.leases.take() else { return };
-        if leases.part.session.shell.check().is_ok() {
-            self.pending.cancel();
-            let _ = self.pending.wait();
-        }
+        self.abandon();
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 /// Used by all layers, using none but `proto`.
 const COMMON: [&str; 4] = ["error", "mutant", "path", "time"];
-const ABOVE: [&str; 5] = ["runtime", "client", "lock", "config", "zklock"];
+const ABOVE: [&str; 6] = ["runtime", "client", "lock", "operation", "config", "zklock"];
 const IMPURE: [&str; 12] = [
     "std::net",
     "std::thread",

@@ -2,6 +2,7 @@
 
 mod clock;
 mod dispatcher;
+mod eventfd;
 mod fork;
 mod io;
 mod resolve;
@@ -9,6 +10,7 @@ mod shell;
 mod signals;
 
 pub(crate) use clock::now;
+pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
-pub(crate) use shell::{Pending, Shell};
+pub(crate) use shell::{Caller, Pending, Shell};
 pub use signals::blocked as with_signals_blocked;

@@ -1,7 +1,7 @@
-//! One client's shell: its engine under a lock, its socket, and the threads that wait for answers.
+//! One client's shell: its engine under a lock, its socket, and those who wait for answers.
 //!
 //! Whoever has something for the engine, a calling thread or the I/O thread, takes the lock, feeds it, carries out what it
-//! says (bytes go straight to the socket), and wakes exactly those whose call is answered, after the lock is free again.
+//! says (bytes go straight to the socket), and tells exactly those whose call is answered, after the lock is free again.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -39,7 +39,7 @@ struct State {
     resolving: Vec<Server>,
     /// Answers that came when it was another server's turn.
     resolved: Vec<(Server, Vec<SocketAddr>)>,
-    waiters: HashMap<OpId, Arc<Waiter>>,
+    callers: HashMap<OpId, Arc<dyn Caller>>,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
     /// The I/O thread, as long as the client has a place there.
@@ -69,7 +69,7 @@ impl Shell {
                 attempts: 0,
                 resolving: Vec::new(),
                 resolved: Vec::new(),
-                waiters: HashMap::new(),
+                callers: HashMap::new(),
                 planned: None,
                 io: Some(io),
                 outlet,
@@ -153,23 +153,43 @@ impl Shell {
         Ok(())
     }
 
-    /// Starts a call.
+    /// Starts a call that is waited for.
     pub(crate) fn call(
         self: &Arc<Self>,
         deadline: Option<Time>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<Pending> {
-        self.check()?;
         let waiter = Arc::new(Waiter::default());
+        let op = self.submit(Arc::clone(&waiter) as Arc<dyn Caller>, submit)?;
+        Ok(Pending { shell: Arc::clone(self), op, waiter, deadline })
+    }
+
+    /// Starts a call. Its caller may have been told the answer before this returns.
+    pub(crate) fn submit(
+        &self,
+        caller: Arc<dyn Caller>,
+        submit: impl FnOnce(&mut Engine, Time) -> OpId,
+    ) -> Result<OpId> {
+        self.check()?;
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
         let now = clock::now();
         let op = submit(&mut state.engine, now);
-        state.waiters.insert(op, Arc::clone(&waiter));
+        state.callers.insert(op, caller);
         self.pump(&mut state, now, &mut woken);
         drop(state);
         self.finish(woken);
-        Ok(Pending { shell: Arc::clone(self), op, waiter, deadline })
+        Ok(op)
+    }
+
+    /// A call's deadline has come, by its caller's clock. Its answer comes before this returns, if it was due.
+    pub(crate) fn expire(&self, op: OpId) {
+        self.with(|engine, now| engine.expire(now, op));
+    }
+
+    /// Gives up a call that wants to get into a lock; its answer comes all the same, and may be a success that was just quicker.
+    pub(crate) fn cancel(&self, op: OpId) {
+        self.with(|engine, now| engine.cancel_op(now, op));
     }
 
     // The I/O thread.
@@ -240,8 +260,8 @@ impl Shell {
             }
         }
         while let Some((op, answer)) = state.engine.poll_answer() {
-            if let Some(waiter) = state.waiters.remove(&op) {
-                woken.waiters.push((waiter, answer));
+            if let Some(caller) = state.callers.remove(&op) {
+                woken.callers.push((caller, op, answer));
             }
         }
         while let Some(event) = state.engine.poll_event() {
@@ -265,11 +285,11 @@ impl Shell {
     }
 
     fn finish(&self, woken: Woken) {
-        for (waiter, answer) in woken.waiters {
-            waiter.set(answer);
-        }
         if let Some(io) = woken.thread {
             io.changed(self.token);
+        }
+        for (caller, op, answer) in woken.callers {
+            caller.answered(op, answer);
         }
         for event in &woken.events {
             report(event);
@@ -437,26 +457,35 @@ fn report(event: &Event) {
 /// What is left to do once the lock is free.
 #[derive(Default)]
 struct Woken {
-    waiters: Vec<(Arc<Waiter>, Result<Answer>)>,
+    callers: Vec<(Arc<dyn Caller>, OpId, Result<Answer>)>,
     /// To be told that the next timeout has come nearer.
     thread: Option<Arc<Io>>,
     /// To be logged.
     events: Vec<Event>,
 }
 
-/// Where the answer to one call arrives.
+/// Whoever made a call.
+pub(crate) trait Caller: Send + Sync {
+    /// It is answered; every call is, once. No lock is held, and the thread is often the I/O thread: it must not be kept waiting, nor
+    /// be left the last user of a client, whose end waits for it.
+    fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>);
+}
+
+/// Where a thread waits for the answer to one call.
 #[derive(Default)]
 struct Waiter {
     answer: Mutex<Option<Result<Answer>>>,
     arrived: Condvar,
 }
 
-impl Waiter {
-    fn set(&self, answer: Result<Answer>) {
+impl Caller for Waiter {
+    fn answered(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
         *lock(&self.answer) = Some(answer);
         self.arrived.notify_all();
     }
+}
 
+impl Waiter {
     /// Waits for the answer, `limit` at most.
     fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
         let answer = lock(&self.answer);
@@ -504,13 +533,8 @@ impl Pending {
         if let Some(answer) = self.waiter.wait(limit) {
             return Some(answer);
         }
-        self.shell.with(|engine, now| engine.expire(now, self.op));
+        self.shell.expire(self.op);
         // Answered by now if it was due, or by another thread a moment ago.
         self.waiter.wait(Some(Duration::ZERO))
-    }
-
-    /// Gives up the call; its answer comes all the same, and may be a success that was just quicker.
-    pub(crate) fn cancel(&self) {
-        self.shell.with(|engine, now| engine.cancel_op(now, self.op));
     }
 }
