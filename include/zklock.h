@@ -14,7 +14,8 @@
  *     zkl_client_free(client);
  *
  * Beside the mutex there are read/write locks (zkl_rwlock_new), locks that any thread may release (zkl_semaphore_mutex_new),
- * several locks as one (zkl_multi_new), and semaphores, whose leases are handles of their own (zkl_semaphore_new).
+ * several locks as one (zkl_multi_new), and semaphores, whose leases are handles of their own (zkl_semaphore_new). An event loop
+ * acquires without blocking a thread (zkl_acquire_start, zkl_op_fd), for owners of its own: tasks, requests.
  *
  * A lock is a lease. It is held as long as the ZooKeeper session that made its node is surely alive, by a clock of this
  * process (zkl_is_held, zkl_remaining_ms). No lock can stop a program that goes on after it lost the lock; a store that is
@@ -30,12 +31,14 @@
  *            | zkl_lock        | yes               | -                                       |
  *            | zkl_semaphore   | yes               | -                                       |
  *            | zkl_leases      | yes               | whoever has the handle                  |
- *            | a hold          | no                | the thread that acquired; it releases   |
+ *            | zkl_op          | yes               | whoever has the handle                  |
+ *            | a hold          | no                | the thread or owner it was acquired for |
  *            | the last error  | no                | the thread that called                  |
  *            | zkl_participant | no                | the callback, until it returns          |
  *            | zkl_wait        | no                | the callback, until it returns          |
  *
  *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
+ *            For an owner that is no thread (zkl_acquire_start) any thread may act.
  * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
  *            freed, is of another kind, or never was one gives ZKL_E_HANDLE, and no crash. Freeing NULL does nothing.
  * Results    Functions return a zkl_status, or a number that is a ZKL_E_* if it is negative. *_out parameters come last,
@@ -191,6 +194,9 @@ typedef struct zkl_leases zkl_leases;
  * Threads that share it exclude each other, like those of other processes, and queue fairly.
  */
 typedef struct zkl_lock zkl_lock;
+
+/** An acquire under way. It goes on by itself, whether anybody waits for it or not, and ends within its limit. */
+typedef struct zkl_op zkl_op;
 
 /** A semaphore on a path: so many leases, which threads and processes take and give back. */
 typedef struct zkl_semaphore zkl_semaphore;
@@ -777,6 +783,145 @@ zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int3
  * Blocks for the session timeout at most; any thread.
  */
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
+
+/**
+ * Starts to acquire the lock for an owner, as zkl_acquire_timeout does for a thread, and does not wait for it. Owner 0 is the calling
+ * thread; any other number is an owner of your own, like a task or a request: holds belong to it, re-entrancy goes by it, and any
+ * thread may act for it. The operation written to *op_out is to be freed with zkl_op_free.
+ *
+ * Returns: ZKL_OK, and how the acquire ends is said by zkl_op_result, also where that is known at once; ZKL_E_INVALID as
+ * zkl_acquire_timeout; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_op **op_out);
+
+/**
+ * Starts to acquire so many leases, all or none, as zkl_semaphore_acquire_timeout does, and does not wait for them. Once the operation has
+ * ended with ZKL_OK they are to be taken with zkl_op_leases. The operation written to *op_out is to be freed with zkl_op_free.
+ *
+ * Returns: as zkl_acquire_start; ZKL_E_INVALID also for a quantity below 1, and one above max_leases.
+ * Does not block; any thread.
+ */
+zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_op **op_out);
+
+/**
+ * A descriptor that becomes readable when the operation is over, however it ended, and stays so: for poll, select, epoll and event loops.
+ * It is the library's: not to be read, written or closed. It is made by the first call, and closed by zkl_op_free; take it out of a
+ * loop before that. Operations whose descriptor nobody asks for have none. A forked child should not use it.
+ *
+ * Returns: the descriptor, the same each time; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
+ * and this may be tried again; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+int zkl_op_fd(const zkl_op *op);
+
+/**
+ * How the operation ended. Once this, or zkl_op_wait, has returned ZKL_OK for a lock, the owner holds it, and freeing the
+ * operation changes nothing about that.
+ *
+ * Returns: ZKL_E_INVALID while it still runs, and only then; ZKL_OK; the failures of zkl_acquire_timeout or
+ * zkl_semaphore_acquire_timeout, with ZKL_E_UNSUPPORTED in the place of an ZKL_E_INVALID that is found later than at the start;
+ * ZKL_E_CANCELED also by zkl_op_cancel; ZKL_E_CLOSED also where another thread frees the operation; ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_INTERNAL. It may be asked as often as one likes, and gives the same each time.
+ * Does not block; any thread.
+ */
+zkl_status zkl_op_result(zkl_op *op);
+
+/**
+ * Waits until the operation is over, with a limit of its own in milliseconds: -1 for none, 0 to look. The operation is not
+ * concerned by this limit, and goes on. Several threads may wait.
+ *
+ * Returns: as zkl_op_result; ZKL_E_TIMEOUT also where the operation still runs at the end of this limit: zkl_op_result tells the two
+ * apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1.
+ * Blocks until the operation is over, but no longer than the limit; any thread.
+ */
+zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
+
+/**
+ * Cancels the operation: it ends with ZKL_E_CANCELED, and leaves nothing. One that is just succeeding may still end with ZKL_OK; one that is
+ * over stays as it is.
+ *
+ * Returns: ZKL_OK, also where it is over; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread, but not from a signal handler.
+ */
+zkl_status zkl_op_cancel(zkl_op *op);
+
+/**
+ * Takes the leases of an operation that has ended with ZKL_OK. Those written to *leases_out are to be given back with
+ * zkl_leases_release.
+ *
+ * Returns: ZKL_OK; ZKL_E_INVALID while the operation still runs, where they were taken before, and for an operation on a lock; how the
+ * operation ended, where that was a failure; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
+
+/**
+ * Frees an operation. What nobody has heard of does not stay: one that still runs is cancelled, and if it had got the lock, but
+ * neither zkl_op_result nor zkl_op_wait had returned ZKL_OK yet, the lock is released again, without waiting for the server. So are leases
+ * that were not taken. A hold that was told of stays, and is released by its owner. Those that wait in zkl_op_wait wake with
+ * ZKL_E_CLOSED. NULL is allowed. In a forked child nothing is touched.
+ *
+ * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Does not block; any thread.
+ */
+void zkl_op_free(zkl_op *op);
+
+/**
+ * Releases one entry of an owner, as zkl_release does for the calling thread, which owner 0 stands for.
+ *
+ * Returns: as zkl_release.
+ * Blocks for the session timeout at most; any thread, whichever acquired.
+ */
+zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
+
+/**
+ * The same without waiting for the server: the library sees to it that the lock's node is removed.
+ *
+ * Returns: as zkl_release_nowait.
+ * Does not block; any thread.
+ */
+zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
+
+/**
+ * Whether an owner holds the lock, and safely so at this moment, as zkl_is_held does for the calling thread, which owner 0 stands for.
+ *
+ * Returns: as zkl_is_held: compare with 1.
+ * Does not block; any thread.
+ */
+int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
+
+/**
+ * How the hold of an owner stands; unlike with zkl_lock_state, nobody else's is looked at where it has none.
+ *
+ * Returns: as zkl_lock_state.
+ * Does not block; any thread.
+ */
+int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
+
+/**
+ * The fencing token of the hold of an owner, and of nobody else.
+ *
+ * Returns: as zkl_fencing_token; ZKL_E_NOT_OWNER where that owner does not hold the lock.
+ * Does not block; any thread.
+ */
+zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
+
+/**
+ * How long the hold of an owner, and of nobody else, is safe without hearing from a server, in milliseconds, as zkl_remaining_ms.
+ *
+ * Returns: as zkl_fencing_token_as, with *remaining_ms_out set.
+ * Does not block; any thread.
+ */
+zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
+
+/**
+ * The path of the node of an owner, as zkl_lock_node_path for that of the calling thread, which owner 0 stands for.
+ *
+ * Returns: as zkl_lock_node_path.
+ * Does not block; any thread.
+ */
+zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf, size_t size, size_t *needed_out);
 
 /**
  * Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock

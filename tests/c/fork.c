@@ -12,6 +12,9 @@ static zkl_lock *idle;
 static zkl_lock *both;
 static zkl_semaphore *semaphore;
 static zkl_leases *leases;
+static zkl_lock *tasks;
+static zkl_op *over;
+static zkl_op *waits;
 static char path[64];
 
 static void take_nothing(void *user)
@@ -75,6 +78,33 @@ static void the_parents_recipes_are_refused(void)
     CHECK(lock_out == NULL && write_out == NULL && semaphore_out == NULL && leases_out == NULL);
 }
 
+static void the_parents_operations_are_refused(void)
+{
+    int64_t out = -7;
+    size_t needed = 7;
+    char buf[8] = "-";
+    zkl_op *op_out = NULL;
+    zkl_leases *leases_out = NULL;
+    EXPECT(ZKL_E_FORKED, zkl_acquire_start(tasks, 7, -1, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_start(semaphore, 1, -1, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_release_as(tasks, 7));
+    EXPECT(ZKL_E_FORKED, zkl_release_nowait_as(tasks, 7));
+    EXPECT(ZKL_E_FORKED, zkl_is_held_as(tasks, 7));
+    EXPECT(ZKL_E_FORKED, zkl_lock_state_as(tasks, 7));
+    EXPECT(ZKL_E_FORKED, zkl_fencing_token_as(tasks, 7, &out));
+    EXPECT(ZKL_E_FORKED, zkl_remaining_ms_as(tasks, 7, &out));
+    EXPECT(ZKL_E_FORKED, zkl_lock_node_path_as(tasks, 7, buf, sizeof buf, &needed));
+    zkl_op *const ops[] = {over, waits};
+    for (int i = 0; i < 2; i++) {
+        EXPECT(ZKL_E_FORKED, zkl_op_fd(ops[i]));
+        EXPECT(ZKL_E_FORKED, zkl_op_result(ops[i]));
+        EXPECT(ZKL_E_FORKED, zkl_op_wait(ops[i], -1));
+        EXPECT(ZKL_E_FORKED, zkl_op_cancel(ops[i]));
+        EXPECT(ZKL_E_FORKED, zkl_op_leases(ops[i], &leases_out));
+    }
+    CHECK(out == -7 && needed == 7 && buf[0] == '-' && op_out == NULL && leases_out == NULL);
+}
+
 static void the_parents_handles_are_refused(void)
 {
     int64_t out = -7;
@@ -98,6 +128,7 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_config_set_session_timeout_ms(config, 1000));
     EXPECT(ZKL_E_FORKED, zkl_config_set_wait_for_kazoo(config, 1));
     the_parents_recipes_are_refused();
+    the_parents_operations_are_refused();
     CHECK(zkl_client_session_id(client) == 0);
     SAYS("parent");
     CHECK(out == -7 && lock_out == NULL && client_out == NULL);
@@ -106,6 +137,10 @@ static void the_parents_handles_are_refused(void)
 static void freeing_them_does_nothing(void)
 {
     for (int i = 0; i < 2; i++) {
+        zkl_op_free(over);
+        zkl_op_free(waits);
+        CHECK(*zkl_last_error_message() == '\0');
+        zkl_lock_free(tasks);
         zkl_lock_free(lock);
         CHECK(*zkl_last_error_message() == '\0');
         zkl_lock_free(idle);
@@ -152,6 +187,27 @@ static void do_nothing(void)
 
 static void in_a_child(void (*body)(void), void (*leave)(int));
 
+/* One operation that is over, and one that waits for it. */
+static void start_operations(zkl_client *of)
+{
+    tasks = new_mutex(of, fresh_path());
+    OK(zkl_acquire_start(tasks, 7, 20000, &over));
+    OK(zkl_op_wait(over, -1));
+    OK(zkl_acquire_start(tasks, 8, -1, &waits));
+    CHECK(zkl_op_fd(over) >= 0 && zkl_op_fd(waits) >= 0);
+    await_participants(tasks, 2);
+}
+
+static void end_operations(void)
+{
+    zkl_op_free(over);
+    OK(zkl_release_as(tasks, 7));
+    OK(zkl_op_wait(waits, 20000));
+    zkl_op_free(waits);
+    OK(zkl_release_as(tasks, 8));
+    zkl_lock_free(tasks);
+}
+
 static void child_with_a_child(void)
 {
     in_a_child(the_parents_handles_are_refused, exit);
@@ -162,11 +218,13 @@ static void child_with_a_child(void)
     OK(zkl_multi_new(&same, 1, &both));
     semaphore = new_semaphore(own, fresh_path(), 2);
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    start_operations(own);
     config = zkl_config_new();
     in_a_child(the_parents_handles_are_refused, _exit);
     in_a_child(freeing_them_does_nothing, exit);
     CHECK(zkl_client_state(own) == ZKL_STATE_CONNECTED);
     EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(same, 0));
+    end_operations();
     OK(zkl_leases_release(leases));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);
@@ -203,6 +261,9 @@ static void the_parent_still_holds(int64_t token)
     CHECK(zkl_is_held(both) == 1);
     CHECK(zkl_leases_is_held(leases) == 1);
     CHECK(semaphore_participants(semaphore) == 1);
+    CHECK(zkl_is_held_as(tasks, 7) == 1 && participants(tasks) == 2);
+    OK(zkl_op_result(over));
+    EXPECT(ZKL_E_INVALID, zkl_op_result(waits));
 }
 
 /* A thread that is often in the middle of something when its process is forked. */
@@ -260,6 +321,7 @@ int main(int argc, char **argv)
     OK(zkl_acquire(both));
     semaphore = new_semaphore(client, fresh_path(), 2);
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    start_operations(client);
     int owned = 0;
     OK(zkl_set_revocable(lock, count_up, &owned, take_down));
     start_call(&waiting, zkl_acquire, lock);
@@ -282,6 +344,7 @@ int main(int argc, char **argv)
     OK(zkl_release(lock));
     OK(zkl_acquire(idle));
     OK(zkl_release(idle));
+    end_operations();
     OK(zkl_leases_release(leases));
     zkl_semaphore_free(semaphore);
     zkl_lock_free(both);

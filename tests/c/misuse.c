@@ -11,6 +11,8 @@ static zkl_client *client;
 static zkl_lock *lock;
 static zkl_semaphore *semaphore;
 static zkl_leases *leases;
+static zkl_lock *owned;
+static zkl_op *op;
 
 /* Values that are no live handle of a kind. */
 struct bad {
@@ -104,6 +106,20 @@ static struct bad bad_leases(void)
     add(&bad, lock);
     add(&bad, semaphore);
     add_relatives(&bad, leases);
+    return bad;
+}
+
+static struct bad bad_ops(void)
+{
+    struct bad bad = garbage();
+    zkl_op *freed = NULL;
+    OK(zkl_acquire_start(owned, 1, 0, &freed));
+    zkl_op_free(freed);
+    add(&bad, freed);
+    add(&bad, client);
+    add(&bad, lock);
+    add(&bad, leases);
+    add_relatives(&bad, op);
     return bad;
 }
 
@@ -228,6 +244,16 @@ static void wrong_locks(void)
         CHECK(buf[0] == '-' && needed == 7);
         REFUSES(zkl_set_revocable(bad, hear, &out, take_nothing));
         REFUSES(zkl_set_revocable(bad, NULL, &out, take_nothing));
+        zkl_op *started = (zkl_op *)&all;
+        REFUSES(zkl_acquire_start(bad, 1, 0, &started));
+        REFUSES(zkl_release_as(bad, 1));
+        REFUSES(zkl_release_nowait_as(bad, 1));
+        REFUSES(zkl_is_held_as(bad, 1));
+        REFUSES(zkl_lock_state_as(bad, 0));
+        REFUSES(zkl_fencing_token_as(bad, 1, &out));
+        REFUSES(zkl_remaining_ms_as(bad, 1, &out));
+        REFUSES(zkl_lock_node_path_as(bad, 1, buf, sizeof buf, &needed));
+        CHECK(started == (zkl_op *)&all && buf[0] == '-' && needed == 7);
         CHECK(out == -7);
         zkl_lock_free(bad);
         if (bad == NULL) {
@@ -248,6 +274,9 @@ static void wrong_semaphores(void)
         int count = 0;
         REFUSES(zkl_semaphore_acquire_timeout(bad, 1, 0, &out));
         REFUSES(zkl_semaphore_acquire_timeout(bad, 1, -1, &out));
+        zkl_op *started = (zkl_op *)&all;
+        REFUSES(zkl_semaphore_acquire_start(bad, 1, 0, &started));
+        CHECK(started == (zkl_op *)&all);
         REFUSES(zkl_semaphore_cancel(bad));
         REFUSES(zkl_semaphore_set_data(bad, (const uint8_t *)"x", 1));
         REFUSES(zkl_semaphore_participants(bad, count_participant, &count));
@@ -282,6 +311,30 @@ static void wrong_leases(void)
         CHECK(out == -7 && buf[0] == '-' && needed == 7);
     }
     CHECK(zkl_leases_is_held(leases) == 1);
+}
+
+static void wrong_ops(void)
+{
+    struct bad all = bad_ops();
+    const char *expected = "an operation";
+    for (int i = 0; i < all.count; i++) {
+        zkl_op *bad = all.handles[i];
+        zkl_leases *out = (zkl_leases *)&all;
+        REFUSES(zkl_op_fd(bad));
+        REFUSES(zkl_op_result(bad));
+        REFUSES(zkl_op_wait(bad, 0));
+        REFUSES(zkl_op_wait(bad, -1));
+        REFUSES(zkl_op_cancel(bad));
+        REFUSES(zkl_op_leases(bad, &out));
+        CHECK(out == (zkl_leases *)&all);
+        zkl_op_free(bad);
+        if (bad == NULL) {
+            CHECK(*zkl_last_error_message() == '\0');
+        } else {
+            says_handle(bad, expected);
+        }
+    }
+    CHECK(zkl_is_held_as(owned, 7) == 1);
 }
 
 static void messages_tell_what_a_handle_is(void)
@@ -456,11 +509,25 @@ static void wrong_numbers(void)
     OK(zkl_config_set_wait_for_kazoo(config, 0));
     static const int64_t no_limit[] = {-2, INT64_MIN};
     zkl_leases *out = (zkl_leases *)&out;
+    zkl_op *started = (zkl_op *)&out;
     for (size_t i = 0; i < 2; i++) {
         EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, no_limit[i], &out));
         SAYS("timeout_ms");
+        EXPECT(ZKL_E_INVALID, zkl_acquire_start(lock, 1, no_limit[i], &started));
+        SAYS("timeout_ms");
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 1, no_limit[i], &started));
+        SAYS("timeout_ms");
+        EXPECT(ZKL_E_INVALID, zkl_op_wait(op, no_limit[i]));
+        SAYS("timeout_ms");
     }
-    CHECK(out == (zkl_leases *)&out);
+    static const int32_t no_quantity[] = {0, -1, INT32_MIN, 3, INT32_MAX};
+    for (size_t i = 0; i < sizeof no_quantity / sizeof *no_quantity; i++) {
+        char value[32];
+        snprintf(value, sizeof value, "%" PRId32, no_quantity[i]);
+        EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, no_quantity[i], 0, &started));
+        SAYS(value);
+    }
+    CHECK(out == (zkl_leases *)&out && started == (zkl_op *)&out);
 }
 
 static void wrong_lengths(void)
@@ -520,6 +587,16 @@ static void outputs_that_are_null(void)
     SAYS("semaphore_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_timeout(semaphore, 1, 0, NULL));
     SAYS("leases_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_acquire_start(lock, 1, 0, NULL));
+    SAYS("op_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 1, 0, NULL));
+    SAYS("op_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_op_leases(op, NULL));
+    SAYS("leases_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_fencing_token_as(lock, 0, NULL));
+    SAYS("token_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_remaining_ms_as(lock, 0, NULL));
+    SAYS("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_leases_fencing_token(leases, NULL));
     SAYS("token_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_leases_remaining_ms(leases, NULL));
@@ -529,6 +606,10 @@ static void outputs_that_are_null(void)
     char buf[256];
     EXPECT(ZKL_E_INVALID, zkl_lock_node_path(lock, buf, sizeof buf, NULL));
     SAYS("needed_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_lock_node_path_as(lock, 0, buf, sizeof buf, NULL));
+    SAYS("needed_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_lock_node_path_as(lock, 0, NULL, sizeof buf, &(size_t){0}));
+    SAYS("buf is NULL");
     EXPECT(ZKL_E_INVALID, zkl_leases_node_path(leases, 0, buf, sizeof buf, NULL));
     SAYS("needed_out is NULL");
     OK(zkl_release(lock));
@@ -697,6 +778,61 @@ static void handles_are_freed_while_they_are_used(void)
     zkl_client_free(own);
 }
 
+/* An operation that comes and goes while threads use it, some of which free it. */
+static zkl_op *_Atomic moving_op;
+
+static int is_expected_of_op(zkl_status status)
+{
+    return is_expected(status) || status == ZKL_E_INVALID;
+}
+
+static void *use_moving_op(void *unused)
+{
+    (void)unused;
+    for (unsigned round = 0; moving_on; round++) {
+        zkl_op *here = moving_op;
+        int fd = zkl_op_fd(here);
+        CHECK(fd >= 0 || fd == ZKL_E_HANDLE);
+        CHECK(is_expected_of_op(zkl_op_result(here)));
+        CHECK(is_expected_of_op(zkl_op_wait(here, round % 3)));
+        if (round % 5 == 0) CHECK(is_expected(zkl_op_cancel(here)));
+        if (round % 7 == 0) zkl_op_free(here);
+        if (here == moving_op && round % 2 == 0) continue;
+        CHECK(is_expected_of_op(zkl_op_wait(here, 1)));
+    }
+    return NULL;
+}
+
+static void operations_are_freed_while_they_are_used(void)
+{
+    pthread_t threads[3];
+    zkl_client *own = new_client();
+    zkl_lock *mine = new_mutex(own, fresh_path());
+    zkl_op *next = NULL;
+    OK(zkl_acquire_start(mine, 1, -1, &next));
+    moving_op = next;
+    moving_on = true;
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, use_moving_op, NULL) == 0);
+    for (int i = 0; i < 200; i++) {
+        zkl_op *before = moving_op;
+        OK(zkl_acquire_start(mine, (uint64_t)i % 3 + 1, i % 4 == 0 ? 5 : -1, &next));
+        moving_op = next;
+        sleep_ms(1);
+        zkl_op_free(before);
+    }
+    moving_on = false;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    zkl_op_free(moving_op);
+    /* Of those that were told to be held somebody has to be the owner. */
+    for (uint64_t owner = 1; owner <= 3; owner++) {
+        while (zkl_release_as(mine, owner) == ZKL_OK) {
+        }
+    }
+    await_participants(mine, 0);
+    zkl_lock_free(mine);
+    zkl_client_free(own);
+}
+
 /* While a thread is being torn down, its own data is partly gone. */
 static void late_call(void *unused)
 {
@@ -755,11 +891,15 @@ int main(int argc, char **argv)
     lock = new_mutex(client, fresh_path());
     semaphore = new_semaphore(client, fresh_path(), 2);
     OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    owned = new_mutex(client, fresh_path());
+    OK(zkl_acquire_start(owned, 7, 20000, &op));
+    OK(zkl_op_wait(op, -1));
     RUN(wrong_configs);
     RUN(wrong_clients);
     RUN(wrong_locks);
     RUN(wrong_semaphores);
     RUN(wrong_leases);
+    RUN(wrong_ops);
     RUN(messages_tell_what_a_handle_is);
     RUN(freed_handles_stay_dead);
     RUN(wrong_texts);
@@ -771,6 +911,7 @@ int main(int argc, char **argv)
     RUN(buffers_that_are_too_small);
     RUN(handles_are_freed_while_they_are_used);
     RUN(semaphores_are_freed_while_they_are_used);
+    RUN(operations_are_freed_while_they_are_used);
     RUN(calls_from_a_thread_at_its_end);
     RUN(each_thread_has_its_own_message);
 
@@ -779,6 +920,10 @@ int main(int argc, char **argv)
     OK(zkl_release(lock));
     CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED);
     OK(zkl_leases_release(leases));
+    OK(zkl_op_result(op));
+    zkl_op_free(op);
+    OK(zkl_release_as(owned, 7));
+    zkl_lock_free(owned);
     zkl_semaphore_free(semaphore);
     zkl_client_free(client);
     zkl_lock_free(lock);

@@ -49,6 +49,8 @@ pub enum Kind {
     Semaphore = 5,
     /// `zkl_leases`
     Leases = 6,
+    /// `zkl_op`
+    Op = 7,
 }
 
 /// Gives an object a handle.
@@ -206,7 +208,8 @@ impl Ticket {
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Config, Self::Client, Self::Lock, Self::Standalone, Self::Semaphore, Self::Leases];
+    const ALL: [Self; 7] =
+        [Self::Config, Self::Client, Self::Lock, Self::Standalone, Self::Semaphore, Self::Leases, Self::Op];
 
     fn from_tag(tag: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|&kind| kind as usize == tag)
@@ -220,6 +223,7 @@ impl Kind {
             Self::Standalone => "a standalone server",
             Self::Semaphore => "a semaphore",
             Self::Leases => "a set of leases",
+            Self::Op => "an operation",
         }
     }
 
@@ -227,7 +231,7 @@ impl Kind {
     const fn origin(self) -> &'static str {
         match self {
             Self::Standalone => self.name(),
-            Self::Config | Self::Client | Self::Lock | Self::Semaphore | Self::Leases => Self::Client.name(),
+            Self::Config | Self::Client | Self::Lock | Self::Semaphore | Self::Leases | Self::Op => Self::Client.name(),
         }
     }
 }

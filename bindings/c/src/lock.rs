@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::ops::Deref;
 
-use zklock::{Error, Lock, LockState, MAX_DATA, PerProcess, Result, Status};
+use zklock::{Error, Lock, LockState, MAX_DATA, Owner, PerProcess, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::guard::{guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
@@ -415,10 +415,14 @@ pub unsafe extern "C" fn zkl_lock_node_path(
     status(|| {
         // SAFETY: the caller lends both for the length of the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
-        let lock = handle::get(lock)?;
-        if !lock.members().is_empty() {
-            return Err(Error::new(Status::Invalid, "a multi-lock has a node for each of its locks: ask them"));
-        }
-        buffer.set(lock.node_paths()?.first().ok_or(Status::NotOwner)?)
+        buffer.set(&node_path(&*handle::get(lock)?, Owner::current_thread())?)
     })
+}
+
+/// The path of the one node by which `owner` holds a lock.
+pub(crate) fn node_path(lock: &Lock, owner: Owner) -> Result<String> {
+    if !lock.members().is_empty() {
+        return Err(Error::new(Status::Invalid, "a multi-lock has a node for each of its locks: ask them"));
+    }
+    Ok(lock.node_paths_by(owner)?.into_iter().next().ok_or(Status::NotOwner)?)
 }

@@ -141,10 +141,7 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_timeout(
         // SAFETY: the caller lends it for the length of the call.
         let out = unsafe { Output::new("leases_out", leases_out)? };
         let timeout = arg::timeout(timeout_ms)?;
-        let quantity = u32::try_from(quantity).ok().filter(|&quantity| quantity > 0).ok_or_else(|| {
-            let message = format!("quantity is {quantity}; expected 1 or more");
-            Error::new(Status::Invalid, message)
-        })?;
+        let quantity = positive(quantity)?;
         out.set(handle::insert(handle::get(semaphore)?.acquire(quantity, timeout)?)?);
         Ok(())
     })
@@ -304,4 +301,12 @@ pub unsafe extern "C" fn zkl_shared_count_set(
 
 fn insert(semaphore: Semaphore) -> Result<*mut zkl_semaphore> {
     handle::insert(Open { semaphore, callbacks: Callbacks::default() })
+}
+
+/// A quantity of leases.
+pub(crate) fn positive(quantity: i32) -> Result<u32> {
+    u32::try_from(quantity).ok().filter(|&quantity| quantity > 0).ok_or_else(|| {
+        let message = format!("quantity is {quantity}; expected 1 or more");
+        Error::new(Status::Invalid, message)
+    })
 }

@@ -1,4 +1,4 @@
-//! The programs of tests/c and the example against libzklock.so and a real ZooKeeper server: as they are, under valgrind,
+//! The programs of tests/c and the examples against libzklock.so and a real ZooKeeper server: as they are, under valgrind,
 //! and with gcc's sanitizers.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
@@ -86,6 +86,21 @@ fn multi_under_valgrind() {
 #[test]
 fn multi_with_sanitizers() {
     run(Sanitizers, "multi", Leaks::AreErrors);
+}
+
+#[test]
+fn op() {
+    run(Plain, "op", Leaks::AreErrors);
+}
+
+#[test]
+fn op_under_valgrind() {
+    run(Valgrind, "op", Leaks::AreErrors);
+}
+
+#[test]
+fn op_with_sanitizers() {
+    run(Sanitizers, "op", Leaks::AreErrors);
 }
 
 #[test]
@@ -198,12 +213,22 @@ fn cycles_with_sanitizers() {
 
 #[test]
 fn the_example_takes_turns() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/mutex.c");
-    let program = compile("gcc", &["-std=c99"], &[source], "example-mutex");
+    take_turns("mutex", "/locks/example");
+}
+
+#[test]
+fn the_example_of_an_event_loop_takes_turns() {
+    take_turns("loop", "/locks/loop");
+}
+
+/// Two processes of an example, each of which is in three times.
+fn take_turns(example: &str, path: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(format!("{example}.c"));
+    let program = compile("gcc", &["-std=c99"], &[source], &format!("example-{example}"));
     let address = ZooKeeper::shared().address();
     let children = ["alice", "bob"].map(|name| {
         let mut command = Command::new(&program);
-        command.args([&address, "/locks/example", name, "3"]);
+        command.args([&address, path, name, "3"]);
         std::thread::spawn(move || library::output(&mut command))
     });
     let printed = children.map(|child| child.join().unwrap()).concat();

@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 use zklock::Status;
 
-const SOURCES: [&str; 9] =
-    ["status", "config", "client", "lock", "semaphore", "revocation", "participant", "waiting", "event"];
+const SOURCES: [&str; 10] =
+    ["status", "config", "client", "lock", "semaphore", "op", "revocation", "participant", "waiting", "event"];
 
 #[test]
 fn the_header_is_up_to_date() {

@@ -1,0 +1,736 @@
+/* Acquiring without blocking a thread: operations, their descriptors, and owners that a program names itself. */
+#include "check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+
+enum { SOON = 20000 };
+
+static zkl_client *client;
+
+static zkl_op *start(zkl_lock *lock, uint64_t owner, int64_t timeout_ms)
+{
+    zkl_op *op = NULL;
+    OK(zkl_acquire_start(lock, owner, timeout_ms, &op));
+    CHECK(op != NULL);
+    return op;
+}
+
+static zkl_op *start_leases(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms)
+{
+    zkl_op *op = NULL;
+    OK(zkl_semaphore_acquire_start(semaphore, quantity, timeout_ms, &op));
+    CHECK(op != NULL);
+    return op;
+}
+
+static bool is_readable(int fd)
+{
+    struct pollfd poller = {fd, POLLIN, 0};
+    CHECK(poll(&poller, 1, 0) >= 0);
+    return (poller.revents & POLLIN) != 0;
+}
+
+/* Waits for the end of an operation by its descriptor alone. */
+static zkl_status end(zkl_op *op)
+{
+    struct pollfd poller = {zkl_op_fd(op), POLLIN, 0};
+    CHECK(poller.fd >= 0);
+    CHECK(poll(&poller, 1, SOON) == 1);
+    zkl_status result = zkl_op_result(op);
+    CHECK(result == zkl_op_result(op));
+    return result;
+}
+
+static void acquire_as(zkl_lock *lock, uint64_t owner)
+{
+    zkl_op *op = start(lock, owner, SOON);
+    OK(end(op));
+    zkl_op_free(op);
+    CHECK(zkl_is_held_as(lock, owner) == 1);
+}
+
+/* Another client on a path, and what it says who is there. */
+struct witness {
+    zkl_client *client;
+    zkl_lock *lock;
+};
+
+static struct witness witness(const char *path)
+{
+    struct witness witness = {new_client(), NULL};
+    witness.lock = new_mutex(witness.client, path);
+    return witness;
+}
+
+static void dismiss(struct witness *witness)
+{
+    zkl_lock_free(witness->lock);
+    zkl_client_free(witness->client);
+}
+
+static void it_ends_by_itself_and_stays_readable(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire(lock));
+    zkl_op *op = start(lock, 7, -1);
+    int fd = zkl_op_fd(op);
+    CHECK(fd >= 0 && fd == zkl_op_fd(op));
+    CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK(!is_readable(fd));
+    EXPECT(ZKL_E_INVALID, zkl_op_result(op));
+    SAYS("still runs");
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(op, 0));
+    SAYS("still runs");
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(op, 10));
+    EXPECT(ZKL_E_INVALID, zkl_op_result(op));
+    EXPECT(ZKL_E_INVALID, zkl_op_wait(op, -2));
+    CHECK(zkl_is_held_as(lock, 7) == 0);
+    OK(zkl_release(lock));
+    OK(end(op));
+    for (int i = 0; i < 3; i++) {
+        CHECK(is_readable(fd));
+        OK(zkl_op_result(op));
+        OK(zkl_op_wait(op, 0));
+        OK(zkl_op_wait(op, -1));
+    }
+    OK(zkl_op_cancel(op));
+    OK(zkl_op_result(op));
+    zkl_op_free(op);
+    CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+    CHECK(zkl_is_held_as(lock, 7) == 1);
+    OK(zkl_release_as(lock, 7));
+    zkl_lock_free(lock);
+}
+
+static zkl_status release_as_seven(zkl_lock *lock)
+{
+    return zkl_release_as(lock, 7);
+}
+
+static void holds_belong_to_owners(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    int64_t token = -7, remaining = -7;
+    size_t needed = 0;
+    char buf[256], own[256];
+    acquire_as(lock, 7);
+    acquire_as(lock, 7);
+    CHECK(participants(lock) == 1);
+    CHECK(zkl_is_held(lock) == 0 && zkl_is_held_as(lock, 0) == 0 && zkl_is_held_as(lock, 8) == 0);
+    CHECK(zkl_is_held_in_process(lock) == 1);
+    CHECK(zkl_lock_state_as(lock, 7) == ZKL_LOCK_HELD && zkl_lock_state(lock) == ZKL_LOCK_HELD);
+    CHECK(zkl_lock_state_as(lock, 8) == ZKL_LOCK_FREE && zkl_lock_state_as(lock, 0) == ZKL_LOCK_FREE);
+    OK(zkl_fencing_token_as(lock, 7, &token));
+    OK(zkl_remaining_ms_as(lock, 7, &remaining));
+    OK(zkl_lock_node_path_as(lock, 7, buf, sizeof buf, &needed));
+    CHECK(token > 0 && remaining > 0 && needed == strlen(buf) + 1);
+    for (uint64_t stranger = 0; stranger < 9; stranger += 8) {
+        EXPECT(ZKL_E_NOT_OWNER, zkl_fencing_token_as(lock, stranger, &token));
+        EXPECT(ZKL_E_NOT_OWNER, zkl_remaining_ms_as(lock, stranger, &remaining));
+        EXPECT(ZKL_E_NOT_OWNER, zkl_lock_node_path_as(lock, stranger, buf, sizeof buf, &needed));
+        EXPECT(ZKL_E_NOT_OWNER, zkl_release_as(lock, stranger));
+        EXPECT(ZKL_E_NOT_OWNER, zkl_release_nowait_as(lock, stranger));
+    }
+    zkl_op *other = start(lock, UINT64_MAX, 0);
+    CHECK(end(other) == ZKL_E_TIMEOUT);
+    zkl_op_free(other);
+
+    CHECK(elsewhere(release_as_seven, lock) == ZKL_OK);
+    CHECK(zkl_is_held_as(lock, 7) == 1);
+    OK(zkl_release_nowait_as(lock, 7));
+    EXPECT(ZKL_E_NOT_OWNER, zkl_release_as(lock, 7));
+
+    /* Owner 0 is the calling thread. */
+    acquire_as(lock, 0);
+    CHECK(zkl_is_held(lock) == 1 && elsewhere(held_by_thread, lock) == 0);
+    OK(zkl_lock_node_path(lock, own, sizeof own, &needed));
+    OK(zkl_lock_node_path_as(lock, 0, buf, sizeof buf, &needed));
+    CHECK(strcmp(own, buf) == 0);
+    OK(zkl_acquire_timeout(lock, 0));
+    OK(zkl_release_as(lock, 0));
+    OK(zkl_release(lock));
+    CHECK(zkl_is_held(lock) == 0);
+    zkl_lock_free(lock);
+}
+
+static void a_failure_that_is_known_at_once_is_a_result(void)
+{
+    const char *path = fresh_path();
+    zkl_lock *one = new_mutex(client, path), *two = new_mutex(client, path), *read, *write;
+    acquire_as(one, 7);
+    zkl_op *op = start(two, 7, -1);
+    CHECK(end(op) == ZKL_E_DEADLOCK);
+    SAYS(path);
+    zkl_op_free(op);
+    OK(zkl_rwlock_new(client, fresh_path(), &read, &write));
+    acquire_as(read, 7);
+    op = start(write, 7, SOON);
+    EXPECT(ZKL_E_DEADLOCK, zkl_op_wait(op, -1));
+    zkl_op_free(op);
+    op = start(write, 7, SOON);
+    zkl_op_free(op);
+    OK(zkl_release_as(read, 7));
+    OK(zkl_release_as(one, 7));
+    zkl_lock_free(one);
+    zkl_lock_free(two);
+    zkl_lock_free(read);
+    zkl_lock_free(write);
+}
+
+static void cancel_ends_it_and_leaves_nothing(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire(lock));
+    zkl_op *one = start(lock, 1, -1), *two = start(lock, 2, -1), *three = start(lock, 3, SOON);
+    await_participants(lock, 4);
+    OK(zkl_op_cancel(one));
+    CHECK(end(one) == ZKL_E_CANCELED);
+    OK(zkl_op_cancel(one));
+    await_participants(lock, 3);
+    EXPECT(ZKL_E_INVALID, zkl_op_result(two));
+    OK(zkl_cancel(lock));
+    CHECK(end(two) == ZKL_E_CANCELED && end(three) == ZKL_E_CANCELED);
+    await_participants(lock, 1);
+    CHECK(zkl_is_held(lock) == 1);
+    OK(zkl_release(lock));
+    zkl_op_free(one);
+    zkl_op_free(two);
+    zkl_op_free(three);
+    zkl_lock_free(lock);
+}
+
+static void deadlines_are_kept_when_nobody_waits(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    enum { COUNT = 20 };
+    zkl_op *ops[COUNT];
+    int64_t starts[COUNT], limits[COUNT];
+    bool ended[COUNT] = {false};
+    struct pollfd pollers[COUNT];
+    OK(zkl_acquire(lock));
+    for (int i = 0; i < COUNT; i++) {
+        /* Not in the order of their ends. */
+        limits[i] = 200 + (int64_t)(i * 7 % COUNT) * 20;
+        starts[i] = now_ms();
+        ops[i] = start(lock, (uint64_t)i + 1, limits[i]);
+        pollers[i] = (struct pollfd){zkl_op_fd(ops[i]), POLLIN, 0};
+    }
+    for (int left = COUNT; left > 0;) {
+        CHECK(poll(pollers, COUNT, SOON) > 0);
+        int64_t now = now_ms();
+        for (int i = 0; i < COUNT; i++) {
+            if (ended[i] || pollers[i].revents == 0) continue;
+            EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
+            SAYS("ahead");
+            /* now_ms() rounds both times down. */
+            CHECK(now - starts[i] >= limits[i] - 1 && now - starts[i] <= limits[i] + slack_ms());
+            ended[i] = true;
+            pollers[i].fd = -1;
+            left--;
+        }
+    }
+    for (int i = 0; i < COUNT; i++) {
+        EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(ops[i], 0));
+        EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
+        zkl_op_free(ops[i]);
+    }
+    await_participants(lock, 1);
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+}
+
+/* A hold that was told of stays; one that was not does not, and leaves no node. */
+static void what_nobody_heard_of_does_not_stay(void)
+{
+    const char *path = fresh_path();
+    zkl_lock *lock = new_mutex(client, path);
+    struct witness other = witness(path);
+    zkl_op *op = start(lock, 7, SOON);
+    int fd = zkl_op_fd(op);
+    AWAIT(is_readable(fd));
+    CHECK(zkl_is_held_as(lock, 7) == 1);
+    zkl_op_free(op);
+    CHECK(zkl_is_held_as(lock, 7) == 0);
+    await_participants(other.lock, 0);
+
+    op = start(lock, 7, SOON);
+    OK(zkl_op_wait(op, -1));
+    zkl_op_free(op);
+    CHECK(zkl_is_held_as(lock, 7) == 1 && participants(other.lock) == 1);
+
+    /* Only the entry of the operation is given back. */
+    op = start(lock, 7, SOON);
+    zkl_op_free(op);
+    CHECK(zkl_is_held_as(lock, 7) == 1);
+    OK(zkl_release_as(lock, 7));
+    EXPECT(ZKL_E_NOT_OWNER, zkl_release_as(lock, 7));
+
+    OK(zkl_acquire(lock));
+    op = start(lock, 7, -1);
+    await_participants(other.lock, 2);
+    zkl_op_free(op);
+    await_participants(other.lock, 1);
+    OK(zkl_release(lock));
+    dismiss(&other);
+    zkl_lock_free(lock);
+}
+
+struct contender {
+    zkl_lock *lock;
+    atomic_bool stops;
+    atomic_int rounds;
+};
+
+static void *contend(void *argument)
+{
+    struct contender *contender = argument;
+    while (!atomic_load(&contender->stops)) {
+        OK(take_turn(contender->lock));
+        atomic_fetch_add(&contender->rounds, 1);
+    }
+    return NULL;
+}
+
+/* Freed at the moment when it wins, or about then. */
+static void freeing_what_is_just_winning_leaves_nothing(void)
+{
+    const char *path = fresh_path();
+    zkl_lock *lock = new_mutex(client, path);
+    struct witness other = witness(path);
+    struct contender contender = {.lock = other.lock};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, contend, &contender) == 0);
+    int told = 0;
+    for (int round = 0; round < 300; round++) {
+        uint64_t owner = (uint64_t)round % 3 + 1;
+        zkl_op *op = start(lock, owner, -1);
+        struct timespec pause = {0, (round % 30) * 50000};
+        nanosleep(&pause, NULL);
+        bool looks = round % 4 == 0;
+        if (looks && zkl_op_result(op) == ZKL_OK) {
+            zkl_op_free(op);
+            CHECK(zkl_is_held_as(lock, owner) == 1);
+            OK(zkl_release_nowait_as(lock, owner));
+            told++;
+        } else {
+            zkl_op_free(op);
+        }
+    }
+    atomic_store(&contender.stops, true);
+    CHECK(pthread_join(thread, NULL) == 0);
+    fprintf(stderr, "  %d of 300 were told, and the contender got in %d times\n", told, atomic_load(&contender.rounds));
+    await_participants(other.lock, 0);
+    for (uint64_t owner = 1; owner <= 3; owner++) CHECK(zkl_lock_state_as(lock, owner) == ZKL_LOCK_FREE);
+    OK(zkl_acquire_timeout(other.lock, 0));
+    OK(zkl_release(other.lock));
+    dismiss(&other);
+    zkl_lock_free(lock);
+}
+
+struct waiter {
+    pthread_t thread;
+    zkl_op *op;
+    atomic_bool *waits;
+    zkl_status status;
+};
+
+static void *wait_for_op(void *argument)
+{
+    struct waiter *waiter = argument;
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(waiter->op, 1));
+    atomic_store(waiter->waits, true);
+    waiter->status = zkl_op_wait(waiter->op, -1);
+    return NULL;
+}
+
+static void several_threads_wait_for_one(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    enum { COUNT = 4 };
+    for (int freed = 0; freed < 2; freed++) {
+        OK(zkl_acquire(lock));
+        zkl_op *op = start(lock, 7, -1);
+        struct waiter waiters[COUNT];
+        atomic_bool waits[COUNT];
+        for (int i = 0; i < COUNT; i++) {
+            atomic_init(&waits[i], false);
+            waiters[i] = (struct waiter){.op = op, .waits = &waits[i]};
+            CHECK(pthread_create(&waiters[i].thread, NULL, wait_for_op, &waiters[i]) == 0);
+        }
+        for (int i = 0; i < COUNT; i++) AWAIT(atomic_load(&waits[i]));
+        if (freed) zkl_op_free(op);
+        OK(zkl_release(lock));
+        for (int i = 0; i < COUNT; i++) {
+            CHECK(pthread_join(waiters[i].thread, NULL) == 0);
+            /* Who had not begun to wait again finds no handle. */
+            zkl_status status = waiters[i].status;
+            CHECK(freed ? status == ZKL_E_CLOSED || status == ZKL_E_HANDLE : status == ZKL_OK);
+        }
+        if (freed) {
+            EXPECT(ZKL_E_HANDLE, zkl_op_result(op));
+            SAYS("was freed; expected an operation");
+            await_participants(lock, 0);
+        } else {
+            zkl_op_free(op);
+            OK(zkl_release_as(lock, 7));
+        }
+    }
+    zkl_lock_free(lock);
+}
+
+static void freeing_the_lock_or_the_client_ends_it(void)
+{
+    const char *path = fresh_path();
+    zkl_lock *lock = new_mutex(client, path);
+    OK(zkl_acquire(lock));
+    struct witness other = witness(path);
+    zkl_lock *same = new_mutex(other.client, path);
+    zkl_op *op = start(same, 7, -1), *second = start(other.lock, 8, -1);
+    await_participants(lock, 3);
+    CHECK(zkl_op_fd(op) >= 0);
+    zkl_lock_free(same);
+    CHECK(end(op) == ZKL_E_CLOSED);
+    await_participants(lock, 2);
+    zkl_lock *kept = new_mutex(other.client, fresh_path());
+    zkl_op *unheard = start(kept, 7, -1);
+    AWAIT(zkl_is_held_as(kept, 7) == 1);
+    zkl_client_free(other.client);
+    CHECK(end(second) == ZKL_E_CLOSED);
+    EXPECT(ZKL_E_CLOSED, zkl_op_wait(second, -1));
+    OK(end(unheard));
+    zkl_op *late = second;
+    EXPECT(ZKL_E_CLOSED, zkl_acquire_start(kept, 7, -1, &late));
+    CHECK(late == second);
+    await_participants(lock, 1);
+    zkl_op_free(op);
+    zkl_op_free(second);
+    zkl_op_free(unheard);
+    zkl_lock_free(kept);
+    zkl_lock_free(other.lock);
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+}
+
+static void a_loop_serves_many(void)
+{
+    enum { LOCKS = 8, TASKS = 64 };
+    zkl_lock *locks[LOCKS];
+    zkl_op *ops[TASKS];
+    int64_t tokens[LOCKS] = {0};
+    int served = 0, loop = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(loop >= 0);
+    for (int i = 0; i < LOCKS; i++) locks[i] = new_mutex(client, fresh_path());
+    for (uint32_t task = 0; task < TASKS; task++) {
+        ops[task] = start(locks[task % LOCKS], task + 1, SOON);
+        /* Half of them are told once, at the edge. */
+        struct epoll_event event = {.events = task % 2 == 0 ? (uint32_t)EPOLLIN : (uint32_t)(EPOLLIN | EPOLLET), .data.u32 = task};
+        CHECK(epoll_ctl(loop, EPOLL_CTL_ADD, zkl_op_fd(ops[task]), &event) == 0);
+    }
+    while (served < TASKS) {
+        struct epoll_event events[16];
+        int count = epoll_wait(loop, events, 16, SOON);
+        CHECK(count > 0);
+        for (int i = 0; i < count; i++) {
+            uint32_t task = events[i].data.u32;
+            zkl_lock *lock = locks[task % LOCKS];
+            int64_t token = 0;
+            OK(zkl_op_result(ops[task]));
+            CHECK(epoll_ctl(loop, EPOLL_CTL_DEL, zkl_op_fd(ops[task]), NULL) == 0);
+            zkl_op_free(ops[task]);
+            CHECK(zkl_is_held_as(lock, task + 1) == 1);
+            OK(zkl_fencing_token_as(lock, task + 1, &token));
+            CHECK(token > tokens[task % LOCKS]);
+            tokens[task % LOCKS] = token;
+            OK(zkl_release_nowait_as(lock, task + 1));
+            served++;
+        }
+    }
+    for (int i = 0; i < LOCKS; i++) {
+        await_participants(locks[i], 0);
+        zkl_lock_free(locks[i]);
+    }
+    CHECK(close(loop) == 0);
+}
+
+static void select_sees_it(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    zkl_op *op = start(lock, 7, SOON);
+    int fd = zkl_op_fd(op);
+    fd_set readable;
+    struct timeval limit = {SOON / 1000, 0};
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    CHECK(select(fd + 1, &readable, NULL, NULL, &limit) == 1 && FD_ISSET(fd, &readable));
+    OK(zkl_op_result(op));
+    zkl_op_free(op);
+    OK(zkl_release_as(lock, 7));
+    zkl_lock_free(lock);
+}
+
+static void without_descriptors_it_goes_on(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    struct rlimit before, none;
+    zkl_op *op = start(lock, 7, SOON);
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    EXPECT(ZKL_E_EXHAUSTED, zkl_op_fd(op));
+    SAYS("descriptor");
+    zkl_op *second = start(lock, 7, SOON);
+    OK(zkl_op_wait(op, -1));
+    OK(zkl_op_wait(second, -1));
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(is_readable(zkl_op_fd(op)));
+    zkl_op_free(op);
+    zkl_op_free(second);
+    OK(zkl_release_as(lock, 7));
+    OK(zkl_release_as(lock, 7));
+    zkl_lock_free(lock);
+}
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) count += fcntl(fd, F_GETFD) != -1;
+    return count;
+}
+
+static void read_and_write_locks(void)
+{
+    zkl_lock *read, *write;
+    OK(zkl_rwlock_new(client, fresh_path(), &read, &write));
+    acquire_as(read, 1);
+    acquire_as(read, 2);
+    zkl_op *writer = start(write, 3, SOON), *reader = start(read, 4, SOON);
+    OK(zkl_release_as(read, 1));
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(writer, 20));
+    OK(zkl_release_as(read, 2));
+    OK(end(writer));
+    EXPECT(ZKL_E_INVALID, zkl_op_result(reader));
+    acquire_as(read, 3);
+    OK(zkl_release_as(read, 3));
+    OK(zkl_release_as(write, 3));
+    OK(end(reader));
+    OK(zkl_release_as(read, 4));
+    zkl_op_free(writer);
+    zkl_op_free(reader);
+    zkl_lock_free(read);
+    zkl_lock_free(write);
+}
+
+static void semaphore_mutexes(void)
+{
+    zkl_lock *lock = new_semaphore_mutex(client, fresh_path());
+    acquire_as(lock, 7);
+    zkl_op *op = start(lock, 7, SOON), *freed = start(lock, 8, SOON);
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(op, 20));
+    zkl_op_free(freed);
+    OK(zkl_release_as(lock, 1234));
+    OK(end(op));
+    zkl_op_free(op);
+    OK(zkl_release_as(lock, 7));
+    await_participants(lock, 0);
+    zkl_lock_free(lock);
+}
+
+/* Two locks in one transaction, and in steps: with a lock of another kind, and of another client. */
+static void multi_locks(void)
+{
+    struct witness other = witness(fresh_path());
+    for (int kind = 0; kind < 3; kind++) {
+        zkl_lock *one = new_mutex(client, fresh_path());
+        const char *path = fresh_path();
+        zkl_lock *two = kind == 0   ? new_mutex(client, path)
+                        : kind == 1 ? new_semaphore_mutex(client, path)
+                                    : new_mutex(other.client, path);
+        zkl_lock *both = new_multi(one, two);
+        acquire_as(both, 7);
+        acquire_as(one, 7);
+        CHECK(zkl_is_held_as(one, 7) == 1 && zkl_is_held_as(two, 7) == 1);
+        OK(zkl_release_as(one, 7));
+        zkl_op *wants = start(both, 8, SOON);
+        EXPECT(ZKL_E_TIMEOUT, zkl_op_wait(wants, 20));
+        OK(zkl_release_as(both, 7));
+        OK(end(wants));
+        zkl_op_free(wants);
+        CHECK(zkl_is_held_as(both, 8) == 1);
+        OK(zkl_release_as(both, 8));
+
+        /* One of two is had, and given back: when time is over, by a cancel, a free, and when the lock goes. */
+        zkl_lock *holder = kind == 1 ? NULL : new_mutex(client, path);
+        if (holder == NULL) acquire_as(two, 1);
+        else acquire_as(holder, 1);
+        zkl_op *overdue = start(both, 2, 200);
+        CHECK(end(overdue) == ZKL_E_TIMEOUT);
+        await_participants(one, 0);
+        zkl_op *canceled = start(both, 3, -1);
+        await_participants(one, 1);
+        OK(zkl_op_cancel(canceled));
+        CHECK(end(canceled) == ZKL_E_CANCELED);
+        zkl_op *given_up = start(both, 4, -1);
+        await_participants(one, 1);
+        zkl_op_free(given_up);
+        await_participants(one, 0);
+        zkl_op *closed = start(both, 5, -1);
+        await_participants(one, 1);
+        zkl_lock_free(kind == 1 ? both : two);
+        CHECK(end(closed) == ZKL_E_CLOSED);
+        await_participants(one, 0);
+        for (uint64_t owner = 2; owner <= 5; owner++) CHECK(zkl_is_held_as(one, owner) == 0);
+        zkl_op_free(overdue);
+        zkl_op_free(canceled);
+        zkl_op_free(closed);
+        zkl_lock_free(holder);
+        zkl_lock_free(two);
+        zkl_lock_free(both);
+        zkl_lock_free(one);
+    }
+    dismiss(&other);
+}
+
+static void leases_of_semaphores(void)
+{
+    zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 3);
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    zkl_leases *leases = NULL, *more = NULL;
+    zkl_op *unused = (zkl_op *)&semaphore;
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 4, SOON, &unused));
+    SAYS("only 3");
+    EXPECT(ZKL_E_INVALID, zkl_semaphore_acquire_start(semaphore, 0, SOON, &unused));
+    CHECK(unused == (zkl_op *)&semaphore);
+    zkl_op *two = start_leases(semaphore, 2, SOON);
+    OK(end(two));
+    OK(zkl_op_leases(two, &leases));
+    EXPECT(ZKL_E_INVALID, zkl_op_leases(two, &more));
+    SAYS("before");
+    CHECK(more == NULL && zkl_leases_is_held(leases) == 1);
+    OK(zkl_op_result(two));
+    zkl_op_free(two);
+    CHECK(zkl_leases_is_held(leases) == 1);
+
+    zkl_op *waits = start_leases(semaphore, 2, -1), *overdue = start_leases(semaphore, 2, 100);
+    EXPECT(ZKL_E_INVALID, zkl_op_leases(waits, &more));
+    SAYS("still runs");
+    CHECK(end(overdue) == ZKL_E_TIMEOUT);
+    EXPECT(ZKL_E_TIMEOUT, zkl_op_leases(overdue, &more));
+    zkl_op_free(overdue);
+    OK(zkl_leases_release(leases));
+    OK(end(waits));
+
+    /* What was not taken goes with the operation. */
+    CHECK(semaphore_participants(semaphore) == 2);
+    zkl_op_free(waits);
+    AWAIT(semaphore_participants(semaphore) == 0);
+
+    zkl_op *all = start_leases(semaphore, 3, SOON);
+    OK(zkl_op_wait(all, -1));
+    zkl_op *freed = start_leases(semaphore, 1, -1), *canceled = start_leases(semaphore, 1, -1), *closed;
+    OK(zkl_op_cancel(canceled));
+    CHECK(end(canceled) == ZKL_E_CANCELED);
+    zkl_op_free(canceled);
+    zkl_op_free(freed);
+    AWAIT(semaphore_participants(semaphore) == 3);
+    canceled = start_leases(semaphore, 1, -1);
+    OK(zkl_semaphore_cancel(semaphore));
+    CHECK(end(canceled) == ZKL_E_CANCELED);
+    closed = start_leases(semaphore, 1, -1);
+    zkl_semaphore_free(semaphore);
+    CHECK(end(closed) == ZKL_E_CLOSED);
+    OK(zkl_op_leases(all, &more));
+    OK(zkl_leases_release(more));
+
+    zkl_op *of_lock = start(lock, 7, SOON);
+    OK(end(of_lock));
+    EXPECT(ZKL_E_INVALID, zkl_op_leases(of_lock, &more));
+    SAYS("no leases");
+    zkl_op_free(of_lock);
+    OK(zkl_release_as(lock, 7));
+    zkl_op_free(all);
+    zkl_op_free(canceled);
+    zkl_op_free(closed);
+    zkl_lock_free(lock);
+}
+
+/* An argument that is found wrong only later does not look as if the operation still ran. */
+static void a_count_that_is_none(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    zkl_semaphore *semaphore = NULL;
+    char count_path[256];
+    size_t needed;
+    OK(zkl_lock_set_data(lock, (const uint8_t *)"three", 5));
+    OK(zkl_acquire(lock));
+    OK(zkl_lock_node_path(lock, count_path, sizeof count_path, &needed));
+    OK(zkl_semaphore_new_counted(client, fresh_path(), count_path, 1, &semaphore));
+    zkl_op *op = start_leases(semaphore, 1, SOON);
+    CHECK(end(op) == ZKL_E_UNSUPPORTED);
+    SAYS("is no count");
+    zkl_op_free(op);
+    zkl_semaphore_free(semaphore);
+    OK(zkl_release(lock));
+    zkl_lock_free(lock);
+}
+
+static void many_at_once(void)
+{
+    enum { COUNT = 2000, LOCKS = 200 };
+    static zkl_lock *locks[LOCKS];
+    static zkl_op *ops[COUNT];
+    int descriptors = open_descriptors();
+    for (int i = 0; i < LOCKS; i++) locks[i] = new_mutex(client, fresh_path());
+    for (int i = 0; i < COUNT; i++) ops[i] = start(locks[i % LOCKS], (uint64_t)i + 1, -1);
+    int served = 0;
+    for (int64_t deadline = now_ms() + SOON; served < COUNT; sleep_ms(1)) {
+        CHECK(now_ms() < deadline);
+        for (int i = 0; i < COUNT; i++) {
+            if (ops[i] == NULL || zkl_op_result(ops[i]) == ZKL_E_INVALID) continue;
+            OK(zkl_op_result(ops[i]));
+            zkl_op_free(ops[i]);
+            ops[i] = NULL;
+            OK(zkl_release_nowait_as(locks[i % LOCKS], (uint64_t)i + 1));
+            served++;
+        }
+    }
+    CHECK(open_descriptors() == descriptors);
+    for (int i = 0; i < COUNT; i++) ops[i] = start(locks[i % LOCKS], (uint64_t)i + 1, -1);
+    for (int i = COUNT - 1; i >= 0; i--) zkl_op_free(ops[i]);
+    for (int i = 0; i < LOCKS; i++) await_participants(locks[i], 0);
+    for (int i = 0; i < LOCKS; i++) zkl_lock_free(locks[i]);
+}
+
+int main(int argc, char **argv)
+{
+    begin(argc, argv, 1);
+    client = new_client();
+    RUN(it_ends_by_itself_and_stays_readable);
+    RUN(holds_belong_to_owners);
+    RUN(a_failure_that_is_known_at_once_is_a_result);
+    RUN(cancel_ends_it_and_leaves_nothing);
+    RUN(deadlines_are_kept_when_nobody_waits);
+    RUN(what_nobody_heard_of_does_not_stay);
+    RUN(freeing_what_is_just_winning_leaves_nothing);
+    RUN(several_threads_wait_for_one);
+    RUN(freeing_the_lock_or_the_client_ends_it);
+    RUN(a_loop_serves_many);
+    RUN(select_sees_it);
+    RUN(without_descriptors_it_goes_on);
+    RUN(read_and_write_locks);
+    RUN(semaphore_mutexes);
+    RUN(multi_locks);
+    RUN(leases_of_semaphores);
+    RUN(a_count_that_is_none);
+    RUN(many_at_once);
+    zkl_client_free(client);
+    return 0;
+}
