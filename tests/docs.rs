@@ -60,6 +60,27 @@ fn what_the_page_on_curator_names_is_there() {
     }
 }
 
+/// The page on fencing names functions of the header and files, and quotes what the examples do.
+#[test]
+fn what_the_page_on_fencing_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (page, header) = (read("docs/fencing.md"), read("include/zklock.h"));
+    let words: Vec<&str> = page.split('`').skip(1).step_by(2).collect();
+    let functions: Vec<&&str> = words.iter().filter(|word| word.starts_with("zkl_")).collect();
+    assert!(functions.len() > 3 && functions.iter().all(|function| header.contains(&format!("{function}("))));
+    let links: Vec<&str> = page.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    assert!(links.len() > 5 && links.iter().all(|link| root.join("docs").join(link).exists()), "{links:?}");
+    assert!(
+        words.iter().filter(|word| word.contains("/test") && word.contains('.')).all(|word| root.join(word).exists())
+    );
+    let (_, quoted) = page.split_once("```sql\n").unwrap();
+    let sql = quoted.split("\n```").next().unwrap();
+    assert!(read("python/examples/fenced_store.py").contains(sql));
+    let condition = "DO UPDATE SET token = excluded.token WHERE token <= excluded.token";
+    assert!(sql.contains(condition) && read("bindings/c/examples/fenced_sqlite.c").contains(condition));
+}
+
 /// All that is written in Rust and Python below these directories.
 fn sources(directories: &[std::path::PathBuf]) -> String {
     let mut all = String::new();

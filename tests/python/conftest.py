@@ -154,6 +154,11 @@ class Program:
         assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
 
+    def tell_no_more(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.stdin = None
+
     def ends(self, seconds: float = 10.0) -> int:
         return self.process.wait(seconds)
 

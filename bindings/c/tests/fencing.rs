@@ -1,0 +1,128 @@
+//! The examples of stores that refuse whoever writes late: a process is stopped past its session while it holds, another one writes,
+//! and the first goes on.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod library;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use library::compile;
+use zklock_rig::{Raw, ZooKeeper};
+
+#[test]
+fn a_store_in_sqlite_refuses_who_writes_late() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fenced-{}.db", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let program = Program::compile("sqlite", "-lsqlite3");
+    stop_write_go_on(&program, "/fencing/sqlite", file.to_str().unwrap(), "report");
+    let look = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT value FROM item').fetchall())";
+    assert_eq!(library::output(Command::new("python3").args(["-c", look]).arg(&file)), "('two',)\n");
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// Also while somebody asks for the lock back, which changes its node's data and version.
+#[test]
+fn a_store_in_zookeeper_refuses_who_writes_late() {
+    let server = ZooKeeper::shared();
+    let program = Program::compile("zookeeper", "-lzookeeper_mt");
+    let (lock, data) = ("/fencing/zookeeper", "/fencing-data");
+    stop_write_go_on(&program, lock, &server.address(), data);
+    let mut raw = Raw::connect(&server.address(), 60_000);
+    assert_eq!(raw.data(data).unwrap(), b"two");
+
+    let mut holder = program.start(lock, &server.address(), data);
+    let node = raw.children(lock).unwrap().remove(0);
+    assert_eq!(raw.set_data(&format!("{lock}/{node}"), b"__REVOKE__"), 0);
+    assert_eq!(holder.write("three"), "written");
+    assert_eq!(raw.data(data).unwrap(), b"three");
+    assert_eq!(raw.delete(&format!("{lock}/{node}")), 0);
+    assert_eq!(holder.write("four"), "refused");
+    assert_eq!(raw.data(data).unwrap(), b"three");
+}
+
+/// One holds and is stopped; another one gets the lock and writes; the first goes on, and does not know yet.
+fn stop_write_go_on(program: &Program, lock: &str, store: &str, resource: &str) {
+    let mut first = program.start(lock, store, resource);
+    assert_eq!(first.write("zero"), "written");
+    assert_eq!(first.write("one"), "written", "its own token is not too small");
+    first.signal("-STOP");
+    first.send("late");
+    let mut second = program.start(lock, store, resource);
+    assert!(second.token > first.token);
+    assert_eq!(second.write("two"), "written");
+    first.signal("-CONT");
+    assert_eq!(first.line(), "refused");
+    assert_eq!(first.write("too late"), "refused");
+    assert_eq!(first.end(), "the lock was lost while it was held");
+    assert_eq!(second.end(), "released");
+}
+
+struct Program(std::path::PathBuf);
+
+struct Running {
+    process: Child,
+    output: BufReader<ChildStdout>,
+    token: i64,
+}
+
+impl Program {
+    fn compile(store: &str, library: &str) -> Self {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        let sources = ["fenced".to_owned(), format!("fenced_{store}")];
+        let sources = sources.map(|name| examples.join(name).with_extension("c"));
+        Self(compile("gcc", &["-std=c99", "-Wl,--no-as-needed", library], &sources, &format!("fenced-{store}")))
+    }
+
+    /// Starts one, and waits until it holds. Its session is short.
+    fn start(&self, lock: &str, store: &str, resource: &str) -> Running {
+        let mut process = Command::new(&self.0)
+            .args([&ZooKeeper::shared().address(), lock, store, resource, "1500"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let mut running = Running { process, output, token: 0 };
+        running.token = running.line().strip_prefix("acquired TOKEN ").unwrap().parse().unwrap();
+        running
+    }
+}
+
+impl Running {
+    fn send(&mut self, value: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{value}").unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it has ended");
+        line.trim().to_owned()
+    }
+
+    fn write(&mut self, value: &str) -> String {
+        self.send(value);
+        self.line()
+    }
+
+    /// Its last line.
+    fn end(&mut self) -> String {
+        drop(self.process.stdin.take());
+        let last = self.line();
+        assert!(self.process.wait().unwrap().success());
+        last
+    }
+
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
