@@ -149,6 +149,21 @@ fn waiting_with_sanitizers() {
 }
 
 #[test]
+fn operators() {
+    run_operators(Plain);
+}
+
+#[test]
+fn operators_under_valgrind() {
+    run_operators(Valgrind);
+}
+
+#[test]
+fn operators_with_sanitizers() {
+    run_operators(Sanitizers);
+}
+
+#[test]
 fn misuse() {
     run(Plain, "misuse", Leaks::AreErrors);
 }
@@ -296,6 +311,12 @@ fn the_header_compiles_alone_in_every_c() {
 /// Runs a program of tests/c on a server.
 fn run(under: Under, name: &str, leaks: Leaks) {
     library::output(under.command(&under.compile(name), leaks).arg(ZooKeeper::shared().address()));
+}
+
+/// The one that deletes nodes, with ZooKeeper's own C client.
+fn run_operators(under: Under) {
+    let program = under.compile_with("operators", &["-lzookeeper_mt"]);
+    library::output(under.command(&program, Leaks::AreErrors).arg(ZooKeeper::shared().address()));
 }
 
 /// Several processes go through the lock, twice `count` times each. By how many bytes each grew the second time.

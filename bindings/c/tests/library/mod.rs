@@ -57,12 +57,18 @@ pub(crate) enum Under {
 impl Under {
     /// Compiles a program of tests/c.
     pub(crate) fn compile(self, name: &str) -> PathBuf {
+        self.compile_with(name, &[])
+    }
+
+    /// The same with more that is linked.
+    pub(crate) fn compile_with(self, name: &str, libraries: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(format!("{name}.c"));
         let flags: &[&str] = match self {
             Self::Plain | Self::Valgrind => &["-std=c11"],
             Self::Sanitizers => &["-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
         };
-        compile("gcc", flags, &[source], &format!("{name}-{}", self.name()))
+        let flags = [flags, &["-Wl,--no-as-needed"], libraries].concat();
+        compile("gcc", &flags, &[source], &format!("{name}-{}", self.name()))
     }
 
     /// What runs it.

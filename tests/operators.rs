@@ -1,0 +1,225 @@
+//! What operators do to a lock's nodes while it is in use: a node that is deleted, or a whole tree, is LOST at its holder as soon as
+//! that can be known, and whoever waits joins again.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that fails is a test that fails"
+)]
+
+mod common;
+
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use common::{SOON, path, raw, status};
+use zklock::{Client, Config, Event, Leases, Lock, LockState, Result, Semaphore, Status, WaitsFor};
+use zklock_rig::{Raw, ZooKeeper, wait_until};
+
+const T: Duration = Duration::from_secs(6);
+/// A heartbeat is a sixth of the session timeout, and what is looked for after it takes a moment.
+const A_BEAT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mutex,
+    Read,
+    Write,
+    SemaphoreMutex,
+    Leases,
+    Multi,
+}
+
+const KINDS: [Kind; 6] = [Kind::Mutex, Kind::Read, Kind::Write, Kind::SemaphoreMutex, Kind::Leases, Kind::Multi];
+
+/// Something that can be held, of one client.
+enum Thing {
+    Lock(Lock),
+    /// Whose two locks are held by these.
+    Multi(Lock, [Lock; 2]),
+    Semaphore(Semaphore),
+}
+
+enum Hold<'a> {
+    Lock(&'a Lock),
+    Leases(Leases),
+}
+
+impl Thing {
+    fn new(client: &Client, kind: Kind, path: &str) -> Self {
+        match kind {
+            Kind::Mutex => Self::Lock(client.mutex(path).unwrap()),
+            Kind::Read => Self::Lock(client.rwlock(path).unwrap().read),
+            Kind::Write => Self::Lock(client.rwlock(path).unwrap().write),
+            Kind::SemaphoreMutex => Self::Lock(client.semaphore_mutex(path).unwrap()),
+            Kind::Leases => Self::Semaphore(client.semaphore(path, 2).unwrap()),
+            Kind::Multi => {
+                let locks = ["a", "b"].map(|name| client.mutex(&format!("{path}/{name}")).unwrap());
+                Self::Multi(Lock::multi(&[&locks[0], &locks[1]]).unwrap(), locks)
+            }
+        }
+    }
+
+    fn acquire(&self) -> Result<Hold<'_>> {
+        match self {
+            Self::Lock(lock) | Self::Multi(lock, _) => lock.acquire(Some(SOON)).map(|()| Hold::Lock(lock)),
+            Self::Semaphore(semaphore) => semaphore.acquire(2, Some(SOON)).map(Hold::Leases),
+        }
+    }
+
+    fn waits(&self) -> bool {
+        let waiting = match self {
+            Self::Lock(lock) | Self::Multi(lock, _) => lock.waiting(),
+            Self::Semaphore(semaphore) => semaphore.waiting(),
+        };
+        waiting.unwrap().iter().any(|one| matches!(one.waits_for, WaitsFor::Node | WaitsFor::Leases))
+    }
+}
+
+impl Hold<'_> {
+    fn nodes(&self) -> Vec<String> {
+        match self {
+            Self::Lock(lock) => lock.node_paths(),
+            Self::Leases(leases) => leases.node_paths(),
+        }
+        .unwrap()
+    }
+
+    fn state(&self) -> LockState {
+        match self {
+            Self::Lock(lock) => lock.state(),
+            Self::Leases(leases) => leases.state(),
+        }
+        .unwrap()
+    }
+
+    fn is_held(&self) -> bool {
+        match self {
+            Self::Lock(lock) => lock.is_held(),
+            Self::Leases(leases) => leases.is_held(),
+        }
+        .unwrap()
+    }
+
+    fn release(self) -> Result<()> {
+        match self {
+            Self::Lock(lock) => lock.release(),
+            Self::Leases(leases) => leases.release(),
+        }
+    }
+}
+
+/// A client, and when each hold of it was told to be lost.
+fn client_with_losses(server: &ZooKeeper) -> (Client, Receiver<Instant>) {
+    let (losses, told) = mpsc::channel();
+    let mut config = Config::new();
+    config.set_session_timeout(T).unwrap();
+    config.set_event_handler(move |event| {
+        if matches!(event, Event::Lock { state: LockState::Lost, .. }) {
+            let _ = losses.send(Instant::now());
+        }
+    });
+    (Client::connect(&server.address(), &config).unwrap(), told)
+}
+
+/// Deletes what is there, the way a command line does: what comes meanwhile is not seen, and keeps its directory.
+fn remove_tree(raw: &mut Raw, path: &str) {
+    for child in raw.children(path).unwrap_or_default() {
+        remove_tree(raw, &format!("{path}/{child}"));
+    }
+    raw.delete(path);
+}
+
+/// Takes one of its nodes away from each kind of hold, after `settle`; gives how long it took until its loss was told.
+fn lose_one_node(server: &ZooKeeper, kind: Kind, settle: impl Fn(&[String])) -> Duration {
+    let (client, told) = client_with_losses(server);
+    let (thing, mut raw) = (Thing::new(&client, kind, &path("node")), raw(server));
+    let hold = thing.acquire().unwrap();
+    let nodes = hold.nodes();
+    settle(&nodes);
+    let deleted = Instant::now();
+    assert_eq!(raw.delete(nodes.last().unwrap()), 0);
+    let took = told.recv_timeout(SOON).unwrap() - deleted;
+    assert_eq!((hold.state(), hold.is_held()), (LockState::Lost, false), "{kind:?}");
+    if let Thing::Multi(_, [first, second]) = &thing {
+        assert_eq!((first.state().unwrap(), second.state().unwrap()), (LockState::Held, LockState::Lost));
+    }
+    assert_eq!(status(hold.release()), Status::Lost, "{kind:?}");
+    // Nothing of it is left, and it can be had again.
+    wait_until(SOON, || nodes.iter().all(|node| !raw.exists(node)));
+    thing.acquire().unwrap().release().unwrap();
+    assert!(told.try_recv().is_err(), "{kind:?}: once");
+    took
+}
+
+/// A hold's nodes are watched from its first heartbeat on.
+#[test]
+fn a_deleted_node_is_told_at_once_by_its_watch() {
+    let server = ZooKeeper::shared();
+    std::thread::scope(|scope| {
+        for kind in KINDS {
+            scope.spawn(move || {
+                let is_watched = |node: &String| server.four_letter_word("wchp").contains(node);
+                let took = lose_one_node(server, kind, |nodes| wait_until(SOON, || nodes.iter().all(is_watched)));
+                println!("{kind:?}, watched: LOST {took:?} after its node was deleted");
+                assert!(took < A_BEAT / 4, "{kind:?}: {took:?}");
+            });
+        }
+    });
+}
+
+/// Before that, the heartbeat looks.
+#[test]
+fn a_node_that_is_deleted_before_it_is_watched_is_told_within_a_heartbeat() {
+    let server = ZooKeeper::shared();
+    std::thread::scope(|scope| {
+        for kind in KINDS {
+            scope.spawn(move || {
+                let took = lose_one_node(server, kind, |_| {});
+                println!("{kind:?}, unwatched: LOST {took:?} after its node was deleted");
+                assert!(took < A_BEAT, "{kind:?}: {took:?}");
+            });
+        }
+    });
+}
+
+/// The directories, too: the holder is told, the one who waits is let in, and what is needed is made anew.
+#[test]
+fn a_tree_that_is_removed_costs_the_holder_his_hold_and_waiters_nothing() {
+    let server = ZooKeeper::shared();
+    std::thread::scope(|scope| {
+        for kind in KINDS {
+            scope.spawn(move || {
+                let (path, mut raw) = (path("tree"), raw(server));
+                let ((one, told), (two, _)) = (client_with_losses(server), client_with_losses(server));
+                // Readers do not wait for each other.
+                let wanted = if kind == Kind::Read { Kind::Write } else { kind };
+                let (held, wanted) = (Thing::new(&one, kind, &path), Thing::new(&two, wanted, &path));
+                let hold = held.acquire().unwrap();
+                std::thread::scope(|scope| {
+                    let waiter = scope.spawn(|| {
+                        let hold = wanted.acquire().unwrap();
+                        assert!(hold.is_held());
+                        hold.release().unwrap();
+                    });
+                    wait_until(SOON, || wanted.waits());
+                    let start = Instant::now();
+                    remove_tree(&mut raw, &path);
+                    waiter.join().unwrap();
+                    println!("{kind:?}: the waiter was in and out {:?} after its tree was removed", start.elapsed());
+                    let took = told.recv_timeout(SOON).unwrap() - start;
+                    println!("{kind:?}: LOST {took:?} after");
+                    assert!(took < A_BEAT, "{kind:?}: {took:?}");
+                });
+                assert_eq!(status(hold.release()), Status::Lost, "{kind:?}");
+                // With nobody there, all of it goes.
+                wait_until(SOON, || {
+                    remove_tree(&mut raw, &path);
+                    !raw.exists(&path)
+                });
+                held.acquire().unwrap().release().unwrap();
+            });
+        }
+    });
+}

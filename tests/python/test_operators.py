@@ -1,0 +1,83 @@
+"""What operators do to a lock's nodes while it is in use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+import zklock
+from conftest import Waiter, Witness, wait_until
+from server import ZooKeeper
+from zklock import LockState
+
+Make = Callable[[zklock.Client, str], Any]
+
+
+def multi(client: zklock.Client, path: str) -> zklock.MultiLock:
+    return client.multi([client.mutex(f"{path}/a"), client.mutex(f"{path}/b")])
+
+
+LOCKS: list[Make] = [
+    zklock.Client.mutex,
+    lambda client, path: client.rwlock(path).read,
+    lambda client, path: client.rwlock(path).write,
+    zklock.Client.semaphore_mutex,
+    multi,
+    lambda client, path: client.semaphore(path, 3).acquire(3),
+]
+NAMES = ["mutex", "read", "write", "semaphore_mutex", "multi", "leases"]
+
+
+@pytest.fixture
+def client(server: ZooKeeper) -> Iterator[zklock.Client]:
+    """Its heartbeat is half a second."""
+    with zklock.Client(server.address, session_timeout=3.0) as client:
+        yield client
+
+
+@pytest.mark.parametrize("make", LOCKS, ids=NAMES)
+def test_a_deleted_node_is_noticed_within_a_heartbeat(
+    client: zklock.Client, path: str, witness: Witness, make: Make
+) -> None:
+    hold = make(client, path)
+    with pytest.raises(zklock.LockLost, match="deleted"), hold:
+        assert hold.state is LockState.HELD
+        witness.kazoo.delete(hold.node_paths[-1])
+        start = time.monotonic()
+        wait_until(lambda: hold.state is LockState.LOST)
+        assert time.monotonic() - start < 2.0
+        assert not hold.is_held and hold.remaining == 0.0
+        with pytest.raises(zklock.LockLost):
+            hold.fencing_token  # noqa: B018
+    wait_until(lambda: witness.below(path) == [])
+
+
+@pytest.mark.parametrize("make", LOCKS[:-1], ids=NAMES[:-1])
+def test_a_tree_that_is_removed_lets_in_who_waits(
+    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness, make: Make
+) -> None:
+    held = make(client, path)
+    # Readers do not wait for each other.
+    wanted = other_client.rwlock(path).write if isinstance(held, zklock.ReadLock) else make(other_client, path)
+    with pytest.raises(zklock.LockLost, match="deleted"), held:
+        waiter = Waiter(lambda: (wanted.acquire(timeout=10.0), wanted.is_held, wanted.release()))
+        wait_until(lambda: any(one.ahead for one in wanted.waiting()))
+        for node in witness.below(path):
+            remove(witness, node)
+        assert waiter.result() == (True, True, None)
+        wait_until(lambda: held.state is LockState.LOST)
+    wait_until(lambda: witness.below(path) == [])
+    remove(witness, path)
+    with held:
+        assert held.is_held
+
+
+def remove(witness: Witness, path: str) -> None:
+    """All that is there below; some of it may go by itself meanwhile."""
+    with suppress(NoNodeError):
+        witness.kazoo.delete(path, recursive=True)
