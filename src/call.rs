@@ -95,7 +95,7 @@ impl Acquiring {
 
     /// Has `hook` called once when it is over, however it ended: by the thread that finds it so, with no lock held, and at once where it
     /// is over now. The thread is often the one that serves all clients: the hook is to do next to nothing, like writing to a descriptor
-    /// ([`EventFd`](crate::EventFd)), and is not to be left the last user of a client.
+    /// ([`EventFd`](crate::EventFd)). It must not wait, nor be left the last user of a client, whose end it would wait for.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         self.operation.on_done(Box::new(hook))
     }
