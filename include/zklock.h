@@ -47,6 +47,21 @@
  * Memory     What goes in is copied before the call returns, and needs no alignment. What comes out belongs to the library;
  *            each function says how long it stays. Strings are UTF-8 and end with NUL. Nothing is to be passed to free().
  *            Pointers other than handles must be what they say: strings that end, and as many bytes as the length says.
+ * Callbacks  No lock of the library is held while it calls the program. A callback of events or revocations, and a user_drop that is
+ *            called with it, may call every function, except that it must not wait for other contenders, since what would end the
+ *            wait may have to be told first, by the thread that waits. So in a callback these return ZKL_E_DEADLOCK at once:
+ *
+ *            | function                      | in a callback                                  |
+ *            |-------------------------------|------------------------------------------------|
+ *            | zkl_acquire                   | refused                                        |
+ *            | zkl_acquire_timeout           | refused, but for a limit of 0                  |
+ *            | zkl_semaphore_acquire_timeout | refused, but for a limit of 0                  |
+ *            | all others                    | allowed; they block for no longer than they    |
+ *            |                               | say, the session timeout for instance          |
+ *
+ *            To wait, use another thread. Do not have the callback wait for that. A callback must return: no exception, no longjmp,
+ *            no pthread_exit. Callbacks of participants are the caller's: they come on his thread, during his call, and may do
+ *            everything.
  * Fork       In a child of fork() the parent's handles give ZKL_E_FORKED, and freeing them does nothing: the parent keeps its
  *            session and its locks. The child may make a client of its own. (A child made by a raw clone() or vfork() must
  *            not call zklock.)
@@ -389,6 +404,15 @@ zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const uin
 zkl_status zkl_config_set_wait_for_kazoo(zkl_config *config, int32_t wait);
 
 /**
+ * Has the callbacks of clients, those of events and of revocations, called by the program, with zkl_client_dispatch_events when the
+ * descriptor of zkl_client_event_fd is readable: 1; or on a thread of the library's: 0, which is the default.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
+
+/**
  * Connects, and waits for the session. The servers are a string like "host:2181,host:2181/chroot"; all paths are below the
  * chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
  * be freed with zkl_client_free.
@@ -404,12 +428,14 @@ zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_cli
  * given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
  * allowed. In a forked child the parent's session is left alone.
  *
- * The client's last events are delivered before, as far as there is time; afterwards its callback is not called any more. If it
- * is being called now, that is waited for, however long it takes: do not hold a lock that it needs. (A callback that frees
- * its own client is not waited for.) Other clients' callbacks can delay it by the two seconds below, and no longer.
+ * The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
+ * not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
+ * (A callback that frees its own client is not waited for, and is the last to be called.) Other clients' callbacks can delay it
+ * by the two seconds below, and no longer. Of a client that polls its events, the last are delivered by the thread that frees it.
  *
  * Returns nothing; a handle that is not live changes nothing but the last error message.
- * Blocks until the server has confirmed, but no longer than two seconds; any thread.
+ * Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
+ * two seconds; any thread.
  */
 void zkl_client_free(zkl_client *client);
 
@@ -428,6 +454,26 @@ int32_t zkl_client_state(const zkl_client *client);
  * Does not block; any thread.
  */
 int64_t zkl_client_session_id(const zkl_client *client);
+
+/**
+ * Calls the callbacks that wait, those of events and of revocations, one after the other, in the order in which things happened,
+ * on the calling thread. Those that come to wait meanwhile are left for the next time. At any time one thread calls; where another
+ * one does, or the calling one, in a callback, it goes on, and this returns 0.
+ *
+ * Returns: how many were called; or the negative ZKL_E_INVALID where the client's config did not say zkl_config_set_poll_events;
+ * ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Blocks as long as the callbacks do; any thread.
+ */
+int32_t zkl_client_dispatch_events(zkl_client *client);
+
+/**
+ * A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and once more when
+ * the client is freed. It is the library's: not to be read, written to or closed; it is closed with the client.
+ *
+ * Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
+ * Does not block; any thread.
+ */
+int zkl_client_event_fd(const zkl_client *client);
 
 /**
  * Makes a mutex on a path like "/locks/nightly-report": re-entrant, each thread owning its own hold; on the same znodes as
@@ -926,8 +972,8 @@ zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf
 /**
  * Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock
  * to be given up (zkl_revoke, Curator's Revoker): once for each node that is asked for. It is a request: nothing is taken away.
- * The calls come on the thread of the event callbacks, one after the other with those, and cb may do what these may
- * (zkl_config_set_event_callback). Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
+ * The calls come on the thread of the event callbacks, one after the other with those, in the order in which things happened, and cb
+ * may do what these may (Callbacks, above). While nobody is called, a node that is asked for again and again may be told once. Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
  *
  * Another callback takes the place of the one before; with cb NULL there is none any more, and user_drop is called at once.
  * user_drop, which may be NULL, is called once: when another callback has taken its place, the lock or its client was freed, and
@@ -1007,8 +1053,14 @@ zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb 
 
 /**
  * Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls
- * come one after the other, in the order in which things happened, on a thread of the library that does nothing else and
- * holds no lock, so cb may call any function of zklock; while it waits, no other event is delivered in this process.
+ * come one after the other, in the order in which things happened, on a thread of the library that does nothing else, or where the
+ * program wants them (zkl_config_set_poll_events). What cb may call stands under Callbacks, above. While cb does not return on the
+ * library's thread, no other callback is called in this process.
+ *
+ * Of what happens at one moment, holds come before the session: HELD becomes SUSPENDED, then CONNECTED becomes SUSPENDED. While nobody
+ * is called, about a thousand events of a client wait as they came. Those on top of that are joined: each hold and the session are
+ * told fewer steps, each of which begins where the one before ended, but not another end; and that they were lost is always told.
+ *
  * user_drop, which may be NULL, is called once: when the config and all clients made with it are freed, or the config was
  * given another callback and those clients are freed, and cb has returned for the last time. With cb NULL there are no
  * events, and user_drop is called at once.

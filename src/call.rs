@@ -78,7 +78,7 @@ impl Acquiring {
     }
 
     /// Waits `slice` at most, or not at all where it is zero; `None` if it is not decided by then. With `Ok` the hold is the owner's,
-    /// and dropping this changes nothing any more.
+    /// and dropping this changes nothing any more. In a callback it is DEADLOCK where it would have to wait.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, true)
     }

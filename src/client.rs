@@ -1,5 +1,6 @@
 //! A client: one ZooKeeper session, shared by any number of locks and threads.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::lock::{Lock, Part};
 use crate::operation::{Entrance, Notices};
 use crate::path;
 use crate::recipe::{Mode, Task};
-use crate::runtime::{Pending, Shell, now};
+use crate::runtime::{Handlers, Pending, Shell, now};
 use crate::semaphore::Semaphore;
 use crate::session::{ClientState, ConnectString};
 use crate::time::Time;
@@ -57,7 +58,7 @@ impl Client {
         if config.waits_for_kazoo() {
             engine.wait_for_kazoo();
         }
-        let shell = Shell::start(engine, config.handler())?;
+        let shell = Shell::start(engine, config)?;
         let session = OpenSession {
             shell,
             servers: servers.to_owned(),
@@ -204,6 +205,32 @@ impl Client {
     /// The session's id; 0 while there is none.
     pub fn session_id(&self) -> Result<i64> {
         self.session.shell.ask(|engine, _| engine.session_id())
+    }
+
+    /// Calls the handlers that wait, one after the other, in the order in which things happened, on the calling thread; those that
+    /// come to wait meanwhile are left for the next time. Gives how many were called: none where another thread is calling them now, or
+    /// the calling one is, further up: that one goes on, and the descriptor is readable again when it leaves something.
+    ///
+    /// Errors: INVALID where the config did not say [`Config::set_poll_events`]; CLOSED.
+    pub fn dispatch_events(&self) -> Result<usize> {
+        let outlet = self.session.shell.outlet()?;
+        self.session.check_open()?;
+        outlet.check_polling()?;
+        Ok(outlet.dispatch(usize::MAX))
+    }
+
+    /// A descriptor that is readable while handlers wait to be called, for `poll` and its likes. It is not to be read or closed, and is closed
+    /// with the client, after it has become readable once more.
+    ///
+    /// Errors: as [`dispatch_events`](Self::dispatch_events).
+    pub fn event_fd(&self) -> Result<RawFd> {
+        self.session.check_open()?;
+        self.session.shell.outlet()?.fd()
+    }
+
+    /// The client's handlers, as they are given to the bell of [`Config::set_event_bell`].
+    pub fn handlers(&self) -> Result<Handlers> {
+        Ok(self.session.shell.outlet()?.handlers())
     }
 
     /// The client, for those who do not want to keep it.

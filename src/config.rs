@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::engine::Event;
 use crate::error::{Error, Result};
 use crate::proto::DEFAULT_FRAME_LIMIT;
+use crate::runtime::Handlers;
 use crate::session::SessionConfig;
 
 /// A client's settings. Each setter checks its value at once.
@@ -19,7 +20,22 @@ pub struct Config {
     frame_limit: usize,
     wait_for_kazoo: bool,
     handler: Option<Arc<EventHandler>>,
+    calls: Calls,
 }
+
+/// Who calls a program's handlers.
+#[derive(Clone)]
+pub(crate) enum Calls {
+    /// The dispatcher thread.
+    OnThread,
+    /// The program, by a descriptor.
+    Polled,
+    /// The program, when this was called.
+    Rung(Arc<Bell>),
+}
+
+/// What a program wants to be called with when a handler waits.
+pub(crate) type Bell = dyn Fn(Handlers) + Send + Sync;
 
 /// What a program wants to be called with events.
 pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
@@ -47,6 +63,7 @@ impl Default for Config {
             frame_limit: DEFAULT_FRAME_LIMIT,
             wait_for_kazoo: false,
             handler: None,
+            calls: Calls::OnThread,
         }
     }
 }
@@ -121,8 +138,30 @@ impl Config {
 
     /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which
     /// they happened, on a thread of its own. It is dropped after its last call, before the client's end returns.
+    ///
+    /// It may call everything but what waits for other contenders, which is DEADLOCK: [`Lock::acquire`](crate::Lock::acquire) and
+    /// [`Semaphore::acquire`](crate::Semaphore::acquire) with another limit than zero, and what waits for an acquire that was started.
+    /// While it does not return, a thousand events wait as they came; those on top of that are joined, so that each hold and the session
+    /// are told fewer steps, but never miss their end, nor that they were lost.
     pub fn set_event_handler(&mut self, handler: impl Fn(&Event) + Send + Sync + 'static) {
         self.handler = Some(Arc::new(handler));
+    }
+
+    /// Has the program call its handlers, those of events and of revocations, by itself, with
+    /// [`Client::dispatch_events`](crate::Client::dispatch_events) when [`Client::event_fd`](crate::Client::event_fd) is readable, instead of
+    /// on a thread of the library's. Default: no.
+    pub fn set_poll_events(&mut self, poll: bool) {
+        self.calls = if poll { Calls::Polled } else { Calls::OnThread };
+    }
+
+    /// The same without a descriptor: `bell` is called with the client's handlers when the first of them waits, on any thread and
+    /// under locks of the library. It must do no more than pass them on to who calls them.
+    pub fn set_event_bell(&mut self, bell: impl Fn(Handlers) + Send + Sync + 'static) {
+        self.calls = Calls::Rung(Arc::new(bell));
+    }
+
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     pub(crate) fn handler(&self) -> Option<Arc<EventHandler>> {

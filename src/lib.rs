@@ -46,7 +46,7 @@ pub use lock::{Guard, Lock, MAX_DATA};
 pub use mutant::Mutant;
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use recipe::Participant;
-pub use runtime::{Epoch, EventFd, PerProcess, with_signals_blocked};
+pub use runtime::{Epoch, EventFd, Handlers, PerProcess, calls_back, refuse_in_callback, with_signals_blocked};
 pub use semaphore::{AcquiringLeases, Leases, Semaphore};
 pub use session::ClientState;
 pub use time::Time;

@@ -14,7 +14,7 @@ use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Pa
 use crate::error::{Error, Result, Status};
 use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
-use crate::runtime::{Pending, now};
+use crate::runtime::{Pending, now, refuse_in_callback};
 use crate::time::Time;
 
 /// More node data than this is refused, so that every frame with it stays below the servers' default limit of 1 MiB.
@@ -161,6 +161,16 @@ pub(crate) struct Timeout {
     pub(crate) deadline: Option<Time>,
 }
 
+impl Timeout {
+    /// DEADLOCK where the calling thread must not wait for so long.
+    pub(crate) fn check(&self, slice: Duration) -> Result<()> {
+        match self.patience {
+            Patience::OneLook(_) => Ok(()),
+            Patience::Until(_) | Patience::Forever => refuse_in_callback(Some(slice)),
+        }
+    }
+}
+
 impl From<Option<Duration>> for Timeout {
     fn from(timeout: Option<Duration>) -> Self {
         let start = now();
@@ -249,8 +259,9 @@ impl Lock {
     ///
     /// Errors: TIMEOUT where it was not got; CONNECTION where no server answered by then; CANCELED, CLOSED; LOST where this
     /// thread's hold was lost and is not released yet; DEADLOCK where this thread would wait for itself: it holds the path by another
-    /// handle, or wants to write where it reads.
+    /// handle, or wants to write where it reads; or where it is being called back, and the limit is not zero.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
+        refuse_in_callback(timeout)?;
         self.start_acquire(Owner::current_thread(), timeout)?.wait()
     }
 

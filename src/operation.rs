@@ -110,7 +110,7 @@ impl Operation {
         Ok(operation)
     }
 
-    /// How it ended, after `slice` at most. The deadline is kept by this thread itself, whatever the I/O thread is doing. Where
+    /// How it ended, after `slice` at most; DEADLOCK where the calling thread must not wait. The deadline is kept by this thread itself, whatever the I/O thread is doing. Where
     /// `keeps`, a success is the program's from now on, and stays when it abandons the operation.
     pub(crate) fn wait_for(&self, slice: Duration, keeps: bool) -> Option<Result<()>> {
         if let Err(forked) = self.check() {
@@ -122,6 +122,9 @@ impl Operation {
         loop {
             if let Some(result) = self.look(&mut progress, keeps) {
                 return Some(result);
+            }
+            if let Err(deadlock) = self.timeout.check(slice) {
+                return Some(Err(deadlock));
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
             match progress.stage {

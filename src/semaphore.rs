@@ -10,6 +10,7 @@ use crate::error::{Error, Result, Status};
 use crate::lock::{Part, RevocationHandler, is_safe};
 use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
+use crate::runtime::refuse_in_callback;
 
 /// A semaphore. All methods may be called from any thread. Clones are the same semaphore.
 #[derive(Clone)]
@@ -51,6 +52,7 @@ impl Semaphore {
     /// Errors: INVALID for none, or more than the fixed maximum (where a count says how many there are, it may yet be raised, so that
     /// is waited for); TIMEOUT, CONNECTION, CANCELED, CLOSED as [`Lock::acquire`](crate::Lock::acquire).
     pub fn acquire(&self, quantity: u32, timeout: Option<Duration>) -> Result<Leases> {
+        refuse_in_callback(timeout)?;
         self.start_acquire(quantity, timeout)?.wait()
     }
 
@@ -204,7 +206,8 @@ impl AcquiringLeases {
         }
     }
 
-    /// Waits `slice` at most, and takes the leases; `None` if it is not decided by then. They can be taken once: INVALID.
+    /// Waits `slice` at most, and takes the leases; `None` if it is not decided by then. They can be taken once: INVALID. In a callback
+    /// it is DEADLOCK where it would have to wait.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Leases>> {
         self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
     }

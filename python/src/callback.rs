@@ -1,23 +1,24 @@
 //! What a program wants to be called with: a client's events, and requests to give a lock back.
 //!
-//! The core calls its handlers on the thread of events, and a client that closes waits for the one that is running. Here a
-//! handler only leaves a note, and a thread of Python's (`zklock/_callbacks.py`) calls the program: so whatever that does in its
-//! callback, a client closes within its two seconds, and the interpreter ends.
+//! The core says when something waits to be told. A thread of Python's (`zklock/_callbacks.py`) takes it, and calls the program: so
+//! whatever that does in its callback, a client closes within its two seconds, and the interpreter ends.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use pyo3::PyClass;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::{PyString, PyWeakrefMethods, PyWeakrefReference};
-use zklock::{Event, PerProcess};
+use zklock::{Config, Handlers, PerProcess};
 
 use crate::errors::OrRaise;
-use crate::event::Listener;
-use crate::wait::stay_behind_at_the_end;
+use crate::wait::{End, stay_behind_at};
 
 /// A lock's callback, from the first on.
 #[derive(Default)]
@@ -43,9 +44,12 @@ impl Callback {
         let callback = callable("callback", callback)?;
         let slot = self.slot(py)?;
         let whom = Whom::new(slot.bind(py))?;
-        let leave =
-            move |node_path: &str| Note { whom: whom.clone(), what: What::Revocation(node_path.to_owned()) }.leave();
-        let handler = callback.is_some().then(|| Box::new(leave) as Handler);
+        let ask = move |node_path: &str| {
+            whom.call(|py, slot: &Slot| {
+                Ok(slot.get(py).map(|callback| (callback, PyString::new(py, node_path).into_any().unbind())))
+            });
+        };
+        let handler = callback.is_some().then(|| Box::new(ask) as Handler);
         // Before it is registered: somebody may have asked already.
         let before = slot.get().replace(callback);
         if let Err(error) = py.detach(|| register(handler)).or_raise(py) {
@@ -119,45 +123,34 @@ impl Whom {
         Ok(Self(Arc::new(PyWeakrefReference::new(object.as_any())?.unbind())))
     }
 
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-/// A call that waits for its turn.
-pub(crate) struct Note {
-    pub(crate) whom: Whom,
-    pub(crate) what: What,
-}
-
-pub(crate) enum What {
-    /// Something of a client's stands differently.
-    Event(Event),
-    /// Somebody wants this node back.
-    Revocation(String),
-}
-
-impl Note {
-    pub(crate) fn leave(self) {
-        let calls = CALLS.get();
-        lock(&calls.state).waiting.push_back(self);
-        calls.changed.notify_all();
-    }
-
-    /// What is to be called, if it is still there, and with what.
-    fn call(self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
-        let Some(object) = self.whom.0.bind(py).upgrade() else { return Ok(None) };
-        match self.what {
-            What::Event(event) => object.cast::<Listener>()?.get().call(py, &event),
-            What::Revocation(node_path) => {
-                let callback = object.cast::<Slot>()?.get().get(py);
-                Ok(callback.map(|callback| (callback, PyString::new(py, &node_path).into_any().unbind())))
+    /// Finds out what is to be called, and with what, if it is still there. For a handler of the core's, which is called by the
+    /// thread of callbacks, attached to the interpreter.
+    pub(crate) fn call<T: PyClass<Frozen = True> + Sync>(
+        &self,
+        find: impl FnOnce(Python<'_>, &T) -> PyResult<Option<Found>>,
+    ) {
+        Python::attach(|py| {
+            let Some(object) = self.0.bind(py).upgrade() else { return };
+            let found = object.cast::<T>().map_err(PyErr::from).and_then(|object| find(py, object.get()));
+            match found {
+                Ok(found) => FOUND.set(found),
+                Err(error) => error.write_unraisable(py, None),
             }
-        }
+        });
     }
 }
 
-/// Calls that wait for their turn, and the thread that makes them.
+/// A callback, and its argument.
+type Found = (Py<PyAny>, Py<PyAny>);
+
+thread_local! {
+    /// What the handler that was just called wants to be called.
+    static FOUND: RefCell<Option<Found>> = const { RefCell::new(None) };
+    /// Whether this is the thread that calls.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Clients that have something to tell, and the thread that tells it.
 #[derive(Default)]
 struct Calls {
     state: Mutex<State>,
@@ -167,16 +160,30 @@ struct Calls {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Note>,
-    /// The thread is just finding out what the next one is about.
-    is_looking: bool,
+    ready: VecDeque<Handlers>,
+    /// Whose callback is being called.
+    current: Option<Handlers>,
 }
 
 static CALLS: PerProcess<Calls> = PerProcess::new(Calls::default);
 
-thread_local! {
-    /// Whether this is the thread that calls.
-    static CALLING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+/// Has the core leave the calls of a client to the thread.
+pub(crate) fn take_calls(config: &mut Config) {
+    config.set_event_bell(|handlers| {
+        let calls = CALLS.get();
+        lock(&calls.state).ready.push_back(handlers);
+        calls.changed.notify_all();
+    });
+}
+
+/// Waits until the callback of a client that is being called has returned, `patience` at most. Detached from the interpreter.
+pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
+    if CALLING.get() {
+        return;
+    }
+    let calls = CALLS.get();
+    let is_called = |state: &mut State| state.current.as_ref() == Some(handlers);
+    drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_called));
 }
 
 fn start_thread(py: Python<'_>) -> PyResult<()> {
@@ -188,45 +195,35 @@ fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 
-/// The next callback to be called, and its argument. Waits until there is one.
+/// The next callback to be called, and its argument. Waits until there is one. Whoever asks has called the one before.
 #[pyfunction]
-pub(crate) fn _next_call(py: Python<'_>) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Found> {
     CALLING.set(true);
+    zklock::calls_back();
     loop {
-        let note = py.detach(next);
-        stay_behind_at_the_end(py)?;
-        let call = note.call(py);
-        let calls = CALLS.get();
-        lock(&calls.state).is_looking = false;
-        calls.changed.notify_all();
-        match call {
-            Ok(Some(call)) => return Ok(call),
-            Ok(None) => {}
-            Err(error) => error.write_unraisable(py, None),
+        let handlers = py.detach(next);
+        stay_behind_at(py, End::Closed)?;
+        // Attached: it asks what the interpreter has.
+        handlers.call_next();
+        if let Some(found) = FOUND.take() {
+            return Ok(found);
         }
     }
 }
 
-fn next() -> Note {
+fn next() -> Handlers {
     let calls = CALLS.get();
     let mut state = lock(&calls.state);
+    if state.current.take().is_some() {
+        calls.changed.notify_all();
+    }
     loop {
-        if let Some(note) = state.waiting.pop_front() {
-            state.is_looking = true;
-            return note;
+        if let Some(handlers) = state.ready.pop_front() {
+            state.current = Some(handlers.clone());
+            return handlers;
         }
         state = calls.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
-}
-
-/// Waits until the last call that somebody waits for has begun, `patience` at most. Detached from the interpreter.
-pub(crate) fn flush(whom: &Whom, patience: Duration) {
-    if CALLING.get() {
-        return;
-    }
-    let calls = CALLS.get();
-    let some_left = |state: &mut State| state.is_looking || state.waiting.iter().any(|note| note.whom.is(whom));
-    drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, some_left));
 }
 
 /// Tells `sys.unraisablehook` what a callback raised.

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use zklock::{Call, Config, Connecting, PerProcess, WeakClient};
 
-use crate::callback::{Whom, flush};
+use crate::callback::{settle, take_calls};
 use crate::errors::{OrRaise, add_to, word};
 use crate::event::Listener;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
@@ -19,7 +19,7 @@ use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::Semaphore;
 use crate::states::client_state;
-use crate::wait::{interpreter_ends, wait};
+use crate::wait::{End, interpreter_ends, wait};
 use crate::whole;
 
 /// A client: one ZooKeeper session, shared by any number of locks and threads.
@@ -51,12 +51,12 @@ pub(crate) struct Client {
     core: Parting<zklock::Client>,
     servers: String,
     /// Who hears of its events.
-    listener: Option<(Py<Listener>, Whom)>,
+    listener: Option<Py<Listener>>,
 }
 
 impl Client {
     fn listener(&self, py: Python<'_>) -> Option<Py<Listener>> {
-        self.listener.as_ref().map(|(listener, _)| listener.clone_ref(py))
+        self.listener.as_ref().map(|listener| listener.clone_ref(py))
     }
 
     /// Its last events have been told when it is closed, as far as there is time.
@@ -64,8 +64,8 @@ impl Client {
         py.detach(|| {
             let start = Instant::now();
             let closed = self.core.close();
-            if let Some((_, whom)) = &self.listener {
-                flush(whom, PATIENCE.saturating_sub(start.elapsed()));
+            if self.listener.is_some() {
+                settle(&self.core.handlers()?, PATIENCE.saturating_sub(start.elapsed()));
             }
             closed
         })
@@ -103,8 +103,9 @@ impl Client {
         if let Some(auth) = auth {
             add_auth(&mut config, auth)?;
         }
+        take_calls(&mut config);
         let listener = match on_event {
-            Some(on_event) => Listener::new(on_event, &mut config)?.map(|(listener, whom)| (listener.unbind(), whom)),
+            Some(on_event) => Listener::new(on_event, &mut config)?,
             None => None,
         };
         let start = || zklock::Client::start_connect(&servers, &config);
@@ -317,7 +318,7 @@ impl Client {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(self.listener.as_ref().map(|(listener, _)| listener))
+        visit.call(&self.listener)
     }
 }
 
@@ -334,7 +335,7 @@ fn remember(client: &zklock::Client) {
 /// process that is no more.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
-    interpreter_ends();
+    interpreter_ends(End::Closing);
     let live = std::mem::take(&mut *LIVE.get().lock().unwrap_or_else(PoisonError::into_inner));
     py.detach(|| {
         thread::scope(|scope| {
@@ -346,6 +347,7 @@ pub(crate) fn _close_all(py: Python<'_>) {
             }
         });
     });
+    interpreter_ends(End::Closed);
 }
 
 fn add_auth(config: &mut Config, pairs: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use zklock::{Config, Event, LockId};
 
-use crate::callback::{Note, Slot, What, Whom, callable};
+use crate::callback::{Slot, Whom, callable};
 use crate::states::{client_state, lock_state};
 
 /// Who wants to hear of a client's events. A client, its locks and its semaphores have it in common: whichever is left has
@@ -23,17 +23,13 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Has the core tell of a client's events, if somebody wants to hear of them.
-    pub(crate) fn new<'py>(
-        on_event: &Bound<'py, PyAny>,
-        config: &mut Config,
-    ) -> PyResult<Option<(Bound<'py, Self>, Whom)>> {
+    pub(crate) fn new(on_event: &Bound<'_, PyAny>, config: &mut Config) -> PyResult<Option<Py<Self>>> {
         let Some(callback) = callable("on_event", on_event)? else { return Ok(None) };
         let listener = Self { on_event: Slot::new(Some(callback)), locks: Mutex::default() };
         let listener = Bound::new(on_event.py(), listener)?;
         let whom = Whom::new(&listener)?;
-        let told = whom.clone();
-        config.set_event_handler(move |event| Note { whom: told.clone(), what: What::Event(event.clone()) }.leave());
-        Ok(Some((listener, whom)))
+        config.set_event_handler(move |event| whom.call(|py, listener: &Self| listener.call(py, event)));
+        Ok(Some(listener.unbind()))
     }
 
     /// Events that are about a lock name this object from now on.
@@ -49,7 +45,7 @@ impl Listener {
     }
 
     /// What is to be called, and with what.
-    pub(crate) fn call(&self, py: Python<'_>, event: &Event) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
+    fn call(&self, py: Python<'_>, event: &Event) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
         let Some(callback) = self.on_event.get(py) else { return Ok(None) };
         Ok(Some((callback, self.object(py, event)?.unbind())))
     }

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
-use zklock::{Acquiring, Call, Owner, Status};
+use zklock::{Acquiring, Call, Owner, Status, refuse_in_callback};
 
 use crate::callback::Callback;
 use crate::errors::{OrRaise, add_to, raise, word};
@@ -149,7 +149,10 @@ impl Lock {
     fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
         let lock: &zklock::Lock = &self.core;
         let limit = timeout.and_then(Seconds::limit);
-        let start = || lock.start_acquire(Owner::current_thread(), limit);
+        let start = || {
+            refuse_in_callback(limit)?;
+            lock.start_acquire(Owner::current_thread(), limit)
+        };
         wait(py, start, Acquiring::wait_for, |()| {
             let _ = lock.release_nowait();
         })

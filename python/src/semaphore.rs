@@ -3,7 +3,7 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use zklock::{AcquiringLeases, Call, Status};
+use zklock::{AcquiringLeases, Call, Status, refuse_in_callback};
 
 use crate::callback::Callback;
 use crate::errors::{OrRaise, add_to, word};
@@ -59,7 +59,10 @@ impl Semaphore {
     ) -> PyResult<Leases> {
         let (py, semaphore) = (this.py(), &*this.get().core);
         let limit = timeout.and_then(Seconds::limit);
-        let start = || semaphore.start_acquire(quantity, limit);
+        let start = || {
+            refuse_in_callback(limit)?;
+            semaphore.start_acquire(quantity, limit)
+        };
         let leases = wait(py, start, AcquiringLeases::wait_for, drop)?.or_raise(py)?;
         Ok(Leases { core: Parting::new(leases), semaphore: this.clone().unbind() })
     }

@@ -1,7 +1,7 @@
 //! The one door to waits that a signal may interrupt: detached from the interpreter, and on the main thread in slices, so
 //! that Python's signal handlers have their turn in between.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) fn wait<W: Send, T: Send>(
         }
         let waiting = match step {
             Step::Answered(Err(error)) if error.status() == Status::Closed => {
-                stay_behind_at_the_end(py)?;
+                stay_behind_at(py, End::Closing)?;
                 return Ok(Err(error));
             }
             Step::Answered(answer) => return Ok(answer),
@@ -48,18 +48,26 @@ pub(crate) fn wait<W: Send, T: Send>(
     }
 }
 
-/// The interpreter is about to end, and has closed all clients.
-static EXITING: AtomicBool = AtomicBool::new(false);
+/// How far the end of the interpreter has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    /// All clients are being closed: a daemon thread that finds its client closed does not go on.
+    Closing = 1,
+    /// They are closed: nobody is called any more.
+    Closed = 2,
+}
 
-/// From now on a daemon thread that finds its client closed does not go on.
-pub(crate) fn interpreter_ends() {
-    EXITING.store(true, Ordering::Release);
+static END: AtomicU8 = AtomicU8::new(0);
+
+/// The interpreter is about to end.
+pub(crate) fn interpreter_ends(end: End) {
+    END.store(end as u8, Ordering::Release);
 }
 
 /// Only daemon threads are left by then beside the main thread. One that went on would raise into a program that is being taken
 /// apart, and its traceback could end the process with a fatal error of the interpreter's; so it never comes back.
-pub(crate) fn stay_behind_at_the_end(py: Python<'_>) -> PyResult<()> {
-    if !EXITING.load(Ordering::Acquire) || on_main_thread(py)? {
+pub(crate) fn stay_behind_at(py: Python<'_>, end: End) -> PyResult<()> {
+    if END.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
         return Ok(());
     }
     py.detach(|| {

@@ -41,7 +41,7 @@ impl Engine {
         }
         for (&id, lock) in &mut self.locks {
             let freed = lock.holds.drain(..).map(|hold| hold.freed(id, &lock.path));
-            self.events.extend(freed);
+            self.news.extend(freed);
         }
         let op = self.open(now, Kind::Close, None);
         self.session.close(now, now + CLOSE_LIMIT.min(self.session.timeout() / 3));
@@ -91,7 +91,7 @@ impl Engine {
             }
         }
         for hold in removed.holds {
-            self.events.push_back(hold.freed(lock, &removed.path));
+            self.news.push_back(hold.freed(lock, &removed.path));
             self.dismiss(now, hold.machine, None);
         }
         self.settle(now);
@@ -453,7 +453,7 @@ impl Engine {
         let (last, machine, trust) = (hold.count == 0, hold.machine, hold.trust);
         if last {
             let hold = held.holds.swap_remove(at);
-            self.events.push_back(hold.freed(lock, &held.path));
+            self.news.push_back(hold.freed(lock, &held.path));
         }
         match trust {
             Trust::Lost(removal) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Engine, Event, HoldView, LockId, LockState, Machine, Owner, Revocation, Role};
+use super::{Engine, Event, HoldView, LockId, LockState, Machine, News, Owner, Revocation, Role};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Contender, Input, Removal};
@@ -33,9 +33,9 @@ pub(super) enum Trust {
 
 impl Hold {
     /// The last thing to be told of it.
-    pub(super) fn freed(&self, lock: LockId, path: &Arc<str>) -> Event {
+    pub(super) fn freed(&self, lock: LockId, path: &Arc<str>) -> News {
         let (path, token, previous) = (Arc::clone(path), self.token, self.told);
-        Event::Lock { lock, path, token, state: LockState::Free, previous }
+        News::Event(Event::Lock { lock, path, token, state: LockState::Free, previous })
     }
 }
 
@@ -160,7 +160,7 @@ impl Engine {
         // The nodes of a semaphore are in directories below its own, and it is never one of several.
         let lock = locks.iter().copied().find(is_of).or_else(|| locks.first().copied());
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
-        self.revocations.extend(lock.map(|lock| Revocation { lock, node_path }));
+        self.news.extend(lock.map(|lock| News::Revocation(Revocation { lock, node_path })));
     }
 
     pub(super) fn tell_all(&mut self, now: Time) {
@@ -181,7 +181,7 @@ impl Engine {
             let previous = std::mem::replace(&mut hold.told, state);
             if previous != state {
                 let (path, token) = (Arc::clone(&told.path), hold.token);
-                self.events.push_back(Event::Lock { lock, path, token, state, previous });
+                self.news.push_back(News::Event(Event::Lock { lock, path, token, state, previous }));
             }
         }
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod backlog;
 mod calls;
 mod holds;
 mod knots;
@@ -24,6 +25,7 @@ use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, 
 use crate::time::Time;
 
 use attempt::Attempt;
+pub use backlog::Backlog;
 pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use holds::{Hold, Trust};
 use knots::Knots;
@@ -142,6 +144,15 @@ pub struct Revocation {
     pub node_path: String,
 }
 
+/// What the program is to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// Something stands differently.
+    Event(Event),
+    /// Something is asked back.
+    Revocation(Revocation),
+}
+
 /// What is known of a hold at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldView {
@@ -196,8 +207,7 @@ pub struct Engine {
     state: ClientState,
     last_id: u64,
     answers: VecDeque<(OpId, Result<Answer>)>,
-    events: VecDeque<Event>,
-    revocations: VecDeque<Revocation>,
+    news: VecDeque<News>,
 }
 
 struct Lock {
@@ -306,8 +316,7 @@ impl Engine {
             state: ClientState::Connecting,
             last_id: 0,
             answers: VecDeque::new(),
-            events: VecDeque::new(),
-            revocations: VecDeque::new(),
+            news: VecDeque::new(),
         }
     }
 
@@ -396,14 +405,10 @@ impl Engine {
         self.answers.pop_front()
     }
 
-    /// The next event, in the order in which they happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    /// The next lock that is asked back, of those for which that matters ([`set_revocable`](Self::set_revocable)).
-    pub fn poll_revocation(&mut self) -> Option<Revocation> {
-        self.revocations.pop_front()
+    /// The next thing that the program is to be told, in the order in which they happened. Revocations are of those locks for
+    /// which they matter ([`set_revocable`](Self::set_revocable)).
+    pub fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
     // Questions.
@@ -457,7 +462,7 @@ impl Engine {
         let state = self.session.state();
         if state != self.state && !Mutant::HideSession.lives() {
             let previous = std::mem::replace(&mut self.state, state);
-            self.events.push_back(Event::Client { state, previous });
+            self.news.push_back(News::Event(Event::Client { state, previous }));
         }
     }
 

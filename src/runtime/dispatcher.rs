@@ -1,26 +1,28 @@
-//! The dispatcher thread: it calls the program's event handlers, in order, with no lock of ours held. One for all clients
-//! of the process that have a handler; it starts with the first of them and ends with the last.
+//! The dispatcher thread: it calls the handlers of programs that do not call them by themselves, with no lock of ours held. One
+//! for all clients of the process that have a handler; it starts with the first of them and ends with the last.
 //!
-//! There is never more than one, so that no two handlers run at the same time.
+//! There is never more than one, so that no two handlers run at the same time. Clients take turns, one call each.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use super::fork::PerProcess;
+use super::fork::{Epoch, PerProcess};
 use super::io::lock;
+use super::outlet::Outlet;
 use super::signals;
 use crate::error::{Error, Result, Status};
 
 static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
 
-/// One client's way to its handlers.
-pub(super) struct Outlet {
-    id: u64,
-    is_open: bool,
+thread_local! {
+    /// In which process this is the dispatcher thread, which must not wait for itself.
+    static DISPATCHING: Cell<Option<Epoch>> = const { Cell::new(None) };
 }
+
+/// One client's place on the thread. It is left when it is dropped; the last one sees the thread off.
+pub(super) struct Place(());
 
 #[derive(Default)]
 struct Dispatcher {
@@ -30,23 +32,29 @@ struct Dispatcher {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
-    /// Whose handler is running.
-    serving: Option<u64>,
-    outlets: usize,
-    last_id: u64,
+    /// Clients that have something to tell.
+    ready: VecDeque<Arc<Outlet>>,
+    is_serving: bool,
+    places: usize,
     /// The thread goes on; it says so itself when it does not.
     is_running: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job {
-    outlet: u64,
-    work: Box<dyn FnOnce() + Send>,
+/// Has the thread call the next handler of a client.
+pub(super) fn serve(outlet: Arc<Outlet>) {
+    let dispatcher = DISPATCHER.get();
+    lock(&dispatcher.state).ready.push_back(outlet);
+    dispatcher.changed.notify_all();
 }
 
-impl Outlet {
-    /// A place on the dispatcher thread, which is started if there is none.
+/// Whether the calling thread is the dispatcher.
+pub(super) fn is_this_thread() -> bool {
+    DISPATCHING.try_with(Cell::get).unwrap_or_default() == Some(Epoch::current())
+}
+
+impl Place {
+    /// The thread is started if there is none.
     pub(super) fn open() -> Result<Self> {
         let dispatcher = DISPATCHER.get();
         let mut state = lock(&dispatcher.state);
@@ -58,75 +66,45 @@ impl Outlet {
             state.thread = Some(thread);
             state.is_running = true;
         }
-        state.outlets += 1;
-        state.last_id += 1;
-        Ok(Self { id: state.last_id, is_open: true })
+        state.places += 1;
+        Ok(Self(()))
     }
+}
 
-    /// Leaves a call of a handler for the thread.
-    pub(super) fn send(&self, work: impl FnOnce() + Send + 'static) {
-        let dispatcher = DISPATCHER.get();
-        lock(&dispatcher.state).jobs.push_back(Job { outlet: self.id, work: Box::new(work) });
-        dispatcher.changed.notify_all();
-    }
-
-    /// Gives the thread `patience` to deliver what is left; the rest is dropped, as are all events where it is zero. Waits
-    /// until the handler has returned for the last time, unless it is the handler itself that asks.
-    pub(super) fn close(mut self, patience: Duration) {
-        self.end(patience);
-    }
-
-    fn end(&mut self, patience: Duration) {
-        if !std::mem::take(&mut self.is_open) {
-            return;
-        }
+impl Drop for Place {
+    fn drop(&mut self) {
         let dispatcher = DISPATCHER.get();
         let mut state = lock(&dispatcher.state);
-        state.outlets -= 1;
-        let (id, own) = (self.id, DISPATCHING.get());
-        if !own {
-            state = dispatcher.wait(state, Some(patience), |state| state.jobs.iter().any(|job| job.outlet == id));
-        }
-        let (dropped, kept) =
-            std::mem::take(&mut state.jobs).into_iter().partition::<VecDeque<_>, _>(|job| job.outlet == id);
-        state.jobs = kept;
+        state.places -= 1;
         dispatcher.changed.notify_all();
-        if !own {
-            state = dispatcher.wait(state, None, |state| state.serving == Some(id));
-            // The last one sees the thread off, unless another's handler keeps it, or another client has come.
-            state = dispatcher.wait(state, None, |state| {
-                state.is_running && state.outlets == 0 && state.serving.is_none() && state.jobs.is_empty()
-            });
+        if is_this_thread() {
+            return;
         }
-        let thread = if own || state.is_running { None } else { state.thread.take() };
+        // Unless another's handler keeps the thread, or another client has come.
+        state = dispatcher
+            .wait(state, |state| state.is_running && state.places == 0 && !state.is_serving && state.ready.is_empty());
+        let thread = if state.is_running { None } else { state.thread.take() };
         drop(state);
-        // Not under the lock: a handler may take the program's things with it.
-        drop(dropped);
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the event thread had panicked");
         }
     }
 }
 
-impl Drop for Outlet {
-    fn drop(&mut self) {
-        self.end(Duration::ZERO);
-    }
-}
-
 impl Dispatcher {
     fn run(&self) {
-        DISPATCHING.set(true);
+        DISPATCHING.set(Some(Epoch::current()));
         let mut state = lock(&self.state);
         loop {
-            if let Some(Job { outlet, work }) = state.jobs.pop_front() {
-                state.serving = Some(outlet);
+            if let Some(outlet) = state.ready.pop_front() {
+                state.is_serving = true;
                 drop(state);
-                deliver(work);
+                outlet.dispatch(1);
+                drop(outlet);
                 state = lock(&self.state);
-                state.serving = None;
+                state.is_serving = false;
                 self.changed.notify_all();
-            } else if state.outlets == 0 {
+            } else if state.places == 0 {
                 state.is_running = false;
                 self.changed.notify_all();
                 return;
@@ -139,28 +117,8 @@ impl Dispatcher {
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
-        limit: Option<Duration>,
-        mut condition: impl FnMut(&mut State) -> bool,
+        condition: impl FnMut(&mut State) -> bool,
     ) -> MutexGuard<'a, State> {
-        match limit {
-            None => self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner),
-            Some(Duration::ZERO) => state,
-            Some(limit) => {
-                let waited = self.changed.wait_timeout_while(state, limit, &mut condition);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
-    }
-}
-
-thread_local! {
-    /// Whether this is the dispatcher thread, which must not wait for itself.
-    static DISPATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// Whatever was lent for the call is dropped with it, before anything else is done.
-fn deliver(work: Box<dyn FnOnce() + Send>) {
-    if catch_unwind(AssertUnwindSafe(work)).is_err() {
-        tracing::error!("an event handler panicked");
+        self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A descriptor for programs that poll: readable once it was signalled, and from then on.
+//! A descriptor for programs that poll: readable once it was signalled, until it is cleared.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -27,6 +27,13 @@ impl EventFd {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer has that many bytes. It fails where 2^64-2 signals were given, and it is readable then.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Makes it unreadable again.
+    pub(crate) fn clear(&self) {
+        let mut count = 0_u64.to_ne_bytes();
+        // SAFETY: the buffer has that many bytes. It fails where nothing was signalled, and it is not readable then.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }
 

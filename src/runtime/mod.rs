@@ -1,16 +1,20 @@
 //! The shell around the engine: the I/O thread, sockets, the clock, and wake-ups. It moves bytes and decides nothing.
 
+mod callback;
 mod clock;
 mod dispatcher;
 mod eventfd;
 mod fork;
 mod io;
+mod outlet;
 mod resolve;
 mod shell;
 mod signals;
 
+pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
 pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
+pub use outlet::Handlers;
 pub(crate) use shell::{Caller, Pending, Shell};
 pub use signals::blocked as with_signals_blocked;

@@ -12,12 +12,12 @@ use std::time::Duration;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
-use super::dispatcher::Outlet;
 use super::fork::Epoch;
 use super::io::{Io, lock};
+use super::outlet::Outlet;
 use super::{clock, resolve};
-use crate::config::EventHandler;
-use crate::engine::{Answer, Engine, Event, LockId, OpId, Revocation};
+use crate::config::Config;
+use crate::engine::{Answer, Engine, Event, LockId, News, OpId};
 use crate::error::{Result, Status};
 use crate::lock::RevocationHandler;
 use crate::session::{Command, Server};
@@ -28,6 +28,8 @@ pub(crate) struct Shell {
     token: Token,
     this: Weak<Self>,
     state: Mutex<State>,
+    /// Locked after the state, where both are.
+    outlet: Arc<Outlet>,
 }
 
 struct State {
@@ -44,11 +46,6 @@ struct State {
     planned: Option<Time>,
     /// The I/O thread, as long as the client has a place there.
     io: Option<Arc<Io>>,
-    outlet: Option<Outlet>,
-    /// Who wants to hear of every change.
-    handler: Option<Arc<EventHandler>>,
-    /// Who wants to hear that a lock is asked back.
-    revocation: HashMap<LockId, Arc<RevocationHandler>>,
 }
 
 enum Link {
@@ -59,9 +56,9 @@ enum Link {
 }
 
 impl Shell {
-    /// Gives an engine a place on the I/O thread, and its handler one on the dispatcher thread.
-    pub(crate) fn start(engine: Engine, handler: Option<Arc<EventHandler>>) -> Result<Arc<Self>> {
-        let outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
+    /// Gives an engine a place on the I/O thread, and its handler somebody who calls it.
+    pub(crate) fn start(engine: Engine, config: &Config) -> Result<Arc<Self>> {
+        let outlet = Outlet::open(config.calls(), config.handler())?;
         Io::join(|io, token| {
             let state = State {
                 engine,
@@ -72,31 +69,27 @@ impl Shell {
                 callers: HashMap::new(),
                 planned: None,
                 io: Some(io),
-                outlet,
-                handler,
-                revocation: HashMap::new(),
             };
             let state = Mutex::new(state);
-            Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state })
+            Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state, outlet })
         })
     }
 
     /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
     /// `patience` or not at all.
     pub(crate) fn stop(&self, patience: Time) {
-        // What the program gave us is dropped after its last use, and not under the lock.
-        let (io, outlet, _handler, _revocation) = {
-            let mut state = lock(&self.state);
-            let revocation = std::mem::take(&mut state.revocation);
-            (state.io.take(), state.outlet.take(), state.handler.take(), revocation)
-        };
+        let io = lock(&self.state).io.take();
         if let Some(io) = io {
             io.leave(self.token);
         }
-        // Not under the lock: it waits for the handler, which may ask us something.
-        if let Some(outlet) = outlet {
-            outlet.close(patience - clock::now());
-        }
+        // Not under the lock: it waits for handlers, which may ask us something.
+        self.outlet.close(patience - clock::now());
+    }
+
+    /// The client's way to its program.
+    pub(crate) fn outlet(&self) -> Result<&Arc<Outlet>> {
+        self.check()?;
+        Ok(&self.outlet)
     }
 
     /// FORKED in a child of the process that made it.
@@ -121,35 +114,30 @@ impl Shell {
     /// Has `handler` called when a lock is asked back, in the place of the one before, if any.
     pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
         self.check()?;
-        let mut outlet = handler.as_ref().map(|_| Outlet::open()).transpose()?;
         let is_revocable = handler.is_some();
+        if is_revocable {
+            self.outlet.engage()?;
+        }
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
         if !state.engine.is_open(id) || state.io.is_none() {
             return Err(Status::Closed.into());
         }
         // In one step with what the engine is told, so that of two that are set at once one is there as a whole.
-        let before = match handler {
-            Some(handler) => state.revocation.insert(id, handler),
-            None => state.revocation.remove(&id),
-        };
-        if state.outlet.is_none() {
-            state.outlet = outlet.take();
-        }
+        let before = self.outlet.set_revocable(id, handler);
         let now = clock::now();
         state.engine.set_revocable(now, id, is_revocable);
         self.pump(&mut state, now, &mut woken);
         drop(state);
         self.finish(woken);
-        drop((outlet, before));
+        drop(before);
         Ok(())
     }
 
     /// Nobody is to hear any more that a lock is asked back.
     pub(crate) fn forget(&self, id: LockId) -> Result<()> {
         self.check()?;
-        let handler = lock(&self.state).revocation.remove(&id);
-        drop(handler);
+        drop(self.outlet.set_revocable(id, None));
         Ok(())
     }
 
@@ -264,18 +252,11 @@ impl Shell {
                 woken.callers.push((caller, op, answer));
             }
         }
-        while let Some(event) = state.engine.poll_event() {
-            if let (Some(outlet), Some(handler)) = (&state.outlet, &state.handler) {
-                let (handler, event) = (Arc::clone(handler), event.clone());
-                outlet.send(move || handler(&event));
+        while let Some(news) = state.engine.poll_news() {
+            if let News::Event(event) = &news {
+                woken.events.push(event.clone());
             }
-            woken.events.push(event);
-        }
-        while let Some(Revocation { lock, node_path }) = state.engine.poll_revocation() {
-            if let (Some(outlet), Some(handler)) = (&state.outlet, state.revocation.get(&lock)) {
-                let handler = Arc::clone(handler);
-                outlet.send(move || handler(&node_path));
-            }
+            self.outlet.tell(news);
         }
         let next = state.engine.next_timeout();
         if next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned)) {

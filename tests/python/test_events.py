@@ -219,6 +219,37 @@ def test_it_may_use_the_library(server: ZooKeeper, path: str, witness: Witness) 
         assert witness.nodes(f"{path}/leases") == []
 
 
+def test_it_must_not_wait_for_others(server: ZooKeeper, path: str, witness: Witness) -> None:
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def on_event(event: zklock.Event) -> None:
+        lock = client.mutex(path)
+        semaphore = client.semaphore(f"{path}-semaphore", 1)
+        for call in [
+            lock.acquire,
+            lambda: lock.acquire(timeout=0.1),
+            lock.__enter__,
+            semaphore.acquire,
+            lambda: semaphore.acquire(timeout=1),
+        ]:
+            try:
+                call()
+            except zklock.Deadlock as error:
+                assert error.status == -7
+                assert "another thread" in str(error)
+            else:
+                done.put(call)
+        done.put(lock.acquire(timeout=0))
+        semaphore.acquire(timeout=0).release()
+        lock.release()
+        done.put(lock.participants())
+
+    client = zklock.Client(server.address)
+    with zklock.Client(server.address, on_event=on_event):
+        assert [done.get(timeout=10), done.get(timeout=10)] == [True, []]
+    client.close()
+
+
 def test_it_may_close_its_client(server: ZooKeeper, path: str) -> None:
     closed = threading.Event()
 
@@ -306,6 +337,9 @@ def test_what_can_not_be_called(server: ZooKeeper, on_event: Any) -> None:
 ENDS = """
 import sys, threading, time, zklock
 entered = threading.Event()
+def say(word):
+    sys.stdout.write(word + "\\n")
+    sys.stdout.flush()
 def on_event(event):
     entered.set()
     {body}
@@ -313,8 +347,14 @@ client = zklock.Client(sys.argv[1], on_event=on_event)
 lock = client.mutex(sys.argv[2])
 lock.acquire()
 entered.wait(10)
-print("leaves", flush=True)
+say("leaves")
 """
+
+
+def test_the_last_events_come_before_the_end(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    leaving = program(ENDS.format(body="say(event.state.name)"), server.address, path)
+    assert sorted(leaving.says() for _ in range(5)) == ["CLOSED", "CONNECTED", "FREE", "HELD", "leaves"]
+    assert leaving.ends() == 0
 
 
 @pytest.mark.parametrize(

@@ -355,7 +355,7 @@ print("leaves", flush=True)
         "time.sleep(1000)",
         "exec('while True: pass')",
         "exec('while True: time.sleep(0.0001)')",
-        "client.mutex(path + '-other').acquire(), threading.Event().wait()",
+        "client.mutex(path + '-other').acquire(timeout=0), threading.Event().wait()",
         "[client.revoke(node) for _ in iter(int, 1)]",
         "[zklock.Client(sys.argv[1]) for _ in iter(int, 1)]",
     ],

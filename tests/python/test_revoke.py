@@ -161,8 +161,10 @@ def test_a_callback_may_use_the_library(client: zklock.Client, path: str, witnes
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def give_up(node: str) -> None:
-        with client.mutex(f"{path}-other"):
-            lock.release()
+        other = client.mutex(f"{path}-other")
+        assert other.acquire(timeout=0)
+        other.release()
+        lock.release()
         lock.set_revocable(None)
         done.put(client.session_id)
 

@@ -1,6 +1,6 @@
 //! A client: one ZooKeeper session.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 
 use zklock::{Client, ClientState, PerProcess};
 use zklock_abi::arg::{self, Output};
@@ -78,12 +78,14 @@ pub unsafe extern "C" fn zkl_client_new(
 /// given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
 /// allowed. In a forked child the parent's session is left alone.
 ///
-/// The client's last events are delivered before, as far as there is time; afterwards its callback is not called any more. If it
-/// is being called now, that is waited for, however long it takes: do not hold a lock that it needs. (A callback that frees
-/// its own client is not waited for.) Other clients' callbacks can delay it by the two seconds below, and no longer.
+/// The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
+/// not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
+/// (A callback that frees its own client is not waited for, and is the last to be called.) Other clients' callbacks can delay it
+/// by the two seconds below, and no longer. Of a client that polls its events, the last are delivered by the thread that frees it.
 ///
 /// Returns nothing; a handle that is not live changes nothing but the last error message.
-/// Blocks until the server has confirmed, but no longer than two seconds; any thread.
+/// Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
+/// two seconds; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
     guard(|| handle::free(client, |session| session.client.close()));
@@ -105,4 +107,29 @@ pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
     guard(|| handle::get(client)?.client.session_id())
+}
+
+/// Calls the callbacks that wait, those of events and of revocations, one after the other, in the order in which things happened,
+/// on the calling thread. Those that come to wait meanwhile are left for the next time. At any time one thread calls; where another
+/// one does, or the calling one, in a callback, it goes on, and this returns 0.
+///
+/// Returns: how many were called; or the negative ZKL_E_INVALID where the client's config did not say zkl_config_set_poll_events;
+/// ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+/// Blocks as long as the callbacks do; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client) -> i32 {
+    guard(|| {
+        let called = handle::get(client)?.client.dispatch_events()?;
+        Ok(i32::try_from(called).unwrap_or(i32::MAX))
+    })
+}
+
+/// A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and once more when
+/// the client is freed. It is the library's: not to be read, written to or closed; it is closed with the client.
+///
+/// Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_event_fd(client: *const zkl_client) -> c_int {
+    guard(|| handle::get(client)?.client.event_fd())
 }

@@ -125,6 +125,21 @@ pub extern "C" fn zkl_config_set_wait_for_kazoo(config: *mut zkl_config, wait: i
     })
 }
 
+/// Has the callbacks of clients, those of events and of revocations, called by the program, with zkl_client_dispatch_events when the
+/// descriptor of zkl_client_event_fd is readable: 1; or on a thread of the library's: 0, which is the default.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_config_set_poll_events(config: *mut zkl_config, poll: i32) -> zkl_status {
+    status(|| {
+        set(config, |config| {
+            config.set_poll_events(arg::switch("poll", poll)?);
+            Ok(())
+        })
+    })
+}
+
 /// Gives the config a callback, or none, and drops the one it had.
 pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Option<Callback>) -> Result<()> {
     let settings = handle::get(config)?;

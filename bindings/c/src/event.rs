@@ -45,8 +45,14 @@ pub type zkl_event_cb = Option<unsafe extern "C" fn(user: *mut c_void, event: *c
 pub type zkl_user_drop = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
 /// Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls
-/// come one after the other, in the order in which things happened, on a thread of the library that does nothing else and
-/// holds no lock, so cb may call any function of zklock; while it waits, no other event is delivered in this process.
+/// come one after the other, in the order in which things happened, on a thread of the library that does nothing else, or where the
+/// program wants them (zkl_config_set_poll_events). What cb may call stands under Callbacks, above. While cb does not return on the
+/// library's thread, no other callback is called in this process.
+///
+/// Of what happens at one moment, holds come before the session: HELD becomes SUSPENDED, then CONNECTED becomes SUSPENDED. While nobody
+/// is called, about a thousand events of a client wait as they came. Those on top of that are joined: each hold and the session are
+/// told fewer steps, each of which begins where the one before ended, but not another end; and that they were lost is always told.
+///
 /// user_drop, which may be NULL, is called once: when the config and all clients made with it are freed, or the config was
 /// given another callback and those clients are freed, and cb has returned for the last time. With cb NULL there are no
 /// events, and user_drop is called at once.

@@ -22,8 +22,8 @@ pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_v
 
 /// Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock
 /// to be given up (zkl_revoke, Curator's Revoker): once for each node that is asked for. It is a request: nothing is taken away.
-/// The calls come on the thread of the event callbacks, one after the other with those, and cb may do what these may
-/// (zkl_config_set_event_callback). Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
+/// The calls come on the thread of the event callbacks, one after the other with those, in the order in which things happened, and cb
+/// may do what these may (Callbacks, above). While nobody is called, a node that is asked for again and again may be told once. Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
 ///
 /// Another callback takes the place of the one before; with cb NULL there is none any more, and user_drop is called at once.
 /// user_drop, which may be NULL, is called once: when another callback has taken its place, the lock or its client was freed, and

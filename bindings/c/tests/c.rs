@@ -194,6 +194,21 @@ fn events_with_sanitizers() {
 }
 
 #[test]
+fn poll_events() {
+    run(Plain, "poll_events", Leaks::AreErrors);
+}
+
+#[test]
+fn poll_events_under_valgrind() {
+    run(Valgrind, "poll_events", Leaks::AreErrors);
+}
+
+#[test]
+fn poll_events_with_sanitizers() {
+    run(Sanitizers, "poll_events", Leaks::AreErrors);
+}
+
+#[test]
 fn fork() {
     run(Plain, "fork", Leaks::AreNatural);
 }

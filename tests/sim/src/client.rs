@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::engine::{Answer, Engine, LockId, LockState, OpId, Owner, Patience, Recipe};
+use zklock::engine::{Answer, Engine, LockId, LockState, News, OpId, Owner, Patience, Recipe, Revocation};
 use zklock::recipe::{Mode, Participant, Task};
 use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
@@ -526,29 +526,29 @@ impl Client {
             self.check_time(judge, now, &call, &result);
             self.answered(rng, judge, now, &call, result, &mut wishes);
         }
-        while let Some(event) = self.engine.poll_event() {
-            say(format!("event {event:?}"));
-            match event {
-                Event::Lock { lock, token, state, previous, .. } => {
+        while let Some(news) = self.engine.poll_news() {
+            say(format!("{news:?}"));
+            match news {
+                News::Event(Event::Lock { lock, token, state, previous, .. }) => {
                     if self.is_undisturbed && state == LockState::Uncertain {
                         judge.blame(|| format!("token {token} is {state:?} where nothing went wrong"));
                     }
                     judge.told(self.index, lock, token, previous, state);
                 }
-                Event::Client { state, previous } => judge.told_client(self.index, previous, state),
-            }
-        }
-        while let Some(revocation) = self.engine.poll_revocation() {
-            say(format!("{revocation:?}"));
-            judge.told_revoked(now, self.index, &revocation.node_path);
-            let is_of =
-                |handle: &Handle| handle.lock == revocation.lock && is_below(&revocation.node_path, handle.path);
-            if !self.handles.iter().any(is_of) {
-                let index = self.index;
-                judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
+                News::Event(Event::Client { state, previous }) => judge.told_client(self.index, previous, state),
+                News::Revocation(revocation) => self.asked_back(judge, now, &revocation),
             }
         }
         wishes
+    }
+
+    fn asked_back(&self, judge: &mut Judge, now: Time, revocation: &Revocation) {
+        judge.told_revoked(now, self.index, &revocation.node_path);
+        let is_of = |handle: &Handle| handle.lock == revocation.lock && is_below(&revocation.node_path, handle.path);
+        if !self.handles.iter().any(is_of) {
+            let index = self.index;
+            judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
+        }
     }
 
     fn check_time(&self, judge: &mut Judge, now: Time, call: &Call, result: &Result<Answer, zklock::Error>) {

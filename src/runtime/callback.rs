@@ -1,0 +1,41 @@
+//! Which threads are just being called back. They must not wait for other contenders: the news that would end such a wait may
+//! stand behind the one that they were called with.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use super::fork::Epoch;
+use crate::error::{Error, Result, Status};
+
+thread_local! {
+    /// In which process the thread is being called back: a child that was forked in a callback is in none.
+    static WITHIN: Cell<Option<Epoch>> = const { Cell::new(None) };
+}
+
+/// Calls the program.
+pub(super) fn during(call: impl FnOnce()) {
+    let before = WITHIN.replace(Some(Epoch::current()));
+    call();
+    WITHIN.set(before);
+}
+
+/// From now on the calling thread does nothing but call the program back.
+pub fn calls_back() {
+    WITHIN.set(Some(Epoch::current()));
+}
+
+/// Whether the calling thread is being called back.
+pub(super) fn is_within() -> bool {
+    // While a thread is being torn down it is not.
+    WITHIN.try_with(Cell::get).unwrap_or_default() == Some(Epoch::current())
+}
+
+/// DEADLOCK in a callback, for waits that may depend on others; not for those of no time at all.
+pub fn refuse_in_callback(limit: Option<Duration>) -> Result<()> {
+    if limit == Some(Duration::ZERO) || !is_within() {
+        return Ok(());
+    }
+    let message = "a callback must not wait for a lock: what would end the wait may have to be told first, by the thread that \
+                   waits; wait on another thread, or look once, with limit 0";
+    Err(Error::new(Status::Deadlock, message))
+}

@@ -1,0 +1,332 @@
+//! One client's way to its program: the news that wait to be told, the program's handlers, and who calls them. That is the
+//! dispatcher thread, or one of the program's that was told to, by a descriptor or a bell of its own.
+//!
+//! At any time one thread calls, and in the order in which things happened. No lock of ours is held meanwhile.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use super::dispatcher::{self, Place};
+use super::eventfd::EventFd;
+use super::io::lock;
+use super::{callback, clock};
+use crate::config::{Bell, Calls, EventHandler};
+use crate::engine::{Backlog, LockId, News};
+use crate::error::{Error, Result, Status};
+use crate::lock::RevocationHandler;
+use crate::time::Time;
+
+/// So many news of a client wait as they came, while nobody listens.
+const LIMIT: usize = 1024;
+
+/// See the module's description.
+pub(crate) struct Outlet {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    backlog: Backlog,
+    caller: Caller,
+    /// The caller knows that something waits.
+    is_rung: bool,
+    /// Which thread is calling now.
+    serving: Option<ThreadId>,
+    /// From now on only the thread that closes calls.
+    is_closing: bool,
+    is_closed: bool,
+    /// Who wants to hear of every change.
+    on_event: Option<Arc<EventHandler>>,
+    /// Who wants to hear that a lock is asked back.
+    on_revocation: HashMap<LockId, Arc<RevocationHandler>>,
+}
+
+enum Caller {
+    /// There is nobody yet who wants to hear of anything.
+    None,
+    Dispatcher(Place),
+    Polling(EventFd),
+    Bell(Arc<Bell>),
+}
+
+/// A client's handlers, to be called by who was told that one of them waits. It does not keep the client.
+#[derive(Clone)]
+pub struct Handlers(Arc<Outlet>);
+
+impl Handlers {
+    /// Calls the next one that waits, on the calling thread. False where none does. The bell rings again where others wait.
+    pub fn call_next(&self) -> bool {
+        self.0.dispatch(1) > 0
+    }
+}
+
+/// Whether they are one client's.
+impl PartialEq for Handlers {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Outlet {
+    pub(crate) fn handlers(self: &Arc<Self>) -> Handlers {
+        Handlers(Arc::clone(self))
+    }
+
+    /// For a program that wants its handlers called in this way.
+    pub(super) fn open(calls: &Calls, on_event: Option<Arc<EventHandler>>) -> Result<Arc<Self>> {
+        let caller = match calls {
+            Calls::OnThread if on_event.is_none() => Caller::None,
+            Calls::OnThread => Caller::Dispatcher(Place::open()?),
+            Calls::Polled => Caller::Polling(EventFd::new()?),
+            Calls::Rung(bell) => Caller::Bell(Arc::clone(bell)),
+        };
+        let state = State {
+            backlog: Backlog::new(LIMIT),
+            caller,
+            is_rung: false,
+            serving: None,
+            is_closing: false,
+            is_closed: false,
+            on_event,
+            on_revocation: HashMap::new(),
+        };
+        Ok(Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Has somebody call the handlers that are to come.
+    pub(super) fn engage(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(Status::Closed.into());
+        }
+        if matches!(state.caller, Caller::None) {
+            state.caller = Caller::Dispatcher(Place::open()?);
+        }
+        Ok(())
+    }
+
+    /// Puts a handler, or none, into the place of the one before, which is given back.
+    pub(super) fn set_revocable(
+        &self,
+        id: LockId,
+        handler: Option<Arc<RevocationHandler>>,
+    ) -> Option<Arc<RevocationHandler>> {
+        let handlers = &mut lock(&self.state).on_revocation;
+        match handler {
+            Some(handler) => handlers.insert(id, handler),
+            None => handlers.remove(&id),
+        }
+    }
+
+    /// Something has happened.
+    pub(super) fn tell(self: &Arc<Self>, news: News) {
+        let mut state = lock(&self.state);
+        if state.is_closed || state.handler(&news).is_none() {
+            return;
+        }
+        state.backlog.push(news);
+        self.ring(&mut state);
+    }
+
+    /// Calls the handlers of what waits now, up to `limit`, on this thread, and gives how many that were. None where another
+    /// thread is calling them: that one goes on.
+    pub(crate) fn dispatch(self: &Arc<Self>, limit: usize) -> usize {
+        let mut state = lock(&self.state);
+        if state.serving.is_some() || state.is_closing {
+            return 0;
+        }
+        state.begin();
+        let waiting = state.backlog.len().min(limit);
+        let mut called = 0;
+        while called < waiting && !state.is_closing {
+            let Some(call) = state.next() else { break };
+            drop(state);
+            call.run();
+            called += 1;
+            state = lock(&self.state);
+        }
+        self.end(&mut state);
+        called
+    }
+
+    /// The descriptor that is readable while handlers wait to be called, and when the client is closed.
+    pub(crate) fn fd(&self) -> Result<RawFd> {
+        let state = lock(&self.state);
+        match &state.caller {
+            Caller::Polling(fd) => Ok(fd.as_raw_fd()),
+            _ if state.is_closed => Err(Status::Closed.into()),
+            _ => Err(not_polling()),
+        }
+    }
+
+    /// INVALID where nobody is to dispatch.
+    pub(crate) fn check_polling(&self) -> Result<()> {
+        self.fd().map(drop)
+    }
+
+    /// Tells what is left, within `patience`, and drops the rest and the handlers. Waits until the last call is over, unless it
+    /// is a handler itself that asks.
+    pub(super) fn close(self: &Arc<Self>, patience: Duration) {
+        let end = clock::now() + patience;
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return;
+        }
+        let own = state.is_own();
+        if !own {
+            state = match state.caller {
+                Caller::Polling(_) => self.tell_rest(state, end),
+                _ => self.wait(state, Some(patience), |state| state.serving.is_some() || !state.backlog.is_empty()),
+            };
+        }
+        state.is_closing = true;
+        state.is_closed = true;
+        let dropped = (
+            std::mem::replace(&mut state.backlog, Backlog::new(0)),
+            state.on_event.take(),
+            std::mem::take(&mut state.on_revocation),
+        );
+        if !own {
+            state = self.wait(state, None, |state| state.serving.is_some());
+        }
+        let caller = std::mem::replace(&mut state.caller, Caller::None);
+        drop(state);
+        match caller {
+            // Who polls it now is to wake.
+            Caller::Polling(fd) => fd.signal(),
+            // The thread is seen off, where it was the last.
+            caller => drop(caller),
+        }
+        // Not under the lock: a handler may take the program's things with it.
+        drop(dropped);
+    }
+
+    /// A program that dispatches by itself, and closes, has the last news told by the thread that does.
+    fn tell_rest<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, end: Time) -> MutexGuard<'a, State> {
+        state.is_closing = true;
+        state = self.wait(state, None, |state| state.serving.is_some());
+        state.begin();
+        while clock::now() < end {
+            let Some(call) = state.next() else { break };
+            drop(state);
+            call.run();
+            state = lock(&self.state);
+        }
+        state.serving = None;
+        self.changed.notify_all();
+        state
+    }
+
+    fn end(self: &Arc<Self>, state: &mut State) {
+        state.serving = None;
+        self.changed.notify_all();
+        if !state.backlog.is_empty() {
+            self.ring(state);
+        }
+    }
+
+    fn ring(self: &Arc<Self>, state: &mut State) {
+        // Who calls looks again when he is done.
+        if state.is_rung || state.serving.is_some() {
+            return;
+        }
+        state.is_rung = true;
+        match &state.caller {
+            Caller::None => {}
+            Caller::Dispatcher(_) => dispatcher::serve(Arc::clone(self)),
+            Caller::Polling(fd) => fd.signal(),
+            Caller::Bell(bell) => bell(self.handlers()),
+        }
+    }
+
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        limit: Option<Duration>,
+        mut condition: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        match limit {
+            None => self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                let waited = self.changed.wait_timeout_while(state, limit, &mut condition);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+}
+
+impl State {
+    /// The calling thread serves from now on.
+    fn begin(&mut self) {
+        self.serving = Some(thread::current().id());
+        self.is_rung = false;
+        if let Caller::Polling(fd) = &self.caller {
+            fd.clear();
+        }
+    }
+
+    /// The next call. What nobody wants to hear of any more is passed over.
+    fn next(&mut self) -> Option<Call> {
+        while let Some(news) = self.backlog.pop() {
+            if let Some(handler) = self.handler(&news) {
+                return Some(Call { handler, news });
+            }
+        }
+        None
+    }
+
+    fn handler(&self, news: &News) -> Option<Handler> {
+        match news {
+            News::Event(_) => self.on_event.clone().map(Handler::Event),
+            News::Revocation(revocation) => self.on_revocation.get(&revocation.lock).cloned().map(Handler::Revocation),
+        }
+    }
+
+    /// Whether the calling thread would wait for itself.
+    fn is_own(&self) -> bool {
+        let is_caller = match self.caller {
+            Caller::Dispatcher(_) => dispatcher::is_this_thread(),
+            Caller::Bell(_) => callback::is_within(),
+            Caller::None | Caller::Polling(_) => false,
+        };
+        is_caller || self.serving == Some(thread::current().id())
+    }
+}
+
+/// What is to be called, and with what.
+struct Call {
+    handler: Handler,
+    news: News,
+}
+
+enum Handler {
+    Event(Arc<EventHandler>),
+    Revocation(Arc<RevocationHandler>),
+}
+
+impl Call {
+    /// The handler may be dropped with it, and what it drops is the program's as well.
+    fn run(self) {
+        let Self { handler, news } = self;
+        let call = move || match (handler, news) {
+            (Handler::Event(handler), News::Event(event)) => handler(&event),
+            (Handler::Revocation(handler), News::Revocation(revocation)) => handler(&revocation.node_path),
+            _ => {}
+        };
+        callback::during(|| {
+            if catch_unwind(AssertUnwindSafe(call)).is_err() {
+                tracing::error!("a handler of the program panicked");
+            }
+        });
+    }
+}
+
+fn not_polling() -> Error {
+    let message = "this client's callbacks are called on a thread of the library: to call them by itself, a program sets \
+                   poll_events in the config that the client is made with";
+    Error::invalid(message)
+}
