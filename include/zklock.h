@@ -430,8 +430,9 @@ zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_cli
  *
  * The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
  * not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
- * (A callback that frees its own client is not waited for, and is the last to be called.) Other clients' callbacks can delay it
- * by the two seconds below, and no longer. Of a client that polls its events, the last are delivered by the thread that frees it.
+ * (A callback that frees its own client is not waited for, and is the last to be called; nor are events delivered of another client
+ * that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
+ * client that polls its events, the last are delivered by the thread that frees it.
  *
  * Returns nothing; a handle that is not live changes nothing but the last error message.
  * Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
@@ -554,7 +555,7 @@ void zkl_lock_free(zkl_lock *lock);
  * Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
  * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
  * wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
- * knows no owner, and waits); ZKL_E_LOST where this thread's hold was lost and is not released yet;
+ * knows no owner, and waits), and in a callback (Callbacks, above); ZKL_E_LOST where this thread's hold was lost and is not released yet;
  * ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers;
  * ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Blocks until it has the lock; any thread.
@@ -732,7 +733,7 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
  * ZKL_E_CONNECTION where no server had answered by then; ZKL_E_CANCELED by zkl_semaphore_cancel; ZKL_E_CLOSED by
  * zkl_semaphore_free or zkl_client_free; ZKL_E_INVALID for a quantity below 1, one above max_leases (one above a count is
  * waited for, for the count may be raised), one of more nodes than a server takes in one transaction, or a negative limit other
- * than -1; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+ * than -1; ZKL_E_DEADLOCK in a callback, but for a limit of 0; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
  * ZKL_E_INTERNAL.
  * Blocks until it has the leases, but no longer than the limit; with 0, for the server's answers, and a second at most.
  * Any thread.

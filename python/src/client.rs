@@ -36,9 +36,13 @@ use crate::whole;
 ///   ``extra_lock_patterns=["-lock-"]`` beside a mutex, ``["__READ__", "__WRIT__"]`` beside a read/write lock.
 /// * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
 ///
-/// The calls of ``on_event`` come one after the other, in the order in which things happened, on the daemon thread that also calls
-/// what ``set_revocable()`` was given. What it raises goes to ``sys.unraisablehook``. It keeps neither the client from closing nor the
-/// interpreter from ending.
+/// The calls of ``on_event`` come one after the other, in the order in which things happened (where both change at one moment, holds
+/// before the session), on the daemon thread that also calls what ``set_revocable()`` was given. What it raises goes to
+/// ``sys.unraisablehook``. A callback may call everything but what waits for other contenders, since what would end the wait may have
+/// to be told first: ``with`` a lock, and ``acquire()`` with another timeout than 0, raise Deadlock there. While one does not return, about a
+/// thousand events of a client wait as they came; those on top of that are joined, so that each hold and the session are told fewer
+/// steps, but no other end, and always that they were lost. ``close()`` waits until the last ones were told, 2 seconds at most; a client
+/// that is garbage-collected instead tells nothing any more. No callback keeps the interpreter from ending.
 ///
 /// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
 /// answers in time, AuthFailed where one refuses the credentials, ValueError and TypeError for wrong arguments.
@@ -282,7 +286,7 @@ impl Client {
 
     /// Ends the session, and with it every hold; all waits end with ClientClosed, as do later calls. May be called again.
     ///
-    /// Waits for the server's confirmation, but 2 seconds at most.
+    /// Waits for the server's confirmation, and for ``on_event`` to be told, but 2 seconds at most.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.end(py).or_raise(py)
     }

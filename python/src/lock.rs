@@ -171,7 +171,8 @@ impl Lock {
     /// ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody. Ctrl-C
     /// interrupts the wait, and no node stays behind. Raises ConnectionLost where no server answers by then, Canceled,
     /// ClientClosed; LockLost where this thread's hold was lost and is not released yet; Deadlock where this thread would
-    /// wait for itself: it holds the path by another handle, or wants to write where it reads.
+    /// wait for itself: it holds the path by another handle, or wants to write where it reads; or in a callback, but for a
+    /// timeout of 0.
     #[pyo3(signature = (timeout=None))]
     fn acquire(
         &self,
@@ -234,8 +235,8 @@ impl Lock {
     /// up (``Client.revoke()``, Curator's ``Revoker``), also while it is waited for. It is a request: nothing is taken away.
     ///
     /// The calls come one after the other, on a daemon thread of zklock's, which is not the holder: a callback can tell the
-    /// holder, or ``cancel()``. What it raises goes to ``sys.unraisablehook``. It keeps neither a client from closing nor the
-    /// interpreter from ending. The callback stays until another takes its place or None does, or the lock is
+    /// holder, or ``cancel()``, but not wait for a lock: Deadlock. What it raises goes to ``sys.unraisablehook``. It keeps neither a
+    /// client from closing nor the interpreter from ending. The callback stays until another takes its place or None does, or the lock is
     /// garbage-collected. Of a multi-lock: for each of its locks, in the place of their own.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.members.is_empty() {

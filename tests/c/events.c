@@ -203,6 +203,160 @@ static void a_callback_may_free_its_client(void)
     zkl_config_free(config);
 }
 
+/* What a callback of the library's is given to do, and how far it got. */
+struct work {
+    zkl_client *client;
+    zkl_lock *mutex;
+    zkl_semaphore *semaphore;
+    int begun, done;
+};
+
+/* All that may be called, with what it returns. */
+static void *call_everything(void *user)
+{
+    struct work *work = user;
+    zkl_client *client = work->client, *other = NULL;
+    zkl_lock *lock = NULL, *read = NULL, *write = NULL, *multi = NULL;
+    zkl_semaphore *semaphore = NULL;
+    zkl_leases *leases = NULL;
+    int64_t number;
+    int32_t count;
+    char node[256];
+    size_t needed;
+    char path[64];
+    snprintf(path, sizeof path, "/c/%ld-all-%lx", (long)getpid(), (unsigned long)pthread_self());
+    OK(zkl_mutex_new(client, path, &lock));
+    OK(zkl_set_revocable(lock, NULL, NULL, NULL));
+    OK(zkl_lock_set_data(lock, NULL, 0));
+    OK(zkl_acquire_timeout(lock, 0));
+    OK(zkl_acquire_timeout(lock, 0));
+    CHECK(zkl_is_held(lock) == 1 && zkl_is_held_in_process(lock) == 1 && zkl_lock_state(lock) == ZKL_LOCK_HELD);
+    OK(zkl_fencing_token(lock, &number));
+    OK(zkl_remaining_ms(lock, &number));
+    OK(zkl_lock_node_path(lock, node, sizeof node, &needed));
+    CHECK(participants(lock) == 1 && queue_length(lock) == 1);
+    OK(zkl_revoke(client, node));
+    OK(zkl_cancel(lock));
+    OK(zkl_release(lock));
+    OK(zkl_release_nowait(lock));
+    EXPECT(ZKL_E_NOT_OWNER, zkl_release(lock));
+    zkl_lock_free(lock);
+    OK(zkl_rwlock_new(client, path, &read, &write));
+    OK(zkl_multi_new(&read, 1, &multi));
+    OK(zkl_acquire_timeout(multi, 0));
+    OK(zkl_release(multi));
+    zkl_lock_free(multi);
+    zkl_lock_free(read);
+    zkl_lock_free(write);
+    strcat(path, "-semaphore");
+    OK(zkl_semaphore_new(client, path, 2, &semaphore));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 0, &leases));
+    CHECK(semaphore_participants(semaphore) == 2);
+    OK(zkl_semaphore_cancel(semaphore));
+    OK(zkl_leases_release(leases));
+    zkl_semaphore_free(semaphore);
+    strcat(path, "-count");
+    OK(zkl_shared_count_set(client, path, 3));
+    OK(zkl_shared_count_get(client, path, &count));
+    CHECK(count == 3);
+    CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED && zkl_client_session_id(client) != 0);
+    OK(zkl_client_new(servers, NULL, &other));
+    zkl_client_free(other);
+    return NULL;
+}
+
+/* As the header's table has it. */
+static void call_what_waits(struct work *work)
+{
+    zkl_leases *leases = NULL;
+    EXPECT(ZKL_E_DEADLOCK, zkl_acquire(work->mutex));
+    SAYS("another thread");
+    EXPECT(ZKL_E_DEADLOCK, zkl_acquire_timeout(work->mutex, 1));
+    EXPECT(ZKL_E_DEADLOCK, zkl_acquire_timeout(work->mutex, -1));
+    EXPECT(ZKL_E_DEADLOCK, zkl_semaphore_acquire_timeout(work->semaphore, 1, 1, &leases));
+    EXPECT(ZKL_E_DEADLOCK, zkl_semaphore_acquire_timeout(work->semaphore, 1, -1, &leases));
+    /* Nothing was joined. */
+    CHECK(leases == NULL && participants(work->mutex) == 0 && semaphore_participants(work->semaphore) == 0);
+}
+
+static void work_once(struct work *work)
+{
+    if (__atomic_exchange_n(&work->begun, 1, __ATOMIC_SEQ_CST) != 0) return;
+    call_what_waits(work);
+    call_everything(work);
+    /* No lock of the library's is held meanwhile: another thread gets through. */
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, call_everything, work) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    __atomic_store_n(&work->done, 1, __ATOMIC_SEQ_CST);
+}
+
+static void work_on_event(void *user, const zkl_event *event)
+{
+    if (event->kind == ZKL_EVENT_LOCK) work_once(user);
+}
+
+static void work_on_request(void *user, zkl_lock *lock)
+{
+    (void)lock;
+    work_once(user);
+}
+
+static void work_on_drop(void *user)
+{
+    work_once(user);
+}
+
+enum occasion { AN_EVENT, A_REQUEST, A_DROP };
+
+/* A callback that is dropped by a callback: the library drops it when the one that replaces it has returned. */
+static void replace(void *user, zkl_lock *lock)
+{
+    (void)user;
+    OK(zkl_set_revocable(lock, NULL, NULL, NULL));
+}
+
+static void a_callback_may_do_all_but_wait(enum occasion occasion, int polls)
+{
+    struct work work = {0}, *user = &work;
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set_poll_events(config, polls));
+    if (occasion == AN_EVENT) OK(zkl_config_set_event_callback(config, work_on_event, user, NULL));
+    OK(zkl_client_new(servers, config, &work.client));
+    zkl_config_free(config);
+    zkl_lock *asked = new_mutex(work.client, fresh_path());
+    work.mutex = new_mutex(work.client, fresh_path());
+    work.semaphore = new_semaphore(work.client, fresh_path(), 1);
+    if (occasion == A_REQUEST) OK(zkl_set_revocable(asked, work_on_request, user, NULL));
+    if (occasion == A_DROP) OK(zkl_set_revocable(asked, replace, user, work_on_drop));
+    OK(zkl_acquire(asked));
+    char node[256];
+    size_t needed;
+    OK(zkl_lock_node_path(asked, node, sizeof node, &needed));
+    if (occasion != AN_EVENT) OK(zkl_revoke(work.client, node));
+    int64_t deadline = now_ms() + 20000;
+    while (!__atomic_load_n(&work.done, __ATOMIC_SEQ_CST)) {
+        CHECK(now_ms() < deadline);
+        if (polls) CHECK(zkl_client_dispatch_events(work.client) >= 0);
+        sleep_ms(2);
+    }
+    /* Afterwards the thread may wait again. */
+    OK(zkl_acquire(work.mutex));
+    zkl_client_free(work.client);
+    zkl_lock_free(asked);
+    zkl_lock_free(work.mutex);
+    zkl_semaphore_free(work.semaphore);
+}
+
+static void in_a_callback_all_may_be_called_but_what_waits_for_others(void)
+{
+    for (int polls = 0; polls <= 1; polls++) {
+        a_callback_may_do_all_but_wait(AN_EVENT, polls);
+        a_callback_may_do_all_but_wait(A_REQUEST, polls);
+        a_callback_may_do_all_but_wait(A_DROP, polls);
+    }
+}
+
 int main(int argc, char **argv)
 {
     begin(argc, argv, 1);
@@ -211,6 +365,7 @@ int main(int argc, char **argv)
     RUN(a_callback_may_free_its_client);
     RUN(without_a_callback_user_is_dropped_at_once);
     RUN(what_is_freed_while_held_is_told_to_be_free);
+    RUN(in_a_callback_all_may_be_called_but_what_waits_for_others);
     RUN(a_slow_callback_delays_others_a_little_and_never_runs_beside_them);
     return 0;
 }

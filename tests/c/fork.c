@@ -1,6 +1,7 @@
 /* A forked child can do nothing to its parent's session, and can have one of its own. */
 #include "check.h"
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/wait.h>
@@ -44,6 +45,9 @@ static void the_parents_recipes_are_refused(void)
     zkl_lock *lock_out = NULL, *write_out = NULL;
     zkl_semaphore *semaphore_out = NULL;
     zkl_leases *leases_out = NULL;
+    CHECK(zkl_client_dispatch_events(client) == ZKL_E_FORKED);
+    CHECK(zkl_client_event_fd(client) == ZKL_E_FORKED);
+    EXPECT(ZKL_E_FORKED, zkl_config_set_poll_events(config, 1));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_mutex_new(client, "/a", &lock_out));
     EXPECT(ZKL_E_FORKED, zkl_rwlock_new(client, "/a", &lock_out, &write_out));
     EXPECT(ZKL_E_FORKED, zkl_multi_new(&lock, 1, &lock_out));
@@ -266,6 +270,41 @@ static void the_parent_still_holds(int64_t token)
     EXPECT(ZKL_E_INVALID, zkl_op_result(waits));
 }
 
+/* What waits to be told to the parent. */
+
+static zkl_client *polling;
+
+static void count_event(void *user, const zkl_event *event)
+{
+    (void)event;
+    ++*(int *)user;
+}
+
+static void child_that_polls(void)
+{
+    CHECK(zkl_client_dispatch_events(polling) == ZKL_E_FORKED);
+    CHECK(zkl_client_event_fd(polling) == ZKL_E_FORKED);
+    zkl_client_free(polling);
+}
+
+static void a_child_has_no_part_in_its_parents_events(void)
+{
+    int events = 0;
+    zkl_config *polled = zkl_config_new();
+    OK(zkl_config_set_event_callback(polled, count_event, &events, NULL));
+    OK(zkl_config_set_poll_events(polled, 1));
+    OK(zkl_client_new(servers, polled, &polling));
+    zkl_config_free(polled);
+    struct pollfd readable = {.fd = zkl_client_event_fd(polling), .events = POLLIN};
+    CHECK(poll(&readable, 1, 20000) == 1);
+    in_a_child(child_that_polls, _exit);
+    in_a_child(child_that_polls, exit);
+    CHECK(poll(&readable, 1, 0) == 1);
+    CHECK(zkl_client_dispatch_events(polling) == 1 && events == 1);
+    zkl_client_free(polling);
+    CHECK(events == 2);
+}
+
 /* A thread that is often in the middle of something when its process is forked. */
 static void *be_busy(void *stop)
 {
@@ -335,6 +374,7 @@ int main(int argc, char **argv)
         the_parent_still_holds(token);
     }
 
+    a_child_has_no_part_in_its_parents_events();
     children_of_a_busy_parent_are_not_stuck();
     the_parent_still_holds(token);
 

@@ -168,6 +168,7 @@ static void wrong_configs(void)
         REFUSES(zkl_config_set_lease_margin_ms(bad, 1000));
         REFUSES(zkl_config_add_auth(bad, "digest", (const uint8_t *)"a:b", 3));
         REFUSES(zkl_config_set_wait_for_kazoo(bad, 1));
+        REFUSES(zkl_config_set_poll_events(bad, 1));
         zkl_config_free(bad);
         if (bad == NULL) {
             CHECK(*zkl_last_error_message() == '\0');
@@ -186,6 +187,8 @@ static void wrong_clients(void)
     for (int i = 0; i < all.count; i++) {
         zkl_client *bad = all.handles[i];
         zkl_lock *out = (zkl_lock *)&all;
+        REFUSES(zkl_client_dispatch_events(bad));
+        REFUSES(zkl_client_event_fd(bad));
         REFUSES(zkl_client_state(bad));
         CHECK(zkl_client_session_id(bad) == 0);
         says_handle(bad, expected);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/wait.h>
 
 #include <zklock_standalone.h>
 
@@ -162,25 +161,6 @@ static void without_it_there_is_nothing_to_poll(void)
     CHECK(zkl_client_event_fd(client) == ZKL_E_INVALID);
     zkl_client_free(client);
     zkl_config_free(config);
-}
-
-static void a_child_has_no_part_in_it(void)
-{
-    struct recorder recorder = {0};
-    zkl_client *client = polling_client(servers, &recorder);
-    AWAIT(is_readable(event_fd(client)));
-    pid_t child = fork();
-    if (child == 0) {
-        CHECK(zkl_client_dispatch_events(client) == ZKL_E_FORKED);
-        CHECK(zkl_client_event_fd(client) == ZKL_E_FORKED);
-        zkl_client_free(client);
-        CHECK(recorder.events == 0);
-        _exit(7);
-    }
-    int status;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
-    CHECK(is_readable(event_fd(client)) && zkl_client_dispatch_events(client) == 1);
-    zkl_client_free(client);
 }
 
 static void dispatch_again(struct recorder *recorder, const zkl_event *event)
@@ -342,7 +322,6 @@ int main(int argc, char **argv)
     RUN(callbacks_wait_for_the_program);
     RUN(revocations_alone_can_be_polled);
     RUN(without_it_there_is_nothing_to_poll);
-    RUN(a_child_has_no_part_in_it);
     RUN(a_callback_does_not_call_the_next);
     RUN(a_callback_may_free_its_client);
     RUN(several_threads_keep_the_order);

@@ -89,11 +89,100 @@ def test_a_stopped_holder_knows(
     assert holder.ends() == 0
 
 
+# Like a daemon that is stopped inside of its blocks, one for each kind of lock.
+BLOCKS = """
+import contextlib, sys, time, zklock
+events = []
+client = zklock.Client(sys.argv[1], session_timeout=1, on_event=events.append)
+path = sys.argv[2]
+rw = client.rwlock(path + "-rw")
+kinds = [
+    client.mutex(path), client.semaphore_mutex(path + "-a"), rw.read, client.rwlock(path + "-w").write,
+    client.multi([client.mutex(path + "-b"), client.semaphore_mutex(path + "-c")]),
+    client.semaphore(path + "-d", 3).acquire(2),
+]
+def block(lock, error):
+    try:
+        with lock:
+            yield
+            if error is not None:
+                raise error
+    except zklock.LockLost as lost:
+        return "LockLost" if error is None and lost.__cause__ is None else "masked"
+    except KeyError as own:
+        notes = getattr(own, "__notes__", [own.__context__])
+        return "noted" if own is error and notes[0] is not None else "lost"
+    return "nothing"
+def end(block):
+    try:
+        next(block)
+    except StopIteration as stop:
+        return stop.value
+blocks = [block(lock, error) for lock, error in zip(kinds, [None] * 3 + [KeyError("mine")] * 3)]
+for one in blocks:
+    next(one)
+print("holding", flush=True)
+before = now = time.monotonic()
+while now - before < 1.9 and all(lock.is_held for lock in kinds):
+    before, now = now, time.monotonic()
+print(*(lock.is_held for lock in kinds), *(lock.remaining for lock in kinds), flush=True)
+while {event.state for event in events if isinstance(event, zklock.LockEvent)} & {zklock.LockState.LOST} == set():
+    time.sleep(0.01)
+print(*map(end, blocks), flush=True)
+for kind in kinds[:5]:
+    told = [event for event in events if isinstance(event, zklock.LockEvent) and event.lock is kind]
+    assert kind is kinds[4] or [event.state.name for event in told][-2:] == ["LOST", "FREE"], told
+client.close()
+"""
+
+
+def test_blocks_that_end_after_the_loss(
+    server: ZooKeeper, client: zklock.Client, path: str, program: Callable[..., Program]
+) -> None:
+    holder = program(BLOCKS, server.address, path)
+    assert holder.says() == "holding"
+    holder.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(2)
+        with client.mutex(path, timeout=5):
+            holder.process.send_signal(signal.SIGCONT)
+            assert holder.says() == " ".join(["False"] * 6 + ["0.0"] * 6)
+            assert holder.says() == " ".join(["LockLost"] * 3 + ["noted"] * 3)
+    finally:
+        holder.process.send_signal(signal.SIGCONT)
+    assert holder.ends() == 0
+
+
+# Nothing of Python's runs for three leases: a thread is in C, and does not let go of the interpreter.
+STANDS_STILL = """
+import ctypes, sys, time, zklock
+client = zklock.Client(sys.argv[1], session_timeout=1)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+print("holding", flush=True)
+ctypes.PyDLL(None).usleep(2_500_000)
+print(lock.is_held, lock.remaining > 0, lock.state.name, flush=True)
+"""
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_python_stands_still(own_server: ZooKeeper, path: str, program: Callable[..., Program], frozen: bool) -> None:
+    holder = program(STANDS_STILL, own_server.address, path)
+    assert holder.says() == "holding"
+    if frozen:
+        own_server.freeze()
+        assert holder.says() == "False False UNCERTAIN"
+    else:
+        # zklock's own thread needs no interpreter to keep the session alive.
+        assert holder.says() == "True True HELD"
+
+
 FORKS = """
 import gc, os, sys, threading, warnings, zklock
 warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
 servers, path = sys.argv[1:]
-client = zklock.Client(servers)
+events = []
+client = zklock.Client(servers, on_event=events.append)
 lock = client.mutex(path)
 lock.acquire()
 waiting = threading.Thread(target=lambda: (lock.acquire(), lock.release()))
@@ -142,7 +231,8 @@ for round in range(10):
         assert all("FORKED" in repr(thing) for thing in (lock, client, rw.read, multi, leases))
         del lock, client, rw, multi, semaphore, leases, revocable, calls
         gc.collect()
-        with zklock.Client(servers) as own:
+        events = []
+        with zklock.Client(servers, on_event=events.append) as own:
             assert not own.mutex(path).acquire(timeout=0)
             with own.mutex(path + "-of-the-child") as mine:
                 asked = threading.Event()
@@ -152,6 +242,7 @@ for round in range(10):
             assert not own.rwlock(path + "-rw").write.acquire(timeout=0)
             with own.semaphore(path + "-semaphore", 3).acquire(1, timeout=0):
                 pass
+        assert [event.state.name for event in events if isinstance(event, zklock.ClientEvent)] == ["CONNECTED", "CLOSED"]
         sys.exit(7)
     status = os.waitpid(child, 0)[1]
     assert os.WEXITSTATUS(status) == 7, status
@@ -168,6 +259,7 @@ waiting.join()
 with lock:
     print("fine", flush=True)
 client.close()
+assert events[-1].state is zklock.ClientState.CLOSED
 """
 
 

@@ -80,8 +80,9 @@ pub unsafe extern "C" fn zkl_client_new(
 ///
 /// The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
 /// not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
-/// (A callback that frees its own client is not waited for, and is the last to be called.) Other clients' callbacks can delay it
-/// by the two seconds below, and no longer. Of a client that polls its events, the last are delivered by the thread that frees it.
+/// (A callback that frees its own client is not waited for, and is the last to be called; nor are events delivered of another client
+/// that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
+/// client that polls its events, the last are delivered by the thread that frees it.
 ///
 /// Returns nothing; a handle that is not live changes nothing but the last error message.
 /// Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than

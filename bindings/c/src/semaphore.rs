@@ -126,7 +126,7 @@ pub extern "C" fn zkl_semaphore_free(semaphore: *mut zkl_semaphore) {
 /// ZKL_E_CONNECTION where no server had answered by then; ZKL_E_CANCELED by zkl_semaphore_cancel; ZKL_E_CLOSED by
 /// zkl_semaphore_free or zkl_client_free; ZKL_E_INVALID for a quantity below 1, one above max_leases (one above a count is
 /// waited for, for the count may be raised), one of more nodes than a server takes in one transaction, or a negative limit other
-/// than -1; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+/// than -1; ZKL_E_DEADLOCK in a callback, but for a limit of 0; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
 /// ZKL_E_INTERNAL.
 /// Blocks until it has the leases, but no longer than the limit; with 0, for the server's answers, and a second at most.
 /// Any thread.

@@ -209,6 +209,36 @@ fn poll_events_with_sanitizers() {
 }
 
 #[test]
+fn clock() {
+    run(Plain, "clock", Leaks::AreErrors);
+}
+
+#[test]
+fn clock_under_valgrind() {
+    run(Valgrind, "clock", Leaks::AreErrors);
+}
+
+#[test]
+fn clock_with_sanitizers() {
+    run(Sanitizers, "clock", Leaks::AreErrors);
+}
+
+#[test]
+fn stopped() {
+    run(Plain, "stopped", Leaks::AreErrors);
+}
+
+#[test]
+fn stopped_under_valgrind() {
+    run(Valgrind, "stopped", Leaks::AreErrors);
+}
+
+#[test]
+fn stopped_with_sanitizers() {
+    run(Sanitizers, "stopped", Leaks::AreErrors);
+}
+
+#[test]
 fn fork() {
     run(Plain, "fork", Leaks::AreNatural);
 }
