@@ -56,6 +56,8 @@
  *            | zkl_acquire                   | refused                                        |
  *            | zkl_acquire_timeout           | refused, but for a limit of 0                  |
  *            | zkl_semaphore_acquire_timeout | refused, but for a limit of 0                  |
+ *            | zkl_op_wait                   | refused, but for a limit of 0, or once it is   |
+ *            |                               | over                                           |
  *            | all others                    | allowed; they block for no longer than they    |
  *            |                               | say, the session timeout for instance          |
  *
@@ -879,7 +881,8 @@ zkl_status zkl_op_result(zkl_op *op);
  * concerned by this limit, and goes on. Several threads may wait.
  *
  * Returns: as zkl_op_result; ZKL_E_TIMEOUT also where the operation still runs at the end of this limit: zkl_op_result tells the two
- * apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1.
+ * apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1. ZKL_E_DEADLOCK in a callback, where it would
+ * have to wait.
  * Blocks until the operation is over, but no longer than the limit; any thread.
  */
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);

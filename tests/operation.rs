@@ -97,7 +97,8 @@ fn a_client_that_closes_ends_what_waits_for_a_step_of_another() {
 fn between_two_steps_it_hears_of_a_cancel_and_of_a_lock_that_is_closed() {
     let server = ZooKeeper::shared();
     let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
-    let orders: [(fn(&Lock, &Lock, &Acquiring), Status); 3] = [
+    type Order = fn(&Lock, &Lock, &Acquiring);
+    let orders: [(Order, Status); 3] = [
         (|_, multi, _| multi.cancel().unwrap(), Status::Canceled),
         (|_, _, acquiring| acquiring.cancel().unwrap(), Status::Canceled),
         (|first, _, _| first.close().unwrap(), Status::Closed),

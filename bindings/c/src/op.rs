@@ -116,7 +116,8 @@ pub extern "C" fn zkl_op_result(op: *mut zkl_op) -> zkl_status {
 /// concerned by this limit, and goes on. Several threads may wait.
 ///
 /// Returns: as zkl_op_result; ZKL_E_TIMEOUT also where the operation still runs at the end of this limit: zkl_op_result tells the two
-/// apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1.
+/// apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1. ZKL_E_DEADLOCK in a callback, where it would
+/// have to wait.
 /// Blocks until the operation is over, but no longer than the limit; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
