@@ -67,7 +67,10 @@ impl Part {
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check_open()?;
         let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
-        self.session.shell.ask(about)?.ok_or_else(|| self.closed())
+        let answer = self.session.shell.ask(about)?.ok_or_else(|| self.closed())?;
+        // A client that was closed in between has given up what was held: that is not the answer.
+        self.check_open()?;
+        Ok(answer)
     }
 
     pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {

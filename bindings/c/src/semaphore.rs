@@ -216,7 +216,7 @@ pub unsafe extern "C" fn zkl_leases_fencing_token(leases: *const zkl_leases, tok
     status(|| {
         // SAFETY: the caller lends it for the length of the call.
         let out = unsafe { Output::new("token_out", token_out)? };
-        out.set(handle::get(leases)?.fencing_token()?);
+        out.set(ask(leases, Leases::fencing_token)?);
         Ok(())
     })
 }
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn zkl_leases_remaining_ms(leases: *const zkl_leases, rema
     status(|| {
         // SAFETY: the caller lends it for the length of the call.
         let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
-        let remaining = handle::get(leases)?.remaining()?;
+        let remaining = ask(leases, Leases::remaining)?;
         out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
         Ok(())
     })
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn zkl_leases_node_path(
     status(|| {
         // SAFETY: the caller lends both for the length of the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
-        let paths = handle::get(leases)?.node_paths()?;
+        let paths = ask(leases, Leases::node_paths)?;
         let path = paths.get(index).ok_or_else(|| {
             let message = format!("index is {index}, and there are {} leases", paths.len());
             Error::new(Status::Invalid, message)
@@ -297,6 +297,15 @@ pub unsafe extern "C" fn zkl_shared_count_set(
         let count_path = unsafe { arg::text("count_path", count_path)? };
         handle::get(client)?.client.set_count(count_path, value)
     })
+}
+
+/// Asks for something that only leases which are out have. Where another thread gives them back in between, their handle is dead.
+fn ask<T>(leases: *const zkl_leases, question: impl FnOnce(&Leases) -> Result<T>) -> Result<T> {
+    let not_owner = match question(&*handle::get(leases)?) {
+        Err(error) if error.status() == Status::NotOwner => error,
+        answer => return answer,
+    };
+    Err(handle::get(leases).err().unwrap_or(not_owner))
 }
 
 fn insert(semaphore: Semaphore) -> Result<*mut zkl_semaphore> {

@@ -60,14 +60,14 @@ impl Under {
         self.compile_with(name, &[])
     }
 
-    /// The same with more that is linked.
-    pub(crate) fn compile_with(self, name: &str, libraries: &[&str]) -> PathBuf {
+    /// The same with more options, for what is included or linked.
+    pub(crate) fn compile_with(self, name: &str, options: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(format!("{name}.c"));
         let flags: &[&str] = match self {
             Self::Plain | Self::Valgrind => &["-std=c11"],
             Self::Sanitizers => &["-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
         };
-        let flags = [flags, &["-Wl,--no-as-needed"], libraries].concat();
+        let flags = [flags, &["-Wl,--no-as-needed"], options].concat();
         compile("gcc", &flags, &[source], &format!("{name}-{}", self.name()))
     }
 

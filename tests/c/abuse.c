@@ -1,0 +1,648 @@
+/* Every function of the header is called in every wrong way there is, one wrong argument at a time; or, with a number of
+ * milliseconds, all of them at once from many threads on handles that come and go. The functions are in a table that is made from
+ * the header (bindings/c/tests/abuse.rs), so a new function is in it from the first day. A new kind of handle has to be told to
+ * make() and destroy(), a new type of callback needs its on_*(). */
+#include "check.h"
+
+#include <dirent.h>
+
+#define BIT(status) (UINT64_C(1) << -(status))
+enum { PARAMETERS = 6, CELL = 32 };
+
+enum returns {
+    RETURNS_NOTHING,
+    RETURNS_STATUS,
+    RETURNS_ANSWER,
+    RETURNS_ID,
+    RETURNS_TEXT,
+    RETURNS_HANDLE,
+    RETURNS_NUMBER,
+};
+
+enum type {
+    HANDLE,
+    HANDLE_OUT,
+    HANDLES,
+    TEXT,
+    BYTES,
+    BUFFER,
+    COUNT,
+    INDEX,
+    INT32,
+    INT64,
+    NUMBEROUT,
+    CALLBACK,
+    USER,
+};
+
+struct parameter {
+    const char *name;
+    enum type type;
+    int kind;
+    void (*callback)(void);
+};
+
+struct function {
+    const char *name;
+    enum returns returns;
+    int64_t (*call)(const uint64_t *arguments);
+    int count;
+    struct parameter parameters[PARAMETERS];
+    /* Those that its comment names. */
+    uint64_t statuses;
+};
+
+static void on_zkl_revocable_cb(void *user, zkl_lock *lock)
+{
+    (void)user;
+    (void)lock;
+}
+
+static void on_zkl_semaphore_revocable_cb(void *user, zkl_semaphore *semaphore)
+{
+    (void)user;
+    (void)semaphore;
+}
+
+static void on_zkl_participants_cb(void *user, const zkl_participant *participant)
+{
+    (void)user;
+    CHECK(participant->size == sizeof *participant && *participant->node_path == '/');
+}
+
+static void on_zkl_event_cb(void *user, const zkl_event *event)
+{
+    (void)user;
+    CHECK(event->size == sizeof *event && event->state != event->previous);
+}
+
+static void on_zkl_user_drop(void *user)
+{
+    (void)user;
+}
+
+#include "functions.h"
+
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
+
+/* What the arguments point to. */
+struct cells {
+    /* Misaligned on purpose, and watched. */
+    unsigned char outputs[PARAMETERS][CELL + 1];
+    char buffer[256];
+    uint64_t handles[2];
+    uint8_t bytes[3];
+};
+
+static zkl_client *client;
+static zkl_client *closed_client;
+
+static const char *const GOOD_PATHS[] = {"/abuse/a", "/abuse/b", "/abuse/c", "/abuse/d"};
+
+/* A live handle of a client. */
+static uint64_t make(int kind, zkl_client *of, const char *path)
+{
+    zkl_client *new_client = NULL;
+    zkl_lock *lock = NULL;
+    zkl_semaphore *semaphore = NULL;
+    zkl_leases *leases = NULL;
+    zkl_config *config;
+    switch (kind) {
+    case KIND_zkl_config:
+        config = zkl_config_new();
+        CHECK(config != NULL);
+        OK(zkl_config_set_connect_timeout_ms(config, 100));
+        return (uintptr_t)config;
+    case KIND_zkl_client:
+        OK(zkl_client_new(servers, NULL, &new_client));
+        return (uintptr_t)new_client;
+    case KIND_zkl_lock:
+        OK(zkl_mutex_new(of, path, &lock));
+        return (uintptr_t)lock;
+    case KIND_zkl_semaphore:
+        OK(zkl_semaphore_new(of, path, 2, &semaphore));
+        return (uintptr_t)semaphore;
+    case KIND_zkl_leases:
+        OK(zkl_semaphore_new(of, "/abuse/leases", 1000, &semaphore));
+        OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+        zkl_semaphore_free(semaphore);
+        return (uintptr_t)leases;
+    default:
+        CHECK(0);
+        return 0;
+    }
+}
+
+static void destroy(int kind, uint64_t handle)
+{
+    switch (kind) {
+    case KIND_zkl_config: zkl_config_free((zkl_config *)(uintptr_t)handle); break;
+    case KIND_zkl_client: zkl_client_free((zkl_client *)(uintptr_t)handle); break;
+    case KIND_zkl_lock: zkl_lock_free((zkl_lock *)(uintptr_t)handle); break;
+    case KIND_zkl_semaphore: zkl_semaphore_free((zkl_semaphore *)(uintptr_t)handle); break;
+    case KIND_zkl_leases: zkl_leases_release((zkl_leases *)(uintptr_t)handle); break;
+    default: CHECK(0);
+    }
+}
+
+/* One call after the other. */
+
+static uint64_t live[KINDS], freed[KINDS], closed[KINDS];
+
+/* What is wrong with an argument, and so what is expected. */
+enum expected {
+    /* What its comment says. */
+    DOCUMENTED,
+    /* ZKL_E_HANDLE, and the message has the value. */
+    NO_HANDLE,
+    /* ZKL_E_INVALID, and the message has the parameter's name. */
+    REFUSED,
+    /* ZKL_E_INVALID, whatever the message. */
+    INVALID,
+    /* ZKL_E_CLOSED. */
+    CLOSED,
+};
+
+static const struct function *function;
+static const struct parameter *parameter;
+static uint64_t arguments[PARAMETERS];
+static struct cells cells;
+static int calls;
+
+static void sound_arguments(void)
+{
+    static const char *const SCHEME = "digest";
+    for (int i = 0; i < function->count; i++) {
+        const struct parameter *each = &function->parameters[i];
+        unsigned char *output = cells.outputs[i] + 1;
+        memset(output, 0xa5, CELL);
+        switch (each->type) {
+        case HANDLE: arguments[i] = live[each->kind]; break;
+        case HANDLE_OUT:
+        case NUMBEROUT: arguments[i] = (uintptr_t)output; break;
+        case HANDLES:
+            cells.handles[0] = live[each->kind];
+            cells.handles[1] = make(each->kind, client, GOOD_PATHS[1]);
+            arguments[i] = (uintptr_t)cells.handles;
+            break;
+        case TEXT:
+            arguments[i] = (uintptr_t)(strcmp(each->name, "servers") == 0  ? servers
+                                       : strcmp(each->name, "scheme") == 0 ? SCHEME
+                                                                          : GOOD_PATHS[0]);
+            break;
+        case BYTES:
+            memcpy(cells.bytes, "a:b", 3);
+            arguments[i] = (uintptr_t)cells.bytes;
+            break;
+        case BUFFER:
+            memset(cells.buffer, 0xa5, sizeof cells.buffer);
+            arguments[i] = (uintptr_t)cells.buffer;
+            break;
+        case COUNT:
+            arguments[i] = function->parameters[i - 1].type == HANDLES ? 2
+                           : function->parameters[i - 1].type == BYTES ? 3
+                                                                        : sizeof cells.buffer;
+            break;
+        case INDEX: arguments[i] = 0; break;
+        case INT32:
+        case INT64: arguments[i] = 1; break;
+        case CALLBACK: arguments[i] = (uintptr_t)each->callback; break;
+        case USER: arguments[i] = 0; break;
+        }
+    }
+}
+
+static void complain(const char *what, int64_t result)
+{
+    fprintf(stderr, "%s with a wrong %s:", function->name, parameter == NULL ? "nothing" : parameter->name);
+    for (int i = 0; i < function->count; i++) fprintf(stderr, " %s=%#" PRIx64, function->parameters[i].name, arguments[i]);
+    fprintf(stderr, ": %" PRId64 ": %s; last error: \"%s\"\n", result, what, zkl_last_error_message());
+    _exit(1);
+}
+
+#define EXPECTED(condition, what)                                                                                              \
+    do {                                                                                                                       \
+        if (!(condition)) complain(what, result);                                                                              \
+    } while (0)
+
+static int is_failure(int64_t result, const char *message)
+{
+    switch (function->returns) {
+    case RETURNS_STATUS:
+    case RETURNS_ANSWER: return result < 0;
+    case RETURNS_NOTHING:
+    case RETURNS_ID: return *message != '\0';
+    case RETURNS_HANDLE: return result == 0;
+    case RETURNS_TEXT:
+    case RETURNS_NUMBER: return 0;
+    }
+    return 0;
+}
+
+/* What was made by a call that went well all the same. */
+static void clean_up(int failed)
+{
+    for (int i = 0; i < function->count; i++) {
+        const struct parameter *each = &function->parameters[i];
+        if (each->type == HANDLES) destroy(each->kind, cells.handles[1]);
+        if (each->type == HANDLE_OUT && !failed && arguments[i] != 0) {
+            uint64_t made;
+            memcpy(&made, (void *)(uintptr_t)arguments[i], sizeof made);
+            destroy(each->kind, made);
+        }
+    }
+}
+
+static void check_outputs(int64_t result)
+{
+    static unsigned char untouched[CELL];
+    memset(untouched, 0xa5, CELL);
+    for (int i = 0; i < function->count; i++) {
+        const struct parameter *each = &function->parameters[i];
+        int is_output = each->type == HANDLE_OUT || each->type == NUMBEROUT;
+        int may_be_written = result == ZKL_E_BUFFER && strcmp(each->name, "needed_out") == 0;
+        if (is_output && !may_be_written)
+            EXPECTED(memcmp(cells.outputs[i] + 1, untouched, CELL) == 0, "it failed, and has written to an output");
+        if (each->type == BUFFER) EXPECTED((unsigned char)cells.buffer[0] == 0xa5, "it failed, and has written to the buffer");
+    }
+}
+
+static void call_with(int at, uint64_t value, enum expected expected)
+{
+    sound_arguments();
+    parameter = at < 0 ? NULL : &function->parameters[at];
+    if (at >= 0 && parameter->type == HANDLES && expected == NO_HANDLE) {
+        destroy(parameter->kind, cells.handles[1]);
+        cells.handles[1] = value;
+    } else if (at >= 0) {
+        arguments[at] = value;
+    }
+    int64_t began = now_ms();
+    int64_t result = function->call(arguments);
+    char message[1024];
+    snprintf(message, sizeof message, "%s", zkl_last_error_message());
+    calls++;
+    EXPECTED(now_ms() - began < 5000 + slack_ms(), "it took too long");
+    int failed = is_failure(result, message);
+    if (function->returns == RETURNS_TEXT) EXPECTED(result != 0, "it gave no text");
+    if (function->returns == RETURNS_STATUS) EXPECTED(result <= 0, "that is no status");
+    if (function->returns == RETURNS_STATUS || function->returns == RETURNS_ANSWER) {
+        EXPECTED(failed == (*message != '\0'), "a message exactly where it failed");
+        if (failed) {
+            EXPECTED(result > -64 && (function->statuses & BIT(result)) != 0, "its comment does not name this status");
+            EXPECTED(result != ZKL_E_INTERNAL, "that is no internal error");
+        }
+    }
+    if (failed) check_outputs(result);
+    int has_status = function->returns == RETURNS_STATUS || function->returns == RETURNS_ANSWER;
+    if (expected != DOCUMENTED) EXPECTED(failed || (function->returns == RETURNS_NOTHING && value == 0), "it succeeded");
+    if (expected == NO_HANDLE && value != 0) {
+        char text[32];
+        snprintf(text, sizeof text, "%#" PRIx64, value);
+        EXPECTED(strstr(message, text) != NULL, "the message does not have the handle");
+    }
+    if (has_status && expected == NO_HANDLE) EXPECTED(result == ZKL_E_HANDLE, "not ZKL_E_HANDLE");
+    if (has_status && (expected == REFUSED || expected == INVALID)) EXPECTED(result == ZKL_E_INVALID, "not ZKL_E_INVALID");
+    if (expected == REFUSED) EXPECTED(strstr(message, parameter->name) != NULL, "the message does not name the parameter");
+    if (has_status && expected == CLOSED) EXPECTED(result == ZKL_E_CLOSED, "not ZKL_E_CLOSED");
+    clean_up(failed);
+    /* Whatever was acquired is given back, and what was changed is forgotten. */
+    const int changed[] = {KIND_zkl_lock, KIND_zkl_config};
+    for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
+        destroy(changed[i], live[changed[i]]);
+        live[changed[i]] = make(changed[i], client, GOOD_PATHS[0]);
+    }
+}
+
+static void wrong_handles(int at)
+{
+    static const uint64_t GARBAGE[] = {1, UINT64_MAX, 0xdeadbeef, 0x1234567812345678, 3, INT64_MAX};
+    int kind = function->parameters[at].kind, is_list = function->parameters[at].type == HANDLES;
+    const char *config_of = strcmp(function->name, "zkl_client_new") == 0 ? function->name : NULL;
+    /* For a config NULL stands for the defaults, and to free NULL is no error. */
+    if (config_of == NULL && function->returns != RETURNS_NOTHING && strcmp(function->name, "zkl_leases_release") != 0)
+        call_with(at, 0, is_list ? REFUSED : NO_HANDLE);
+    for (size_t i = 0; i < sizeof GARBAGE / sizeof *GARBAGE; i++) call_with(at, GARBAGE[i], NO_HANDLE);
+    call_with(at, (uintptr_t)&client, NO_HANDLE);
+    call_with(at, (uintptr_t)&cells + 1, NO_HANDLE);
+    call_with(at, freed[kind], NO_HANDLE);
+    /* A slot that was never used, and a generation that has not come yet. */
+    call_with(at, live[kind] + 100000, NO_HANDLE);
+    call_with(at, live[kind] + (1 << 24), NO_HANDLE);
+    for (int other = 0; other < KINDS; other++)
+        if (other != kind) call_with(at, live[other], NO_HANDLE);
+    if (closed[kind] != 0 && function->returns != RETURNS_NOTHING && !is_list && strstr(function->name, "_release") == NULL)
+        call_with(at, closed[kind], CLOSED);
+}
+
+static void wrong_texts(int at)
+{
+    static const char *const BROKEN[] = {"\xff", "/a\xff", "/\xc3(", "/\xe6\x97", "\x80", "/\xed\xa0\x80", "/\xf8\x88\x80\x80\x80"};
+    static const char *const PATHS[] = {
+        "",        "/",         "a",        "a/b",        "//",    "/a/",    "/a//b",      "/.",           "/..", "/a/../b", "/a/.",
+        "/a\x01", "/\x7f", "/a\n", "/\xc2\x80", "/zookeeper", "/zookeeper/quota", "\xef\xbb\xbf/a", "/\xf0\x9f\x94\x92", " /a",
+    };
+    static char *huge, *deep;
+    if (huge == NULL) {
+        huge = malloc(1 << 20);
+        deep = malloc(1 << 20);
+        CHECK(huge != NULL && deep != NULL);
+        memset(huge, 'x', (1 << 20) - 1);
+        huge[(1 << 20) - 1] = '\0';
+        for (int i = 0; i < (1 << 20) - 1; i++) deep[i] = i % 2 == 0 ? '/' : 'a';
+        deep[(1 << 20) - 1] = '\0';
+    }
+    int is_path = strstr(function->parameters[at].name, "path") != NULL;
+    int is_servers = strcmp(function->parameters[at].name, "servers") == 0;
+    call_with(at, 0, REFUSED);
+    for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) call_with(at, (uintptr_t)BROKEN[i], REFUSED);
+    for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++) {
+        /* What begins like a name is a server, and one that can't be found costs time. */
+        if (is_servers && PATHS[i][0] != '\0' && PATHS[i][0] != '/') continue;
+        call_with(at, (uintptr_t)PATHS[i], is_path || is_servers ? INVALID : DOCUMENTED);
+    }
+    call_with(at, (uintptr_t)huge, is_path || is_servers ? INVALID : DOCUMENTED);
+    huge[0] = '/';
+    call_with(at, (uintptr_t)huge, is_path || is_servers ? INVALID : DOCUMENTED);
+    huge[0] = 'x';
+    call_with(at, (uintptr_t)deep, is_path || is_servers ? INVALID : DOCUMENTED);
+}
+
+static void wrong_counts(int at)
+{
+    static const uint64_t HUGE[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, UINT64_C(1) << 40, UINT64_C(1) << 31};
+    enum type counted = function->parameters[at - 1].type;
+    if (counted == BUFFER) {
+        call_with(at, 0, DOCUMENTED);
+        call_with(at, 1, DOCUMENTED);
+        return;
+    }
+    for (size_t i = 0; i < sizeof HUGE / sizeof *HUGE; i++) call_with(at, HUGE[i], INVALID);
+    call_with(at, 0, counted == HANDLES ? INVALID : DOCUMENTED);
+}
+
+static void wrong_numbers(int at)
+{
+    static const int64_t NUMBERS[] = {
+        0, -1, -2, 2, 4096, INT32_MAX, INT32_MIN, INT32_MIN + 1, -INT64_C(1000000007), INT64_MAX, INT64_MIN, INT64_MAX - 1,
+    };
+    for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++) {
+        int64_t number = NUMBERS[i];
+        if (function->parameters[at].type == INT32 && (number > INT32_MAX || number < INT32_MIN)) continue;
+        call_with(at, (uint64_t)number, DOCUMENTED);
+    }
+}
+
+static void wrong_arguments(int at)
+{
+    switch (function->parameters[at].type) {
+    case HANDLE:
+    case HANDLES: wrong_handles(at); break;
+    case HANDLE_OUT:
+    case NUMBEROUT: call_with(at, 0, REFUSED); break;
+    case TEXT: wrong_texts(at); break;
+    case BYTES:
+    case BUFFER: call_with(at, 0, REFUSED); break;
+    case COUNT: wrong_counts(at); break;
+    case INDEX:
+        call_with(at, SIZE_MAX, INVALID);
+        call_with(at, 1, INVALID);
+        break;
+    case INT32:
+    case INT64: wrong_numbers(at); break;
+    case CALLBACK: call_with(at, 0, DOCUMENTED); break;
+    case USER: call_with(at, 1, DOCUMENTED); break;
+    }
+}
+
+static void every_wrong_call(void)
+{
+    client = new_client();
+    closed_client = new_client();
+    for (int kind = 0; kind < KINDS; kind++) {
+        live[kind] = kind == KIND_zkl_client ? (uintptr_t)client : make(kind, client, GOOD_PATHS[0]);
+        freed[kind] = make(kind, client, GOOD_PATHS[0]);
+        destroy(kind, freed[kind]);
+        if (kind != KIND_zkl_config && kind != KIND_zkl_client) closed[kind] = make(kind, closed_client, GOOD_PATHS[0]);
+    }
+    zkl_client_free(closed_client);
+    for (function = functions; function < functions + FUNCTIONS; function++) {
+        int before = calls;
+        for (int at = 0; at < function->count; at++) wrong_arguments(at);
+        fprintf(stderr, "%s: %d calls\n", function->name, calls - before);
+    }
+    CHECK(zkl_client_state(client) == ZKL_STATE_CONNECTED);
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (kind == KIND_zkl_client) continue;
+        destroy(kind, live[kind]);
+        CHECK(*zkl_last_error_message() == '\0');
+        if (closed[kind] != 0) destroy(kind, closed[kind]);
+    }
+    zkl_client_free(client);
+}
+
+/* All at once. */
+
+enum { THREADS = 16, SLOTS = 8 };
+
+static uint64_t slots[KINDS][SLOTS];
+static int over;
+static uint64_t seed;
+static int64_t stormed;
+
+static uint64_t roll(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static uint64_t *slot(int kind, uint64_t *state)
+{
+    return &slots[kind][roll(state) % SLOTS];
+}
+
+static uint64_t any_handle(int kind, uint64_t *state)
+{
+    uint64_t wild = roll(state) % 64;
+    if (wild == 0) return 0;
+    if (wild == 1) return roll(state);
+    if (wild == 2) kind = (int)(roll(state) % KINDS);
+    return __atomic_load_n(slot(kind, state), __ATOMIC_SEQ_CST);
+}
+
+static const char *any_text(const char *name, uint64_t *state)
+{
+    if (strcmp(name, "servers") == 0) return servers;
+    if (strcmp(name, "scheme") == 0) return "digest";
+    if (roll(state) % 32 == 0) return "/a//b";
+    /* Counts are not locks: their paths are their own. */
+    return strcmp(name, "count_path") == 0 ? "/abuse/count" : GOOD_PATHS[roll(state) % 4];
+}
+
+/* The handle takes the place of another, which is freed while others may be using it. */
+static void keep(int kind, uint64_t handle, uint64_t *state)
+{
+    destroy(kind, __atomic_exchange_n(slot(kind, state), handle, __ATOMIC_SEQ_CST));
+}
+
+static void one_call(uint64_t *state)
+{
+    const struct function *any = &functions[roll(state) % FUNCTIONS];
+    /* Sessions cost a server more than all the rest. */
+    int is_of_client = strcmp(any->name, "zkl_client_new") == 0 || strcmp(any->name, "zkl_client_free") == 0;
+    if (is_of_client && roll(state) % 16 != 0) return;
+    uint64_t values[PARAMETERS] = {0};
+    struct cells own;
+    memset(&own, 0, sizeof own);
+    memcpy(own.bytes, "a:b", 3);
+    for (int i = 0; i < any->count; i++) {
+        const struct parameter *each = &any->parameters[i];
+        switch (each->type) {
+        case HANDLE: values[i] = any_handle(each->kind, state); break;
+        case HANDLE_OUT:
+        case NUMBEROUT: values[i] = roll(state) % 64 == 0 ? 0 : (uintptr_t)own.outputs[i] + 1; break;
+        case HANDLES:
+            own.handles[0] = any_handle(each->kind, state);
+            own.handles[1] = any_handle(each->kind, state);
+            values[i] = (uintptr_t)own.handles;
+            break;
+        case TEXT: values[i] = (uintptr_t)any_text(each->name, state); break;
+        case BYTES: values[i] = (uintptr_t)own.bytes; break;
+        case BUFFER: values[i] = (uintptr_t)own.buffer; break;
+        case COUNT: values[i] = any->parameters[i - 1].type == BUFFER ? sizeof own.buffer : roll(state) % 3; break;
+        case INDEX: values[i] = roll(state) % 3; break;
+        case INT32:
+        case INT64:
+            values[i] = strstr(each->name, "timeout") != NULL && each->type == INT64 ? roll(state) % 20 : roll(state) % 4;
+            /* A session that ends at once is a storm of its own. */
+            if (strstr(any->name, "session_timeout") != NULL) values[i] = 10000;
+            if (strstr(any->name, "connect_timeout") != NULL) values[i] = 5000;
+            break;
+        case CALLBACK: values[i] = roll(state) % 4 == 0 ? 0 : (uintptr_t)each->callback; break;
+        case USER: break;
+        }
+    }
+    int64_t result = any->call(values);
+    const char *message = zkl_last_error_message();
+    int has_status = any->returns == RETURNS_STATUS || any->returns == RETURNS_ANSWER;
+    if (has_status && result < 0 && (result == ZKL_E_INTERNAL || *message == '\0' || (any->statuses & BIT(result)) == 0)) {
+        fprintf(stderr, "%s returned %" PRId64 " (%s)\n", any->name, result, message);
+        _exit(1);
+    }
+    if (any->returns == RETURNS_HANDLE && result != 0) keep(KIND_zkl_config, (uint64_t)result, state);
+    for (int i = 0; i < any->count; i++) {
+        uint64_t made = 0;
+        if (any->parameters[i].type != HANDLE_OUT || values[i] == 0) continue;
+        memcpy(&made, own.outputs[i] + 1, sizeof made);
+        if (made != 0) keep(any->parameters[i].kind, made, state);
+    }
+}
+
+static void *rage(void *number)
+{
+    uint64_t state = seed * 0x9e3779b97f4a7c15 + (uintptr_t)number + 1;
+    int64_t count = 0;
+    for (; !__atomic_load_n(&over, __ATOMIC_SEQ_CST); count++) one_call(&state);
+    __atomic_add_fetch(&stormed, count, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Some calls wait without limit; somebody has to wake them. */
+static void *wake(void *unused)
+{
+    (void)unused;
+    while (__atomic_load_n(&over, __ATOMIC_SEQ_CST) < 2) {
+        for (int i = 0; i < SLOTS; i++) {
+            zkl_cancel((zkl_lock *)(uintptr_t)__atomic_load_n(&slots[KIND_zkl_lock][i], __ATOMIC_SEQ_CST));
+            zkl_semaphore_cancel((zkl_semaphore *)(uintptr_t)__atomic_load_n(&slots[KIND_zkl_semaphore][i], __ATOMIC_SEQ_CST));
+        }
+        sleep_ms(5);
+    }
+    return NULL;
+}
+
+static int thread_count(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks != NULL);
+    for (struct dirent *entry; (entry = readdir(tasks)) != NULL;) count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+static long resident_kb(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%*d %ld", &pages) == 1);
+    fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+
+static void storm(int ms)
+{
+    pthread_t threads[THREADS], waker;
+    /* Locks are of clients, so these come first, whatever their number. */
+    for (int i = 0; i < SLOTS; i++) slots[KIND_zkl_client][i] = make(KIND_zkl_client, NULL, NULL);
+    for (int i = 0; i < SLOTS; i++)
+        for (int kind = 0; kind < KINDS; kind++)
+            if (kind != KIND_zkl_client)
+                slots[kind][i] = make(kind, (zkl_client *)(uintptr_t)slots[KIND_zkl_client][i], GOOD_PATHS[i % 4]);
+    for (uintptr_t i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, rage, (void *)i) == 0);
+    CHECK(pthread_create(&waker, NULL, wake, NULL) == 0);
+    sleep_ms(ms / 2);
+    long before = resident_kb();
+    sleep_ms(ms / 2);
+    long after = resident_kb();
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    __atomic_store_n(&over, 2, __ATOMIC_SEQ_CST);
+    CHECK(pthread_join(waker, NULL) == 0);
+    fprintf(stderr, "%" PRId64 " calls; %ld kB, then %ld kB\n", stormed, before, after);
+#ifndef __SANITIZE_ADDRESS__ /* which keeps what was freed */
+    CHECK(after - before < 32 * 1024);
+#endif
+    for (int kind = KINDS; kind-- > 0;)
+        for (int i = 0; i < SLOTS; i++) destroy(kind, slots[kind][i]);
+}
+
+/* Nothing of it is left: no thread, no handle, no node. */
+static void calm(void)
+{
+    AWAIT(thread_count() == 1);
+    /* Slots are used again, so the newest handle's number says how many lived at once. */
+    zkl_config *config = zkl_config_new();
+    CHECK(config != NULL && ((uintptr_t)config & 0xffffff) < 4 * (SLOTS + THREADS));
+    zkl_config_free(config);
+    client = new_client();
+    for (int i = 0; i < 4; i++) {
+        zkl_lock *lock = new_mutex(client, GOOD_PATHS[i]);
+        zkl_semaphore *semaphore = new_semaphore(client, GOOD_PATHS[i], 2);
+        AWAIT(queue_length(lock) == 0 && semaphore_participants(semaphore) == 0);
+        OK(zkl_acquire_timeout(lock, 20000));
+        OK(zkl_release(lock));
+        zkl_semaphore_free(semaphore);
+        zkl_lock_free(lock);
+    }
+    zkl_client_free(client);
+    CHECK(*zkl_last_error_message() == '\0');
+    AWAIT(thread_count() == 1);
+}
+
+int main(int argc, char **argv)
+{
+    begin(argc, argv, 3);
+    int ms = atoi(argv[2]);
+    seed = (uint64_t)atoll(argv[3]);
+    if (ms == 0) {
+        every_wrong_call();
+    } else {
+        storm(ms);
+    }
+    calm();
+    return 0;
+}
