@@ -508,6 +508,10 @@ impl Engine {
     fn on_closed(&mut self) {
         self.machines.clear();
         self.held_back.clear();
+        // Nothing is due any more.
+        self.retries.clear();
+        self.looks.clear();
+        self.check_at = None;
         (self.holding, self.leaving) = (0, 0);
         self.answer_all(|kind| matches!(kind, Kind::Close));
     }

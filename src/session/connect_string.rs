@@ -82,7 +82,7 @@ fn server(item: &str, text: &str) -> Result<Server> {
             None => (item, None),
         }
     };
-    if host.is_empty() || host.len() > 255 || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+    if host.is_empty() || host.len() > 255 || host.contains(is_out_of_place) {
         return Err(refuse(text, &format!("{} is not a server; expected host:port", quote(item))));
     }
     let port = match port {
@@ -93,6 +93,11 @@ fn server(item: &str, text: &str) -> Result<Server> {
         },
     };
     Ok(Server { host: host.to_owned(), port })
+}
+
+/// What can be in no name and no address. Whoever reads such a thing would have to guess where it ends.
+fn is_out_of_place(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || matches!(c, '[' | ']')
 }
 
 fn refuse(text: &str, why: &str) -> Error {
@@ -128,6 +133,8 @@ mod tests {
             ("::1:2181", "write an IPv6"),
             ("[::1", "bracket"),
             ("[::1]2181", "bracket"),
+            ("[[a]", "\"[[a]\""),
+            ("a]", "\"a]\""),
             ("a b", "\"a b\""),
             ("a:1/x//y", "chroot"),
             ("a:1/x/", "chroot"),

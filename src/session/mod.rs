@@ -181,7 +181,7 @@ enum Link {
     Down { retry_at: Time },
     Connecting { give_up: Time },
     Handshake { sent: Time, give_up: Time },
-    Authenticating { replies: usize, resumed: bool },
+    Authenticating { replies: usize, resumed: bool, give_up: Time },
     Up,
     Closed,
 }
@@ -395,6 +395,8 @@ impl<T> Session<T> {
     /// [`Event::Closed`] follows in any case.
     pub fn close(&mut self, now: Time, deadline: Time) {
         if self.closing.is_some() {
+            // Where it has ended already, whoever asks once more hears it once more.
+            self.events.extend((self.link == Link::Closed).then_some(Event::Closed));
             return;
         }
         if self.link == Link::Up {
@@ -503,8 +505,9 @@ impl<T> Session<T> {
     pub fn next_timeout(&self) -> Option<Time> {
         let link = match self.link {
             Link::Down { retry_at } => Some(retry_at),
-            Link::Connecting { give_up } | Link::Handshake { give_up, .. } => Some(give_up),
-            Link::Authenticating { .. } => Some(self.last_received + self.patience()),
+            Link::Connecting { give_up } | Link::Handshake { give_up, .. } | Link::Authenticating { give_up, .. } => {
+                Some(give_up)
+            }
             Link::Up => [self.beat_at(), self.dead_at()].into_iter().flatten().min(),
             Link::Closed => None,
         };
@@ -525,7 +528,7 @@ impl<T> Session<T> {
             Link::Handshake { give_up, .. } if now >= give_up => {
                 self.hang_up(now, "no answer to the handshake in time");
             }
-            Link::Authenticating { .. } if now >= self.last_received + self.patience() => {
+            Link::Authenticating { give_up, .. } if now >= give_up => {
                 self.hang_up(now, "no answer to the credentials in time");
             }
             Link::Up if self.dead_at().is_some_and(|at| now >= at) => {
@@ -556,6 +559,8 @@ impl<T> Session<T> {
             self.end(false);
             self.hang_up(now, "the session had expired");
             if expired && self.link != Link::Closed {
+                // Who knows that will give out the next one. Another may be one that keeps nobody, and gave out this one.
+                self.servers.again();
                 self.link = Link::Down { retry_at: now };
             }
             return Ok(());
@@ -603,7 +608,7 @@ impl<T> Session<T> {
             replies += usize::from(request.encode(XID_AUTH, &mut self.output).is_ok());
         }
         self.last_sent = now;
-        self.link = Link::Authenticating { replies, resumed };
+        self.link = Link::Authenticating { replies, resumed, give_up: now + self.patience() };
         if replies == 0 {
             self.stand(now, resumed);
         }
@@ -714,8 +719,10 @@ impl<T> Session<T> {
             self.hang_up(now, "it refused the credentials");
             return;
         }
-        if let Link::Authenticating { replies, resumed } = self.link {
-            self.link = Link::Authenticating { replies: replies.saturating_sub(1), resumed };
+        if let Link::Authenticating { replies, resumed, .. } = self.link {
+            // Whatever else it says, it has a third of the timeout for each answer.
+            let give_up = now + self.patience();
+            self.link = Link::Authenticating { replies: replies.saturating_sub(1), resumed, give_up };
             if replies <= 1 {
                 self.stand(now, resumed);
             }

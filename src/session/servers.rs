@@ -38,6 +38,12 @@ impl Servers {
         server
     }
 
+    /// The server that was tried last comes next once more.
+    pub(super) fn again(&mut self) {
+        let count = self.order.len().max(1);
+        self.next = (self.next + count - 1) % count;
+    }
+
     /// A connection stood: the next failure is a first one again.
     pub(super) fn succeeded(&mut self) {
         self.failures = 0;
@@ -89,5 +95,17 @@ mod tests {
         assert!(servers.failed(&mut entropy) >= LAST_BACKOFF / 2);
         servers.succeeded();
         assert_eq!(servers.failed(&mut entropy), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_last_one_can_be_asked_again() {
+        for count in 1..4 {
+            let (mut servers, _) = servers(count);
+            for _ in 0..5 {
+                let last = servers.next();
+                servers.again();
+                assert_eq!(servers.next(), last);
+            }
+        }
     }
 }
