@@ -1,6 +1,6 @@
 //! From the core's errors to Python's exceptions, by the core's own table.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyBaseException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use zklock::{Error, Status};
@@ -35,8 +35,12 @@ impl<T> OrRaise<T> for zklock::Result<T> {
     }
 }
 
-/// Where `with` ends although the way out failed too: the block's own exception goes on, and says what failed besides.
+/// Where `with` ends although the way out failed too: the block's own exception goes on, and says what failed besides. Who calls
+/// `__exit__` by hand may give anything in its place.
 pub(crate) fn add_to(py: Python<'_>, blocks: &Bound<'_, PyAny>, doing: &str, error: &Error) -> PyResult<()> {
+    if !blocks.is_instance_of::<PyBaseException>() {
+        return Err(raise(py, error));
+    }
     if let Ok(add_note) = blocks.getattr("add_note") {
         add_note.call1((format!("zklock: {doing}: {}", error.message()),))?;
     } else if blocks.getattr("__context__")?.is_none() {

@@ -129,10 +129,11 @@ print(*(lock.is_held for lock in kinds), *(lock.remaining for lock in kinds), fl
 while {event.state for event in events if isinstance(event, zklock.LockEvent)} & {zklock.LockState.LOST} == set():
     time.sleep(0.01)
 print(*map(end, blocks), flush=True)
+# Which waits until the last events are told.
+client.close()
 for kind in kinds[:5]:
     told = [event for event in events if isinstance(event, zklock.LockEvent) and event.lock is kind]
     assert kind is kinds[4] or [event.state.name for event in told][-2:] == ["LOST", "FREE"], told
-client.close()
 """
 
 

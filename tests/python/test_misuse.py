@@ -1,0 +1,372 @@
+"""Whatever a program does wrong is a TypeError, a ValueError or a zklock.Error: no crash, no panic, no SystemError, no hang.
+
+What there is to be called is found by looking into the module, so that what is added is called as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import itertools
+import math
+import pickle
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import zklock
+from zklock import _zklock
+from zklock._zklock import StandaloneServer
+
+REFUSALS = (TypeError, ValueError, OverflowError, zklock.Error)
+
+
+class Awkward:
+    """Claims to be everything, and fails at it."""
+
+    def _fail(self, *_: object) -> Any:
+        raise ZeroDivisionError
+
+    __index__ = __float__ = __int__ = __bool__ = __iter__ = __len__ = __call__ = __str__ = __getitem__ = _fail
+
+
+class Text(str):
+    """A text of a class of the program's own."""
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**31,
+    -(2**63),
+    2**200,
+    -1.5,
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e308,
+    5e-324,
+    "",
+    "/",
+    "//",
+    "/a/",
+    "/a/../b",
+    "/zookeeper",
+    "/a\0b",
+    "/\ud800",
+    "/\U0001f512",
+    "/" + "x" * 1_000_000,
+    "/a" * 10_000,
+    Text("/a//b"),
+    b"/a",
+    bytearray(b"/a"),
+    memoryview(b"/a"),
+    b"x" * 2_000_000,
+    [None],
+    ["/a", 1],
+    {"a": 1},
+    (),
+    object(),
+    object,
+    Awkward(),
+    Awkward,
+]
+
+numbers = itertools.count()
+
+
+def fresh() -> str:
+    return f"/misuse/{next(numbers)}"
+
+
+def participant(client: zklock.Client) -> zklock.Participant:
+    lock = client.mutex(fresh())
+    with lock:
+        return lock.participants()[0]
+
+
+def waiting(client: zklock.Client) -> zklock.Waiting:
+    lock = client.mutex(fresh())
+    found: list[zklock.Waiting] = []
+    with lock:
+        waiter = threading.Thread(target=lambda: lock.acquire(timeout=10) and lock.release())
+        waiter.start()
+        while not found:
+            found = lock.waiting()
+    waiter.join()
+    return found[0]
+
+
+# A live one of each class.
+MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
+    zklock.Client: lambda client, server: zklock.Client(server.address),
+    zklock.Mutex: lambda client, server: client.mutex(fresh()),
+    zklock.SemaphoreMutex: lambda client, server: client.semaphore_mutex(fresh()),
+    zklock.RwLock: lambda client, server: client.rwlock(fresh()),
+    zklock.ReadLock: lambda client, server: client.rwlock(fresh()).read,
+    zklock.WriteLock: lambda client, server: client.rwlock(fresh()).write,
+    zklock.MultiLock: lambda client, server: client.multi([client.mutex(fresh()), client.mutex(fresh())]),
+    zklock.Semaphore: lambda client, server: client.semaphore(fresh(), 3),
+    zklock.Leases: lambda client, server: client.semaphore(fresh(), 3).acquire(timeout=10),
+    zklock.Participant: lambda client, server: participant(client),
+    zklock.Waiting: lambda client, server: waiting(client),
+    _zklock.Session: lambda client, server: server.sessions()[0],
+    StandaloneServer: lambda client, server: StandaloneServer(),
+}
+# Of which there are only others.
+ABSTRACT = [zklock.Lock]
+CLASSES = [value for value in vars(_zklock).values() if inspect.isclass(value) and not issubclass(value, BaseException)]
+MADE = [cls for cls in CLASSES if cls not in ABSTRACT]
+
+
+@pytest.fixture(scope="module")
+def standalone() -> Iterator[StandaloneServer]:
+    with StandaloneServer() as server:
+        yield server
+
+
+@pytest.fixture
+def ours(standalone: StandaloneServer) -> Iterator[zklock.Client]:
+    with zklock.Client(standalone.address) as client:
+        yield client
+
+
+def test_each_class_can_be_made_here() -> None:
+    missing = [cls.__name__ for cls in MADE if cls not in MAKERS]
+    assert not missing, f"add to MAKERS how a live one is made of: {missing}"
+
+
+def members(cls: type) -> list[str]:
+    own = [name for name in dir(cls) if not name.startswith("_")]
+    return own + [name for name in ("__enter__", "__exit__") if hasattr(cls, name)]
+
+
+def wrong_arguments(function: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    try:
+        parameters = [p.name for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+    except ValueError:
+        parameters = []
+    yield (), {}
+    yield (None,) * (len(parameters) + 1), {}
+    yield (), {"no_such_parameter": 1}
+    for wrong in WRONG:
+        yield (wrong,), {}
+        for at in range(1, len(parameters)):
+            yield ("/misuse/sound",) * at + (wrong,), {}
+        for name in parameters:
+            yield (), {name: wrong}
+
+
+def attempt(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What it gives; None where it refuses in a way that is allowed."""
+    began = time.monotonic()
+    try:
+        return function(*arguments, **named)
+    except REFUSALS as error:
+        assert str(error), "a refusal without a message"
+    except ZeroDivisionError:
+        # What an argument raises by itself comes through.
+        assert any(isinstance(value, Awkward) or value is Awkward for value in (*arguments, *named.values()))
+    finally:
+        assert time.monotonic() - began < 5, f"{function} with {arguments!r:.200} {named!r:.200} took too long"
+    return None
+
+
+def look(thing: Any, name: str) -> Any:
+    """An attribute; a multi-lock has none where its locks have one each."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        assert isinstance(thing, zklock.MultiLock)
+        return None
+
+
+def undo(thing: Any, name: str, result: Any) -> None:
+    """Gives back what was acquired by a call that went well all the same."""
+    if name == "acquire" and result:
+        (thing if result is True else result).release()
+    elif name == "__enter__" and result is not None and not isinstance(thing, (zklock.Client, StandaloneServer)):
+        attempt(thing.__exit__, None, None, None)
+
+
+@pytest.mark.parametrize("cls", MADE, ids=lambda cls: cls.__name__)
+def test_every_method_with_wrong_arguments(cls: type, ours: zklock.Client, standalone: StandaloneServer) -> None:
+    for name in members(cls):
+        if not callable(getattr(cls, name)):
+            continue
+        thing = MAKERS[cls](ours, standalone)
+        method = getattr(thing, name)
+        for arguments, named in wrong_arguments(method):
+            undo(thing, name, attempt(method, *arguments, **named))
+        if hasattr(thing, "close"):
+            thing.close()
+
+
+# What can be called, but fails when it is, is told to sys.unraisablehook.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_constructors_with_wrong_arguments(standalone: StandaloneServer) -> None:
+    address = standalone.address
+    sound = {"session_timeout": 10, "connect_timeout": 0.05}
+    options = [p.name for p in inspect.signature(zklock.Client).parameters.values() if p.name != "servers"]
+    for wrong in WRONG:
+        attempt(zklock.Client, wrong, **sound)
+        attempt(StandaloneServer, wrong)
+        for name in options:
+            client = attempt(zklock.Client, address, **{**sound, name: wrong})
+            if client is not None:
+                client.close()
+    for auth in ([("digest",)], [("digest", 1)], [(b"digest", b"a")], [("digest", b"a", b"b")], ["ab"], "ab", [("\0", b"")]):
+        with pytest.raises(REFUSALS):
+            zklock.Client(address, auth=auth)
+
+
+@pytest.mark.parametrize("cls", MADE, ids=lambda cls: cls.__name__)
+def test_objects_are_what_they_are(cls: type, ours: zklock.Client, standalone: StandaloneServer) -> None:
+    thing = MAKERS[cls](ours, standalone)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            copied(thing)
+    with pytest.raises(TypeError):
+        object.__new__(cls)
+    with pytest.raises(TypeError):
+        type("Sub", (cls,), {})
+    with pytest.raises(AttributeError):
+        thing.no_such_attribute = 1
+    for name in members(cls):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(thing, name, None)
+    if cls not in (zklock.Client, StandaloneServer):
+        for arguments in ((), (None,), ("/a",)):
+            with pytest.raises(TypeError):
+                cls(*arguments)
+    assert repr(thing) and thing == thing and thing != object() and thing != None  # noqa: E711
+    with pytest.raises(TypeError):
+        thing < thing  # noqa: B015
+
+
+def test_a_lock_can_only_be_made_by_a_client() -> None:
+    with pytest.raises(TypeError):
+        zklock.Lock()
+    with pytest.raises(TypeError):
+        type("Own", (zklock.Lock,), {})()
+    with pytest.raises(TypeError):
+        object.__new__(zklock.Lock)
+
+
+@pytest.mark.parametrize("cls", MADE, ids=lambda cls: cls.__name__)
+def test_every_member_of_what_is_closed(cls: type, standalone: StandaloneServer) -> None:
+    with StandaloneServer() as server:
+        client = zklock.Client(server.address)
+        thing = MAKERS[cls](client, server)
+        if cls in (zklock.Client, StandaloneServer):
+            attempt(thing.close if cls is zklock.Client else thing.stop)
+        client.close()
+        for name in members(cls):
+            value = attempt(look, thing, name)
+            for arguments in ((), (None,), ("/a",)) if callable(value) else ():
+                result = attempt(value, *arguments)
+                assert not (name == "acquire" and result), "what is closed was acquired"
+
+
+def test_from_many_threads_while_all_of_it_is_closed(standalone: StandaloneServer) -> None:
+    dice = random.Random(1)
+    clients = [zklock.Client(standalone.address) for _ in range(3)]
+    kinds = [cls for cls in MADE if cls not in (zklock.Client, StandaloneServer)]
+    things = [MAKERS[cls](dice.choice(clients), standalone) for cls in kinds for _ in range(2)]
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def rage(seed: int) -> None:
+        own = random.Random(seed)
+        while not over.is_set():
+            thing = own.choice(things)
+            name = own.choice(members(type(thing)))
+            try:
+                value = attempt(look, thing, name)
+                if name == "acquire":
+                    # Another thread may have given it back in the meantime.
+                    attempt(undo, thing, name, attempt(value, timeout=0.01))
+                elif callable(value) and name != "__enter__":
+                    attempt(value)
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=rage, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for client in clients:
+        time.sleep(0.3)
+        client.close()
+    over.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert not failures, failures[:3]
+
+
+def test_a_callback_may_close_what_calls_it(ours: zklock.Client, standalone: StandaloneServer) -> None:
+    client = zklock.Client(standalone.address)
+    lock = client.mutex(fresh())
+    closed = threading.Event()
+
+    def close(node: str) -> None:
+        lock.set_revocable(None)
+        client.close()
+        closed.set()
+
+    lock.set_revocable(close)
+    lock.acquire()
+    ours.revoke(lock.node_path)
+    assert closed.wait(10)
+    with pytest.raises(zklock.ClientClosed):
+        lock.release()
+
+
+def test_cycles_can_be_collected(standalone: StandaloneServer) -> None:
+    for _ in range(20):
+        client = zklock.Client(standalone.address)
+        lock = client.mutex(fresh())
+        around: dict[str, Any] = {"client": client, "lock": lock}
+        around["self"] = around
+        lock.set_revocable(lambda node, around=around: around)
+        del client, lock, around
+    gc.collect()
+
+
+AT_EXIT = """
+import atexit, sys, threading, time, zklock
+client = zklock.Client(sys.argv[1])
+held, wanted = client.mutex("/misuse/exit"), client.semaphore_mutex("/misuse/exit-semaphore")
+
+class Late:
+    def __del__(self):
+        for call in (held.release, lambda: wanted.acquire(0.1), client.close, lambda: client.mutex("/a"), lambda: held.state):
+            try:
+                call()
+            except Exception:
+                pass
+
+def late():
+    Late().__del__()
+
+atexit.register(late)
+keep = [Late()]
+keep.append(keep)
+held.acquire()
+wanted.acquire()
+for lock in (held, wanted):
+    threading.Thread(target=lock.acquire, daemon=True).start()
+held.set_revocable(lambda node: time.sleep(10))
+time.sleep(0.2)
+"""
+
+
+def test_use_while_the_interpreter_ends(standalone: StandaloneServer, program: Callable[..., Any]) -> None:
+    assert program(AT_EXIT, standalone.address).ends(20) == 0
