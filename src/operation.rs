@@ -4,6 +4,7 @@
 //! A mutex is one step, and so are a multi-lock that is joined in one transaction, and leases. Other multi-locks are several, in the
 //! order of their parts; if one fails, what was got is given back, the last first.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -179,7 +180,7 @@ impl Operation {
             Stage::Done(_) => self.fail(progress, self.closed()),
             Stage::Waiting(_) | Stage::Busy(_) => self.cancel_step(progress),
         }
-        hooks.into_iter().for_each(|hook| hook());
+        hooks.into_iter().for_each(run);
     }
 
     /// Has `hook` run when it is over, by the thread that finds it so: at once where it is.
@@ -191,7 +192,7 @@ impl Operation {
             return Ok(());
         }
         drop(progress);
-        hook();
+        run(hook);
         Ok(())
     }
 
@@ -271,7 +272,7 @@ impl Operation {
         let hooks = std::mem::take(&mut progress.hooks);
         self.changed.notify_all();
         drop(progress);
-        hooks.into_iter().for_each(|hook| hook());
+        hooks.into_iter().for_each(run);
     }
 
     fn give_back(&self, got: usize, owner: Owner) {
@@ -312,6 +313,13 @@ impl Operation {
     /// What is under it is whole between any two statements.
     fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread that runs it serves others as well.
+fn run(hook: Hook) {
+    if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+        tracing::error!("what was to be run at the end of an acquire panicked");
     }
 }
 

@@ -31,6 +31,9 @@ const LIST: i32 = 12;
 /// What becomes of a frame on its way to the client; the frame has its length before it.
 type Lie = fn(&mut Liar, &[u8]) -> Vec<u8>;
 
+/// What a server that is none does with a connection.
+type Stranger = fn(TcpStream);
+
 /// What is wrong with what is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -268,7 +271,6 @@ fn who_does_not_answer_credentials_is_given_up_whatever_else_he_says() {
 
 #[test]
 fn servers_that_are_none_cost_little() {
-    type Stranger = fn(TcpStream);
     let strangers: [(&str, Stranger); 4] = [
         ("closes at once", drop),
         ("is silent", |stream| wait_for_the_end(&stream)),

@@ -91,13 +91,15 @@ fn a_client_that_closes_ends_what_waits_for_a_step_of_another() {
     wait_for_queue(&mut raw, &paths[1], 1);
 }
 
+/// Given to the first lock, the multi-lock, or the acquire.
+type Order = fn(&Lock, &Lock, &Acquiring);
+
 /// What is said while one step is done and the next is not begun reaches whoever waits for that one. Two calls of one owner get into the first lock
 /// together, and what the first does at its end keeps the other from its next step.
 #[test]
 fn between_two_steps_it_hears_of_a_cancel_and_of_a_lock_that_is_closed() {
     let server = ZooKeeper::shared();
     let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
-    type Order = fn(&Lock, &Lock, &Acquiring);
     let orders: [(Order, Status); 3] = [
         (|_, multi, _| multi.cancel().unwrap(), Status::Canceled),
         (|_, _, acquiring| acquiring.cancel().unwrap(), Status::Canceled),
@@ -220,6 +222,8 @@ fn a_hook_may_ask_and_release() {
         held.start_release(Owner::Custom(1), false).unwrap();
         say.send(held.is_held_by(Owner::Custom(1)).unwrap()).unwrap();
     };
+    // One that panics takes nobody along.
+    acquiring.on_done(|| panic!("on purpose")).unwrap();
     acquiring.on_done(hook).unwrap();
     assert!(!hear.recv_timeout(SOON).unwrap());
     // It must not be the hook that lets go of the client.

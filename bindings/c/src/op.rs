@@ -102,7 +102,7 @@ pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
 /// How the operation ended. Once this, or zkl_op_wait, has returned ZKL_OK for a lock, the owner holds it, and freeing the
 /// operation changes nothing about that.
 ///
-/// Returns: ZKL_E_INVALID while it still runs, and only then; ZKL_OK; the failures of zkl_acquire_timeout or
+/// Returns: ZKL_E_INVALID while it still runs, and only then; ZKL_OK; failures as zkl_acquire_timeout or as
 /// zkl_semaphore_acquire_timeout, with ZKL_E_UNSUPPORTED in the place of an ZKL_E_INVALID that is found later than at the start;
 /// ZKL_E_CANCELED also by zkl_op_cancel; ZKL_E_CLOSED also where another thread frees the operation; ZKL_E_HANDLE, ZKL_E_FORKED,
 /// ZKL_E_INTERNAL. It may be asked as often as one likes, and gives the same each time.
@@ -143,8 +143,8 @@ pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
 /// Takes the leases of an operation that has ended with ZKL_OK. Those written to *leases_out are to be given back with
 /// zkl_leases_release.
 ///
-/// Returns: ZKL_OK; ZKL_E_INVALID while the operation still runs, where they were taken before, and for an operation on a lock; how the
-/// operation ended, where that was a failure; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Returns: ZKL_OK; ZKL_E_INVALID while the operation still runs, where they were taken before, and for an operation on a lock; where
+/// it ended with a failure, that one, as zkl_op_result; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zkl_leases) -> zkl_status {

@@ -54,7 +54,11 @@ fn run(under: Under, storm_ms: &str) {
     let program = under.compile_with("abuse", &["-I", folder.to_str().unwrap()]);
     let seed = std::env::var("ZKLOCK_SEED").unwrap_or_else(|_| "1".to_owned());
     let server = ZooKeeper::shared();
-    library::output(under.command(&program, Leaks::AreErrors).args([&server.address(), storm_ms, &seed]));
+    let mut command = under.command(&program, Leaks::AreErrors);
+    if matches!(under, Plain) {
+        command.env("GROWTH_KB", "32768");
+    }
+    library::output(command.args([&server.address(), storm_ms, &seed]));
 }
 
 /// The functions as C. `tests/c/abuse.c` says what the parts mean.

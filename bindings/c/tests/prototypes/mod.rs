@@ -100,7 +100,7 @@ fn function(line: &str) -> Option<Function> {
         "void" => Returns::Nothing,
         "zkl_status" => Returns::Status,
         "int32_t" if name == "zkl_status_errno" => Returns::Number,
-        "int32_t" => Returns::Answer,
+        "int32_t" | "int" => Returns::Answer,
         "int64_t" => Returns::Id,
         "const char *" => Returns::Text,
         other if other.starts_with("zkl_") && other.ends_with('*') => Returns::Handle,
