@@ -1,22 +1,30 @@
 //! Three real ZooKeeper servers, with the links between them in our hands.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::network::{Host, Network};
 use crate::port::Port;
 use crate::proxy::{Direction, Proxy};
 use crate::wait_until;
-use crate::zookeeper::ZooKeeper;
+use crate::zookeeper::{Options, ZooKeeper};
 
 /// How many servers.
 const SIZE: usize = 3;
 
-/// An ensemble of three servers on loopback. Each follower reaches its leader through a proxy of its own, so that a leader can
-/// be cut off; the ports for elections are reached directly.
+/// An ensemble of three servers. On loopback each follower reaches its leader through a proxy of its own, so that a leader can
+/// be cut off; the ports for elections are reached directly. On a [`Network`] each server is a host.
 pub struct Ensemble {
     servers: Vec<ZooKeeper>,
+    wiring: Wiring,
+}
+
+/// How the servers reach each other.
+enum Wiring {
     /// `links[a][b]`: what server `a` takes for the address of server `b`.
-    links: Vec<Vec<Proxy>>,
-    _ports: Vec<Port>,
+    Proxies { links: Vec<Vec<Proxy>>, _ports: Vec<Port> },
+    /// Server `a` is `hosts[a]`.
+    Hosts(Vec<Arc<Host>>),
 }
 
 impl Ensemble {
@@ -28,19 +36,31 @@ impl Ensemble {
         let link = |to: &Port| Proxy::start_opaque(&to.address());
         let links: Vec<Vec<Proxy>> = (0..SIZE).map(|_| quorum.iter().map(link).collect()).collect();
         let servers = (0..SIZE).map(|own| {
-            let mut options = ZooKeeper::options().tick_ms(tick_ms).id(own + 1);
-            options = options.config_line("initLimit=20").config_line(&format!("syncLimit={sync_limit}"));
-            for peer in 0..SIZE {
-                let (id, election) = (peer + 1, election[peer].number());
+            let peers = (0..SIZE).map(|peer| {
                 let quorum = if peer == own { quorum[peer].address() } else { links[own][peer].address() };
-                options = options.config_line(&format!("server.{id}={quorum}:{election}"));
-            }
-            options.prepare()
+                format!("{quorum}:{}", election[peer].number())
+            });
+            member(own, peers, tick_ms, sync_limit).prepare()
         });
-        let servers: Vec<ZooKeeper> = servers.collect();
+        let servers = servers.collect();
+        Self::launch(servers, Wiring::Proxies { links, _ports: quorum.into_iter().chain(election).collect() })
+    }
+
+    /// The same on hosts of a network.
+    pub fn start_on(network: &mut Network, tick_ms: u32, sync_limit: u32) -> Self {
+        let hosts: Vec<Arc<Host>> = (0..SIZE).map(|_| network.add_host().expect("another host")).collect();
+        let servers = (0..SIZE).map(|own| {
+            let peers = hosts.iter().map(|host| format!("{}:2888:3888", host.address()));
+            member(own, peers, tick_ms, sync_limit).host(&hosts[own]).prepare()
+        });
+        let servers = servers.collect();
+        Self::launch(servers, Wiring::Hosts(hosts))
+    }
+
+    fn launch(servers: Vec<ZooKeeper>, wiring: Wiring) -> Self {
         servers.iter().for_each(ZooKeeper::launch);
         servers.iter().for_each(ZooKeeper::wait_ready);
-        Self { servers, links, _ports: quorum.into_iter().chain(election).collect() }
+        Self { servers, wiring }
     }
 
     /// The servers.
@@ -57,35 +77,76 @@ impl Ensemble {
     pub fn leader(&self) -> usize {
         let mut leader = None;
         wait_until(Duration::from_secs(30), || {
-            leader = self.servers.iter().position(|server| server.mode().as_deref() == Some("leader"));
+            leader = self.find_leader();
             leader.is_some()
         });
         leader.unwrap()
     }
 
+    /// The leader's index, if there is one now.
+    pub fn find_leader(&self) -> Option<usize> {
+        self.servers.iter().position(|server| server.mode().as_deref() == Some("leader"))
+    }
+
+    /// Whether all servers serve.
+    pub fn is_whole(&self) -> bool {
+        self.servers.iter().all(|server| server.mode().is_some())
+    }
+
     /// Cuts the leader off without its noticing, before its sync limit is over: whatever its followers send or stop sending, it
-    /// hears nothing.
+    /// hears nothing. Clients still reach it.
     pub fn isolate(&self, leader: usize) {
-        for links in &self.links {
-            links[leader].black_hole(true);
+        match &self.wiring {
+            Wiring::Proxies { links, .. } => links.iter().for_each(|links| links[leader].black_hole(true)),
+            Wiring::Hosts(hosts) => mute(hosts, leader, true),
         }
     }
 
-    /// From now on a follower hears so late of what its leader tells it, and goes on answering from what it knows.
+    /// From now on a follower hears so late of what its leader tells it, and goes on answering from what it knows. Only on loopback.
     pub fn lag(&self, follower: usize, leader: usize, delay: Duration) {
-        self.links[follower][leader].delay(Direction::ToClient, delay);
+        let Wiring::Proxies { links, .. } = &self.wiring else { panic!("a network of hosts is as fast as it is") };
+        links[follower][leader].delay(Direction::ToClient, delay);
     }
 
     /// Ends an isolation: the links work again, and the leader hears that those it had are gone.
     pub fn rejoin(&self, leader: usize) {
-        for links in &self.links {
-            links[leader].cut();
-            links[leader].black_hole(false);
+        match &self.wiring {
+            Wiring::Proxies { links, .. } => {
+                for links in links {
+                    links[leader].cut();
+                    links[leader].black_hole(false);
+                }
+            }
+            Wiring::Hosts(hosts) => mute(hosts, leader, false),
         }
+    }
+
+    /// Pulls a server's cable, or puts it back: neither servers nor clients reach it, and none of them is told. Only on a network.
+    pub fn unplug(&self, server: usize, off: bool) {
+        let Wiring::Hosts(hosts) = &self.wiring else { panic!("loopback has no cables") };
+        hosts[server].unplug(off);
     }
 
     /// Restarts a server without waiting until it serves.
     pub fn relaunch(&self, server: usize) {
         self.servers[server].launch();
+    }
+}
+
+fn member(own: usize, peers: impl Iterator<Item = String>, tick_ms: u32, sync_limit: u32) -> Options {
+    let options = ZooKeeper::options().tick_ms(tick_ms).id(own + 1);
+    let options = options.config_line("initLimit=20").config_line(&format!("syncLimit={sync_limit}"));
+    peers
+        .enumerate()
+        .fold(options, |options, (peer, address)| options.config_line(&format!("server.{}={address}", peer + 1)))
+}
+
+/// Has everything between a host and the others vanish, both ways.
+fn mute(hosts: &[Arc<Host>], one: usize, on: bool) {
+    for (number, other) in hosts.iter().enumerate() {
+        if number != one {
+            hosts[one].mute(other, on);
+            other.mute(&hosts[one], on);
+        }
     }
 }

@@ -13,6 +13,7 @@
 )]
 
 mod ensemble;
+mod network;
 mod peer;
 mod port;
 mod process;
@@ -21,7 +22,9 @@ mod raw;
 mod zookeeper;
 
 pub use ensemble::Ensemble;
+pub use network::{Host, Network};
 pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, Peer, Ticket};
+pub use process::{pause, resume};
 pub use proxy::{Direction, Proxy, Verdict};
 pub use raw::{Raw, RawStat, flags};
 pub use zookeeper::{Options, ZooKeeper};

@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use crate::wait_until;
 
-/// Freezes a process with SIGSTOP and waits until all its threads stand still.
-pub(crate) fn pause(pid: i32) {
+/// Freezes a process of ours with SIGSTOP and waits until all its threads stand still.
+pub fn pause(pid: i32) {
     signal(pid, libc::SIGSTOP);
     wait_until(Duration::from_secs(5), || all_threads_stopped(pid));
+}
+
+/// Lets a process of ours go on that was paused.
+pub fn resume(pid: i32) {
+    signal(pid, libc::SIGCONT);
 }
 
 /// Sends a signal to a child that has not been waited for, or to a child of such a child.

@@ -2,18 +2,22 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::network::Host;
 use crate::port::Port;
 use crate::process;
 
-/// A standalone ZooKeeper server on loopback, with a port and a data directory of its own.
+/// The port on a host of its own.
+pub(crate) const CLIENT_PORT: u16 = 2181;
+
+/// A ZooKeeper server on loopback or on a host of its own, with a port and a data directory of its own.
 ///
 /// Dropping it kills the server and removes its data. If the test process dies without dropping it, a supervisor does the
 /// same. All methods take `&self`, so a test can stop or pause the server while other threads use it.
@@ -21,12 +25,18 @@ pub struct ZooKeeper {
     // Dropped in this order: the server, its data, its port.
     server: Mutex<Option<Server>>,
     directory: Directory,
-    port: Port,
+    place: Place,
     options: Options,
 }
 
+/// Where a server listens.
+enum Place {
+    Loopback(Port),
+    Host(Arc<Host>),
+}
+
 /// How to start a [`ZooKeeper`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     tick_ms: u32,
     container_sweep_ms: u32,
@@ -34,6 +44,7 @@ pub struct Options {
     jvm_arguments: Vec<String>,
     /// The server's number in its ensemble.
     id: Option<usize>,
+    host: Option<Arc<Host>>,
 }
 
 impl ZooKeeper {
@@ -53,14 +64,19 @@ impl ZooKeeper {
         SHARED.get_or_init(Self::start)
     }
 
-    /// The server's connect string, `127.0.0.1:port`. It stays the same over [`restart`](Self::restart).
+    /// The server's connect string, like `127.0.0.1:port`. It stays the same over [`restart`](Self::restart).
     pub fn address(&self) -> String {
-        self.port.address()
+        self.place.address().to_string()
     }
 
     /// The server's port.
     pub fn port(&self) -> u16 {
-        self.port.number()
+        self.place.address().port()
+    }
+
+    /// Where its transaction logs and snapshots are, as long as it is not dropped.
+    pub fn log_directory(&self) -> PathBuf {
+        self.directory.0.join("data/version-2")
     }
 
     /// The process id of the running server's JVM.
@@ -98,7 +114,7 @@ impl ZooKeeper {
 
     /// The answer to one of ZooKeeper's four letter words, such as `wchs`, `cons` or `mntr`.
     pub fn four_letter_word(&self, word: &str) -> String {
-        ask(self.port(), word, Duration::from_secs(10))
+        ask(self.place.address(), word, Duration::from_secs(10))
             .unwrap_or_else(|error| panic!("{word}: {error}; the server's log ends with:\n{}", self.log()))
     }
 
@@ -128,7 +144,7 @@ impl ZooKeeper {
     /// What the server says of its part: `standalone`, `leader` or `follower`; `None` where it does not serve.
     pub(crate) fn mode(&self) -> Option<String> {
         // A server that listens but does not serve yet may never answer the connection: ask again, on a new one.
-        let answer = ask(self.port(), "srvr", Duration::from_millis(250)).ok()?;
+        let answer = ask(self.place.address(), "srvr", Duration::from_millis(250)).ok()?;
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(|mode| mode.trim().to_owned())
     }
 
@@ -174,6 +190,12 @@ impl Options {
         self
     }
 
+    /// Has it run on a host of its own.
+    pub(crate) fn host(mut self, host: &Arc<Host>) -> Self {
+        self.host = Some(Arc::clone(host));
+        self
+    }
+
     /// Starts a server and waits until it serves.
     pub fn start(self) -> ZooKeeper {
         let zookeeper = self.prepare();
@@ -183,25 +205,25 @@ impl Options {
 
     /// Gives a server its port and its directory, without starting it.
     pub(crate) fn prepare(mut self) -> ZooKeeper {
-        let port = Port::reserve();
+        let place = self.host.clone().map_or_else(|| Place::Loopback(Port::reserve()), Place::Host);
         let directory = Directory::create();
-        fs::write(directory.0.join("zoo.cfg"), self.config(&port, &directory))
+        fs::write(directory.0.join("zoo.cfg"), self.config(place.address(), &directory))
             .expect("write the server's configuration");
         self.jvm_arguments.push(format!("-Dznode.container.checkIntervalMs={}", self.container_sweep_ms));
         if let Some(id) = self.id {
             let data = directory.0.join("data");
             fs::create_dir(&data).and_then(|()| fs::write(data.join("myid"), id.to_string())).expect("write myid");
         }
-        ZooKeeper { server: Mutex::new(None), directory, port, options: self }
+        ZooKeeper { server: Mutex::new(None), directory, place, options: self }
     }
 
-    fn config(&self, port: &Port, directory: &Directory) -> String {
-        let (tick_ms, port, data) = (self.tick_ms, port.number(), directory.0.join("data"));
+    fn config(&self, address: SocketAddr, directory: &Directory) -> String {
+        let (tick_ms, port, ip, data) = (self.tick_ms, address.port(), address.ip(), directory.0.join("data"));
         format!(
             "tickTime={tick_ms}\n\
              dataDir={data}\n\
              clientPort={port}\n\
-             clientPortAddress=127.0.0.1\n\
+             clientPortAddress={ip}\n\
              4lw.commands.whitelist=*\n\
              admin.enableServer=false\n\
              maxClientCnxns=0\n\
@@ -216,7 +238,17 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tick_ms: 500, container_sweep_ms: 250, config_lines: Vec::new(), jvm_arguments: Vec::new(), id: None }
+        let (config_lines, jvm_arguments) = (Vec::new(), Vec::new());
+        Self { tick_ms: 500, container_sweep_ms: 250, config_lines, jvm_arguments, id: None, host: None }
+    }
+}
+
+impl Place {
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Loopback(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port.number())),
+            Self::Host(host) => SocketAddr::new(IpAddr::V4(host.address()), CLIENT_PORT),
+        }
     }
 }
 
@@ -246,7 +278,9 @@ struct Server {
 impl Server {
     fn start(directory: &Path, options: &Options) -> Self {
         let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
-        let mut supervisor = Command::new("sh")
+        let mut command = Command::new("sh");
+        options.host.iter().for_each(|host| host.run_here(&mut command));
+        let mut supervisor = command
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(directory)
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
@@ -332,8 +366,8 @@ fn java_is_installed() -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join("java").exists()))
 }
 
-fn ask(port: u16, word: &str, limit: Duration) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), limit)?;
+fn ask(address: SocketAddr, word: &str, limit: Duration) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(word.as_bytes())?;
     let mut answer = String::new();

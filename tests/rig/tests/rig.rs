@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock_rig::{Direction, Proxy, Raw, Verdict, ZooKeeper, flags, wait_until};
+use zklock_rig::{Direction, Ensemble, Network, Proxy, Raw, Verdict, ZooKeeper, flags, wait_until};
 
 const LONG: i32 = 60_000;
 const SOON: Duration = Duration::from_secs(10);
@@ -315,6 +315,27 @@ fn opaque_proxy_passes_anything_on() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "imok");
+}
+
+#[test]
+fn a_leader_on_a_network_is_replaced_when_nobody_hears_it() {
+    let mut network = match Network::enter() {
+        Ok(network) => network,
+        Err(error) => return println!("no network namespaces: {error}"),
+    };
+    let ensemble = Ensemble::start_on(&mut network, 200, 4);
+    let first = ensemble.leader();
+    ensemble.unplug(first, true);
+    let second = ensemble.leader();
+    assert_ne!(second, first);
+    ensemble.unplug(first, false);
+    wait_until(SOON, || ensemble.is_whole());
+    ensemble.isolate(second);
+    let leads = |server: usize| ensemble.servers()[server].four_letter_word("srvr").contains("Mode: leader");
+    assert!(leads(second), "clients still reach it, and it does not know yet");
+    wait_until(SOON, || (0..3).any(|server| server != second && leads(server)));
+    ensemble.rejoin(second);
+    wait_until(SOON, || ensemble.is_whole() && !leads(second));
 }
 
 #[test]
