@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::fs;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use zklock_chaos::nemesis::Fault;
 use zklock_chaos::programs::Language;
 use zklock_chaos::report;
 use zklock_chaos::run::{Outcome, Place, Plan, run};
-use zklock_rig::Network;
+use zklock_rig::{Network, wait_until};
 
 /// Whatever goes wrong, no promise is broken.
 #[test]
@@ -46,6 +48,30 @@ fn a_lock_without_a_lease_is_found_out() {
     for rule in [Rule::Exclusion, Rule::Gone, Rule::Awakening] {
         assert!(outcome.judgement.count(rule) > 0, "{rule} was not noticed\n{}", report::table(&plan, &outcome));
     }
+}
+
+/// Neither servers nor programs, running or stopped.
+#[test]
+fn nothing_is_left_of_a_rig_that_was_killed() {
+    let mut rig = Command::new(env!("CARGO_BIN_EXE_zklock-chaos"))
+        .args(["--minutes", "5", "--seed", "77"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let marks = [format!("zklock-rig-{}-", rig.id()), "chaos-network-77/".to_owned(), "chaos-loopback-77/".to_owned()];
+    let is_ours = |line: &String| marks.iter().any(|mark| line.contains(mark));
+    let ours = || command_lines().into_iter().filter(is_ours).collect::<Vec<String>>();
+    // Each server has a supervisor.
+    wait_until(Duration::from_secs(60), || ours().len() >= 3 * 2 + 6);
+    rig.kill().unwrap();
+    rig.wait().unwrap();
+    wait_until(Duration::from_secs(10), || ours().is_empty());
+}
+
+/// Of all processes.
+fn command_lines() -> Vec<String> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok()).collect()
 }
 
 fn best_place() -> Place {
