@@ -85,12 +85,16 @@ pub enum Mutant {
     LetInLeaver,
     /// Tells of every look at a node that it is asked back.
     RevokeOnEveryLook,
+    /// Asks one server whose a token is, and no quorum.
+    AskOneServer,
+    /// Takes everybody who is there for a holder.
+    TakeWaiterForHolder,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 41] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -130,6 +134,8 @@ impl Mutant {
         Self::ReleaseAnothers,
         Self::LetInLeaver,
         Self::RevokeOnEveryLook,
+        Self::AskOneServer,
+        Self::TakeWaiterForHolder,
     ];
 
     /// Whether this one is alive on this thread.

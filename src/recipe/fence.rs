@@ -9,6 +9,7 @@ use super::name::{Kind, Mark, Mode, classify};
 use super::rank::holders;
 use super::{Desk, Step};
 use crate::error::{Error, Result};
+use crate::mutant::Mutant;
 use crate::proto::{Code, Request, Response, Stat};
 use crate::session::Failure;
 
@@ -95,7 +96,9 @@ impl Fence {
     fn begin(&mut self, desk: &mut Desk<'_>) {
         self.lists = Lists::default();
         self.found.clear();
-        desk.session.prove(desk.now);
+        if !Mutant::AskOneServer.lives() {
+            desk.session.prove(desk.now);
+        }
         let directories = ["", "/leases", "/locks"];
         self.outstanding = directories.len();
         for (at, below) in directories.into_iter().enumerate() {
@@ -204,6 +207,7 @@ impl Lists {
 fn heads(names: &[String], mode: Mode, with_kazoo: bool) -> Vec<&String> {
     let marked = || names.iter().filter_map(|name| Some((mark(name, mode, with_kazoo)?, name)));
     let first = marked().filter(|(mark, _)| !mark.is_shared).map(|(mark, _)| mark.key).min();
+    let first = first.filter(|_| !Mutant::TakeWaiterForHolder.lives());
     marked().filter(|(mark, _)| first.is_none_or(|first| mark.key <= first)).map(|(_, name)| name).collect()
 }
 
@@ -237,7 +241,11 @@ fn in_queue(found: &[Found], own: &Found, mode: Mode, with_kazoo: bool) -> Verdi
     queue.sort_by_key(|(mark, node)| (mark.key, node.birth.map(|birth| birth.czxid)));
     let holds = holders(queue.iter().map(|(mark, _)| *mark));
     let is_own = |((_, node), holds): (&(Mark<'_>, &Found), bool)| holds && std::ptr::eq(*node, own);
-    if queue.iter().zip(holds).any(is_own) { Verdict::Holds } else { Verdict::HoldsNot }
+    if queue.iter().zip(holds).any(is_own) || Mutant::TakeWaiterForHolder.lives() {
+        Verdict::Holds
+    } else {
+        Verdict::HoldsNot
+    }
 }
 
 /// A lease is held, unless it was made by who is inside the inner mutex, since he came there: he waits for others to go. That can only

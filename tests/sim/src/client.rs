@@ -9,7 +9,7 @@ use zklock::recipe::{Mode, Participant, Task};
 use zklock::session::{ConnectString, Server, SessionConfig};
 use zklock::{Event, Status, Time};
 
-use crate::judge::{COUNTS, Grant, Holder, Judge, Stance};
+use crate::judge::{COUNTS, Grant, Holder, Judge, Question, Stance};
 use crate::plan::{ClientPlan, Clock, Form, Plan, ms, pick};
 
 pub(crate) struct Client {
@@ -84,6 +84,8 @@ struct Call {
     deadline: Option<Time>,
     may_be_canceled: bool,
     may_be_closed: bool,
+    /// Of a call that asks about a token.
+    question: Option<Question>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +228,7 @@ impl Client {
                 Vec::new()
             }
             Phase::Idle if rng.u8(..24) == 0 => {
-                self.ask(rng, now, actor);
+                self.ask(rng, judge, now, actor);
                 Vec::new()
             }
             Phase::Idle => {
@@ -290,7 +292,8 @@ impl Client {
     }
 
     fn called(&mut self, op: OpId, actor: Option<usize>, kind: Kind, handle: usize, deadline: Option<Time>) {
-        let call = Call { actor, kind, handle, deadline, may_be_canceled: false, may_be_closed: false };
+        let (may_be_canceled, may_be_closed, question) = (false, false, None);
+        let call = Call { actor, kind, handle, deadline, may_be_canceled, may_be_closed, question };
         self.calls.insert(op, call);
     }
 
@@ -451,14 +454,17 @@ impl Client {
         }
     }
 
-    /// Asks who is there, or changes how many leases there are.
-    fn ask(&mut self, rng: &mut Rng, now: Time, actor: usize) {
+    /// Asks who is there, or whose a token is, or changes how many leases there are.
+    fn ask(&mut self, rng: &mut Rng, judge: &Judge, now: Time, actor: usize) {
         let handle = self.choose(rng);
         self.actors[actor].phase = Phase::Waiting;
         let local = self.local(now);
-        let op = match &self.handles[handle].recipe {
+        let path = path_of(self.handles[handle].path);
+        let question = if rng.bool() { judge.question(rng, &path) } else { None };
+        let op = match (&self.handles[handle].recipe, &question) {
+            (_, Some(question)) => self.engine.fence_check(local, &path, question.token),
             // There are always enough for what is asked for.
-            Recipe::CountedSemaphore { count_path, initial } if rng.bool() => {
+            (Recipe::CountedSemaphore { count_path, initial }, _) if rng.bool() => {
                 let (path, value) = (count_path.to_string(), initial + rng.i32(0..=2));
                 self.engine.errand(local, Task::SetCount { path, value })
             }
@@ -466,6 +472,9 @@ impl Client {
         };
         let deadline = Some(self.global(local + self.engine.session_timeout()));
         self.called(op, Some(actor), Kind::Ask, handle, deadline);
+        if let Some(call) = self.calls.get_mut(&op) {
+            call.question = question;
+        }
     }
 
     /// Takes a lock out of service, with those that it is part of, and opens them anew.
@@ -617,6 +626,9 @@ impl Client {
                 self.actors[actor].phase = Phase::Idle;
                 if let Ok(Answer::Participants(participants)) = &result {
                     self.check_participants(judge, participants);
+                }
+                if let (Ok(Answer::Holds(holds)), Some(question)) = (&result, &call.question) {
+                    judge.checked(index, question, *holds);
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fastrand::Rng;
 use zklock::engine::{LockId, Owner};
 use zklock::{ClientState, LockState, Time};
 
@@ -43,6 +44,16 @@ pub(crate) struct Grant {
     pub(crate) count_since: Time,
 }
 
+/// Somebody asks whether a token is a holder's; and what there was to know of it when he began.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) token: i64,
+    node: String,
+    was_there: bool,
+    /// Who kept it out.
+    ahead: Vec<String>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     claims: BTreeMap<Holder, Claim>,
@@ -52,6 +63,8 @@ pub(crate) struct Judge {
     gone: BTreeMap<String, Time>,
     /// Those that are, by directory.
     queues: BTreeMap<String, BTreeMap<String, Node>>,
+    /// All that ever were, in their order.
+    born: Vec<(String, Node)>,
     /// Nodes that somebody took away who may: no claim to them is worth anything any more.
     void: BTreeSet<String>,
     /// How many leases there were of each path, from when on.
@@ -117,8 +130,47 @@ impl Judge {
         let queue = self.queues.entry(directory(path).to_owned()).or_default();
         let is_behind = queue.keys().any(|other| number(other) > number(path));
         let is_stray = is_behind && !queue.keys().any(|other| number(other) == number(path));
-        queue.insert(path.to_owned(), Node { token, session, is_stray });
+        let node = Node { token, session, is_stray };
+        queue.insert(path.to_owned(), node);
+        self.born.push((path.to_owned(), node));
         self.gone.remove(path);
+    }
+
+    /// One of the newest tokens of a path, in use or not, for somebody to ask about.
+    pub(crate) fn question(&self, rng: &mut Rng, path: &str) -> Option<Question> {
+        let is_of = |(node, made): &&(String, Node)| {
+            let below = directory(node).strip_prefix(path);
+            matches!(below, Some("" | "/leases")) && !made.is_stray
+        };
+        let newest: Vec<&(String, Node)> = self.born.iter().rev().filter(is_of).take(6).collect();
+        let (node, made) = (!newest.is_empty()).then(|| newest[rng.usize(..newest.len())])?;
+        let queue = self.queues.get(directory(node));
+        let is_lease = directory(node).ends_with("/leases");
+        let keeps_out = |&(other, found): &(&String, &Node)| match (is_lease, is_reader(node)) {
+            (true, _) => found.token < made.token,
+            // A nested read stands in its writer's place.
+            (false, true) => !is_reader(other) && number(other) < number(node),
+            (false, false) => (number(other), found.token) < (number(node), made.token),
+        };
+        let others = queue.into_iter().flatten();
+        let was_there = others.clone().any(|(_, found)| found.token == made.token);
+        let ahead = others.filter(keeps_out).map(|(other, _)| other.clone()).collect();
+        Some(Question { token: made.token, node: node.clone(), was_there, ahead })
+    }
+
+    /// He was answered. What was so when he began and still is, was so all the time: then there is one right answer.
+    pub(crate) fn checked(&mut self, client: usize, question: &Question, holds: bool) {
+        let Question { token, node, was_there, ahead } = question;
+        let is_there = |node: &String| self.queues.get(directory(node)).is_some_and(|queue| queue.contains_key(node));
+        // How many leases there may be, nobody is told who asks; so of those that wait, not all is known.
+        let is_kept_out = !directory(node).ends_with("/leases") && ahead.iter().any(is_there);
+        let is_wrong = match holds {
+            true => !was_there || is_kept_out,
+            false => *was_there && ahead.is_empty() && is_there(node),
+        };
+        if is_wrong {
+            self.blame(|| format!("client {client} was told that {token} holds: {holds}; {question:?}"));
+        }
     }
 
     /// A node is written to.
