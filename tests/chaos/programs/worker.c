@@ -267,7 +267,7 @@ static unsigned library_threads(void)
         char path[300], name[32] = "";
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
         FILE *file = fopen(path, "r");
-        if (file != NULL && fgets(name, sizeof name, file) != NULL && strncmp(name, "zkl", 3) == 0) count++;
+        if (file != NULL && fgets(name, sizeof name, file) != NULL && strncmp(name, "zkl-", 4) == 0) count++;
         if (file != NULL) fclose(file);
     }
     if (tasks != NULL) closedir(tasks);

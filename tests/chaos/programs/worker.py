@@ -24,10 +24,10 @@ def note(at, thread, *words):
 
 def told(event):
     now = time.monotonic_ns()
-    if event.path is None:
-        note(now, 0, "client", int(event.previous), int(event.state))
-    else:
+    if hasattr(event, "token"):
         note(now, 0, "lock", event.path, event.token, int(event.previous), int(event.state))
+    else:
+        note(now, 0, "client", int(event.previous), int(event.state))
 
 
 def connect():

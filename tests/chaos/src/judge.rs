@@ -294,10 +294,11 @@ impl<'a> Bench<'a> {
             let was_there = hold.got < asleep && hold.leave.is_none_or(|(leave, _)| leave > awake);
             let Some(look) = hold.looks.iter().find(|look| was_there && look.at >= awake) else { continue };
             figures.awakenings += 1;
-            let is_confirmed = hold.paths().any(|path| {
-                let told = story.told.get(&(path.to_owned(), hold.token)).map_or(&[][..], Vec::as_slice);
-                told.iter().any(|told| told.state == HELD && (awake..look.at + TOLD_WITHIN).contains(&told.at))
-            });
+            let is_confirmed = !story.hears_events
+                || hold.paths().any(|path| {
+                    let told = story.told.get(&(path.to_owned(), hold.token)).map_or(&[][..], Vec::as_slice);
+                    told.iter().any(|told| told.state == HELD && (awake..look.at + TOLD_WITHIN).contains(&told.at))
+                });
             let is_confirmed = is_confirmed && self.gone(hold).is_none_or(|gone| gone.at > look.at);
             if look.is_held && !is_confirmed {
                 let (token, away) = (hold.token, Duration::from_nanos(look.at - asleep));

@@ -1,5 +1,5 @@
-//! What goes wrong, and when: two lanes, one for the servers and one for the programs and their connections, each with one fault after
-//! the other, in an order that the dice give.
+//! What goes wrong, and when: three lanes, one for the servers and two for the programs and their connections, each with one fault
+//! after the other, in an order that the dice give.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -137,10 +137,10 @@ pub struct Field<'a> {
     pub closed: &'a mut BTreeSet<i64>,
 }
 
-/// Two lanes of faults.
+/// Lanes of faults.
 pub struct Nemesis {
     dice: Rng,
-    lanes: [Lane; 2],
+    lanes: [Lane; 3],
     /// How often each fault was done, and undone.
     pub survived: BTreeMap<Fault, usize>,
     /// A line for each fault.
@@ -151,6 +151,8 @@ struct Lane {
     kinds: Vec<Fault>,
     /// Those that are still to come in this round.
     round: Vec<Fault>,
+    is_begun: bool,
+    /// How many are over.
     rounds: usize,
     running: Option<(Fault, Undo)>,
     /// When to go on.
@@ -178,11 +180,12 @@ impl Nemesis {
     /// One with these faults.
     pub fn new(seed: u64, faults: &[Fault]) -> Self {
         let is_servers = |fault: &&Fault| Fault::SERVERS.contains(fault) || Fault::CABLES.contains(fault);
-        let (servers, programs) = faults.iter().partition(|fault| is_servers(fault));
-        let lane = |kinds| Lane { kinds, round: Vec::new(), rounds: 0, running: None, due: Instant::now() };
+        let (servers, programs): (Vec<Fault>, Vec<Fault>) = faults.iter().partition(|fault| is_servers(fault));
+        let lane =
+            |kinds| Lane { kinds, round: Vec::new(), is_begun: false, rounds: 0, running: None, due: Instant::now() };
         Self {
             dice: Rng::with_seed(seed),
-            lanes: [lane(servers), lane(programs)],
+            lanes: [lane(servers), lane(programs.clone()), lane(programs)],
             survived: BTreeMap::new(),
             log: Vec::new(),
         }
@@ -260,11 +263,12 @@ impl Nemesis {
     }
 
     fn draw(&mut self, lane: usize) -> Option<Fault> {
-        let Lane { kinds, round, rounds, .. } = &mut self.lanes[lane];
+        let Lane { kinds, round, is_begun, rounds, .. } = &mut self.lanes[lane];
         if let Some(fault) = round.pop() {
             return Some(fault);
         }
-        *rounds += usize::from(self.survived.keys().any(|fault| kinds.contains(fault)));
+        *rounds += usize::from(*is_begun);
+        *is_begun = true;
         round.clone_from(kinds);
         self.dice.shuffle(round);
         round.pop()
@@ -383,7 +387,7 @@ impl Nemesis {
 
     /// A program, and rather one that holds something.
     fn program(&mut self, field: &Field<'_>, is_wired: bool) -> Option<usize> {
-        let fits = |program: &Program| program.lives() && (!is_wired || program.is_wired());
+        let fits = |program: &Program| program.runs() && (!is_wired || program.is_wired());
         let mut fitting: Vec<usize> = (0..field.programs.len()).filter(|&at| fits(&field.programs[at])).collect();
         self.dice.shuffle(&mut fitting);
         let wants_holder = self.dice.u8(..4) > 0;
@@ -393,7 +397,7 @@ impl Nemesis {
 
     /// One that has something, and to which that could be done.
     fn holder(&mut self, field: &mut Field<'_>, done: impl Fn(&mut Program) -> bool) -> Option<usize> {
-        let mut living: Vec<usize> = (0..field.programs.len()).filter(|&at| field.programs[at].lives()).collect();
+        let mut living: Vec<usize> = (0..field.programs.len()).filter(|&at| field.programs[at].runs()).collect();
         self.dice.shuffle(&mut living);
         living.into_iter().find(|&program| done(&mut field.programs[program]))
     }

@@ -158,6 +158,11 @@ impl Program {
         self.end.is_none()
     }
 
+    /// Whether it was neither killed nor stopped.
+    pub fn runs(&self) -> bool {
+        self.lives() && self.stopped.is_none()
+    }
+
     /// Whether its connections go through proxies.
     pub fn is_wired(&self) -> bool {
         !self.wires.is_empty()
@@ -209,7 +214,7 @@ impl Program {
         self.stopped.is_some()
     }
 
-    /// Wakes it.
+    /// Wakes it, if it is stopped.
     pub fn wake(&mut self) {
         if let Some(from) = self.stopped.take() {
             self.absences.push(Absence { from, until: clock::now() });

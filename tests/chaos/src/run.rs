@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use zklock_rig::{Ensemble, Network};
+use zklock_rig::{Ensemble, Network, Options, ZooKeeper};
 
 use crate::clock::{self, Offsets};
 use crate::judge::{Case, Judgement, judge};
@@ -122,8 +122,8 @@ impl<'a> Stage<'a> {
             Place::Network => Some(Network::enter()?),
         };
         let ensemble = match &mut network {
-            None => Ensemble::start(TICK_MS, SYNC_LIMIT),
-            Some(network) => Ensemble::start_on(network, TICK_MS, SYNC_LIMIT),
+            None => Ensemble::start_with(&servers(), SYNC_LIMIT),
+            Some(network) => Ensemble::start_on(network, &servers(), SYNC_LIMIT),
         };
         let kind = if plan.believes { "believing" } else { "chaos" };
         let place = if network.is_some() { "network" } else { "loopback" };
@@ -303,6 +303,13 @@ impl<'a> Stage<'a> {
         };
         fs::write(self.directory.join("nodes"), truth.nodes.iter().map(line).collect::<String>())
     }
+}
+
+/// Those of Debian's package lose what they have acknowledged, now and then, when leaders change.
+fn servers() -> Options {
+    let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/zookeeper-newest");
+    assert!(jars.exists(), "{} is missing: make setup", jars.display());
+    ZooKeeper::options().tick_ms(TICK_MS).jars(&jars)
 }
 
 /// Where the nodes of these locks are.

@@ -31,6 +31,11 @@ impl Ensemble {
     /// Starts three servers with this tick, in which a leader or a follower is missed after `sync_limit` ticks, and waits until
     /// all serve.
     pub fn start(tick_ms: u32, sync_limit: u32) -> Self {
+        Self::start_with(&ZooKeeper::options().tick_ms(tick_ms), sync_limit)
+    }
+
+    /// The same with other options.
+    pub fn start_with(options: &Options, sync_limit: u32) -> Self {
         let quorum: Vec<Port> = (0..SIZE).map(|_| Port::reserve()).collect();
         let election: Vec<Port> = (0..SIZE).map(|_| Port::reserve()).collect();
         let link = |to: &Port| Proxy::start_opaque(&to.address());
@@ -40,18 +45,18 @@ impl Ensemble {
                 let quorum = if peer == own { quorum[peer].address() } else { links[own][peer].address() };
                 format!("{quorum}:{}", election[peer].number())
             });
-            member(own, peers, tick_ms, sync_limit).prepare()
+            member(options, own, peers, sync_limit).prepare()
         });
         let servers = servers.collect();
         Self::launch(servers, Wiring::Proxies { links, _ports: quorum.into_iter().chain(election).collect() })
     }
 
     /// The same on hosts of a network.
-    pub fn start_on(network: &mut Network, tick_ms: u32, sync_limit: u32) -> Self {
+    pub fn start_on(network: &mut Network, options: &Options, sync_limit: u32) -> Self {
         let hosts: Vec<Arc<Host>> = (0..SIZE).map(|_| network.add_host().expect("another host")).collect();
         let servers = (0..SIZE).map(|own| {
             let peers = hosts.iter().map(|host| format!("{}:2888:3888", host.address()));
-            member(own, peers, tick_ms, sync_limit).host(&hosts[own]).prepare()
+            member(options, own, peers, sync_limit).host(&hosts[own]).prepare()
         });
         let servers = servers.collect();
         Self::launch(servers, Wiring::Hosts(hosts))
@@ -133,8 +138,8 @@ impl Ensemble {
     }
 }
 
-fn member(own: usize, peers: impl Iterator<Item = String>, tick_ms: u32, sync_limit: u32) -> Options {
-    let options = ZooKeeper::options().tick_ms(tick_ms).id(own + 1);
+fn member(options: &Options, own: usize, peers: impl Iterator<Item = String>, sync_limit: u32) -> Options {
+    let options = options.clone().id(own + 1);
     let options = options.config_line("initLimit=20").config_line(&format!("syncLimit={sync_limit}"));
     peers
         .enumerate()

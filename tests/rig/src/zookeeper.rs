@@ -45,6 +45,8 @@ pub struct Options {
     /// The server's number in its ensemble.
     id: Option<usize>,
     host: Option<Arc<Host>>,
+    /// Those of another ZooKeeper.
+    jars: Option<PathBuf>,
 }
 
 impl ZooKeeper {
@@ -184,6 +186,12 @@ impl Options {
         self
     }
 
+    /// Has the server run from all jars of a directory, instead of Debian's.
+    pub fn jars(mut self, directory: &Path) -> Self {
+        self.jars = Some(directory.to_owned());
+        self
+    }
+
     /// The server's number in its ensemble, whose members stand in further lines.
     pub(crate) fn id(mut self, id: usize) -> Self {
         self.id = Some(id);
@@ -239,7 +247,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         let (config_lines, jvm_arguments) = (Vec::new(), Vec::new());
-        Self { tick_ms: 500, container_sweep_ms: 250, config_lines, jvm_arguments, id: None, host: None }
+        Self { tick_ms: 500, container_sweep_ms: 250, config_lines, jvm_arguments, id: None, host: None, jars: None }
     }
 }
 
@@ -286,7 +294,7 @@ impl Server {
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .arg("-Dzookeeper.forceSync=no")
             .args(&options.jvm_arguments)
-            .args(["-cp", &class_path(), &format!("org.apache.zookeeper.server.{main}")])
+            .args(["-cp", &class_path(options.jars.as_deref()), &format!("org.apache.zookeeper.server.{main}")])
             .arg(directory.join("zoo.cfg"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -347,10 +355,12 @@ impl Drop for Directory {
     }
 }
 
-/// The jars of Debian's package, or all jars of the directory in ZKLOCK_TEST_ZOOKEEPER_JARS (`lib` of a release tarball).
-fn class_path() -> String {
+/// The jars of Debian's package, or all jars of that directory or of the one in ZKLOCK_TEST_ZOOKEEPER_JARS (`lib` of a release
+/// tarball).
+fn class_path(jars: Option<&Path>) -> String {
     let debian = "/usr/share/java";
-    let directory = std::env::var("ZKLOCK_TEST_ZOOKEEPER_JARS").unwrap_or_else(|_| debian.to_owned());
+    let wanted = std::env::var("ZKLOCK_TEST_ZOOKEEPER_JARS").ok();
+    let directory = wanted.or_else(|| jars.map(|jars| jars.display().to_string())).unwrap_or_else(|| debian.to_owned());
     if directory != debian {
         return format!("{directory}/*");
     }

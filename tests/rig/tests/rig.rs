@@ -323,7 +323,7 @@ fn a_leader_on_a_network_is_replaced_when_nobody_hears_it() {
         Ok(network) => network,
         Err(error) => return println!("no network namespaces: {error}"),
     };
-    let ensemble = Ensemble::start_on(&mut network, 200, 4);
+    let ensemble = Ensemble::start_on(&mut network, &ZooKeeper::options().tick_ms(200), 4);
     let first = ensemble.leader();
     ensemble.unplug(first, true);
     let second = ensemble.leader();
