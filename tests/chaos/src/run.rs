@@ -203,12 +203,16 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// For each program that was killed another one takes its place.
+    /// For each program that was killed another one takes its place, in the same language.
     fn replace_killed(&mut self) -> io::Result<()> {
-        let killed = self.programs.iter().filter(|program| !program.lives()).count();
-        let missing = (self.plan.languages.len() + killed).saturating_sub(self.programs.len());
-        let language = self.programs.iter().rev().find(|program| !program.lives()).map(Program::language);
-        language.iter().take(missing).try_for_each(|&language| self.start(language))
+        for language in Language::ALL {
+            let planned = self.plan.languages.iter().filter(|&&planned| planned == language).count();
+            let lives = |program: &&Program| program.lives() && program.language() == language;
+            for _ in self.programs.iter().filter(lives).count()..planned {
+                self.start(language)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends all faults; when all was well.
