@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants chaos interop kazoo-suite check deny header clean test-rust test-python test-chaos run-demo
+.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite check deny header clean test-rust test-python test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -36,7 +36,7 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny test-rust build test-python test-chaos ## run everything that continuous integration runs
+test: setup check deny test-rust build test-python test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -51,6 +51,10 @@ MINUTES ?= 5
 chaos: setup build ## let everything go wrong on three real servers for MINUTES=n, from SEED=n on, and print what came of it
 	@cargo build --quiet --locked --release -p zklock-chaos
 	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback)
+
+SECONDS_EACH ?= 60
+fuzz: tools ## let fuzzers look for bytes that break something, SECONDS_EACH=60 for each (TARGETS="proto engine"; SANITIZE=1)
+	@SECONDS_EACH=$(SECONDS_EACH) scripts/fuzz $(TARGETS)
 
 interop: setup ## share locks with real Curator, old and new, and with real kazoo, and print what was seen as a table
 	@$(CARGO_TEST) -p zklock --test interop -- --table $(ONLY)
@@ -92,6 +96,10 @@ test-python:
 test-chaos:
 	@echo "test: C, Python and Rust on three servers while everything goes wrong"
 	@$(CARGO_TEST) -p zklock-chaos
+
+test-fuzz:
+	@echo "test: each fuzzer for a few seconds"
+	@SECONDS_EACH=5 scripts/fuzz
 
 run-demo:
 	@echo "demo: a C and a Python program take turns on one lock"

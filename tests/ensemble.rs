@@ -48,6 +48,8 @@ fn a_hold_and_a_place_outlive_the_leader() {
                 state == LockState::Held && held.participants().is_ok_and(|now| now == before)
             });
             ensemble.servers()[leader].restart();
+            // One that is only just coming back takes its time to elect.
+            wait_until(SOON, || ensemble.is_whole());
         }
         assert_eq!(held.fencing_token().unwrap(), token);
         held.release().unwrap();
