@@ -1,6 +1,6 @@
 //! What the documentation names is there: statuses, functions, tests.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails is a test that fails")]
 
 use std::fs;
 use std::path::Path;
@@ -54,8 +54,7 @@ fn what_the_page_on_curator_names_is_there() {
     for row in tables.lines().filter(|line| line.starts_with("| `")) {
         let ours = row.split('|').nth(2).unwrap();
         for test in ours.split('`').skip(1).step_by(2).filter(is_name) {
-            let is_there = sources.contains(&format!("fn {test}(")) || sources.contains(&format!("def {test}("));
-            assert!(is_there, "{test}, which is said to answer{}", row.split('|').nth(1).unwrap());
+            assert!(is_function(&sources, test), "{test}, which is said to answer{}", row.split('|').nth(1).unwrap());
         }
     }
 }
@@ -81,7 +80,33 @@ fn what_the_page_on_fencing_names_is_there() {
     assert!(sql.contains(condition) && read("bindings/c/examples/fenced_sqlite.c").contains(condition));
 }
 
-/// All that is written in Rust and Python below these directories.
+/// Behind each promise stands a test.
+#[test]
+fn the_tests_behind_the_guarantees_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let sources = sources(&["tests", "bindings", "fuzz"].map(|folder| root.join(folder)));
+    let mut promises = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise")) {
+        let columns: Vec<&str> = row.split('|').collect();
+        let tests: Vec<&str> = columns[3].split('`').skip(1).step_by(2).collect();
+        assert!(!tests.is_empty(), "no test behind{}", columns[1]);
+        for test in tests {
+            assert!(is_function(&sources, test), "{test}, which is said to stand behind{}", columns[1]);
+        }
+        promises += 1;
+    }
+    let limits = page.split("## Limits that are said").nth(1).unwrap();
+    let said = limits.split('`').skip(1).step_by(2);
+    assert!(said.clone().count() > 3 && said.clone().all(|test| is_function(&sources, test)), "{limits}");
+    assert!(promises > 20, "only {promises} promises were read");
+}
+
+fn is_function(sources: &str, name: &str) -> bool {
+    ["fn", "def", "static void"].iter().any(|word| sources.contains(&format!("{word} {name}(")))
+}
+
+/// All that is written in Rust, Python and C below these directories.
 fn sources(directories: &[std::path::PathBuf]) -> String {
     let mut all = String::new();
     let mut left = directories.to_vec();
@@ -90,7 +115,10 @@ fn sources(directories: &[std::path::PathBuf]) -> String {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 left.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
+            } else if path
+                .extension()
+                .is_some_and(|extension| ["rs", "py", "c", "cpp"].iter().any(|known| extension == *known))
+            {
                 all += &fs::read_to_string(path).unwrap();
             }
         }
