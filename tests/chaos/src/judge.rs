@@ -299,7 +299,7 @@ impl<'a> Bench<'a> {
                     let told = story.told.get(&(path.to_owned(), hold.token)).map_or(&[][..], Vec::as_slice);
                     told.iter().any(|told| told.state == HELD && (awake..look.at + TOLD_WITHIN).contains(&told.at))
                 });
-            let is_confirmed = is_confirmed && self.gone(hold).is_none_or(|gone| gone.at > look.at);
+            let is_confirmed = is_confirmed && self.gone(hold).is_none_or(|gone| gone.at + CLOCK_SLACK > look.at);
             if look.is_held && !is_confirmed {
                 let (token, away) = (hold.token, Duration::from_nanos(look.at - asleep));
                 let text = format!("{}: token {token} was called safe at once after {away:?} away", process.name);

@@ -47,9 +47,9 @@ fn a_seed_is_the_same_run_every_time() {
 /// Some take more schedules than a test should: `make mutants`.
 const SHY: [Mutant; 6] = [
     Mutant::GrantAcrossGap,
-    Mutant::ResumeProves,
     Mutant::HearTooSoon,
     Mutant::HearOnWrite,
+    Mutant::NestBlindly,
     Mutant::HearNothingWhileJoining,
     Mutant::LetInLeaver,
 ];
