@@ -65,7 +65,7 @@ impl Plan {
             threads: 3,
             locks: "mutex:/a,mutex:/b,mutex:/c,rw:/d,semaphore2:/e,multi:/a+/b".to_owned(),
             session_timeout: Duration::from_secs(4),
-            allowance: Duration::from_millis(500),
+            allowance: Duration::from_secs(1),
             believes: false,
         }
     }

@@ -20,8 +20,6 @@ fn a_minute_of_everything() {
     let plan = Plan {
         languages: Language::ALL.to_vec(),
         session_timeout: Duration::from_secs(3),
-        // Other tests run at the same time.
-        allowance: Duration::from_secs(1),
         ..Plan::long(1, best_place(), Duration::from_secs(30))
     };
     let outcome = run(&plan).unwrap();
@@ -40,7 +38,6 @@ fn a_lock_without_a_lease_is_found_out() {
         languages: vec![Language::Rust; 3],
         locks: "mutex:/a".to_owned(),
         session_timeout: Duration::from_secs(2),
-        allowance: Duration::from_secs(1),
         believes: true,
         ..Plan::long(1, Place::Loopback, Duration::from_secs(12))
     };
