@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite check deny header clean test-rust test-python test-chaos test-fuzz run-demo
+.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite models check deny header clean test-rust test-python test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -36,7 +36,7 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny test-rust build test-python test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-python test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -70,6 +70,12 @@ check: tools ## check formatting, lints, and that the headers in include/ are up
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@echo "check: the headers are what the crates make"
 	@$(CARGO_TEST) $(HEADERS)
+
+# How often loom may take the processor from a thread that could go on. Two find all that was planted; each more takes five times as long.
+PREEMPTIONS ?= 3
+models: ## let loom try the orders in which threads may come to what they share; more of them with PREEMPTIONS=5 (a minute)
+	@echo "models: handles, answers and the event thread, in every order with $(PREEMPTIONS) preemptions"
+	@LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) $(CARGO_TEST) -p zklock -p zklock-abi --lib --features zklock/loom,zklock-abi/loom models
 
 deny: setup ## check the licences, versions and sources of all dependencies
 	@echo "deny: licences, versions and sources of the dependencies"

@@ -5,14 +5,14 @@
 //! order of their parts; if one fails, what was got is given back, the last first.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Answer, Engine, LockId, OpId, Owner};
 use crate::error::{Error, Result, Status};
 use crate::lock::Timeout;
-use crate::runtime::{Caller, Shell, now};
+use crate::runtime::{Caller, Monitor, MutexGuard, Shell, now};
 use crate::session::ClientState;
 
 /// An acquire under way.
@@ -22,8 +22,7 @@ pub(crate) struct Operation {
     timeout: Timeout,
     notices: Arc<Notices>,
     cancels_before: u64,
-    progress: Mutex<Progress>,
-    changed: Condvar,
+    progress: Monitor<Progress>,
 }
 
 /// What is wanted.
@@ -104,8 +103,7 @@ impl Operation {
             timeout,
             notices: Arc::clone(notices),
             cancels_before: notices.cancels.load(Ordering::SeqCst),
-            progress: Mutex::new(Progress { got, stage, claim, owner, hooks }),
-            changed: Condvar::new(),
+            progress: Monitor::new(Progress { got, stage, claim, owner, hooks }),
         });
         operation.go_on();
         Ok(operation)
@@ -129,11 +127,15 @@ impl Operation {
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
             match progress.stage {
-                Stage::Waiting(op) if left.is_zero() && told != Some(op) => {
-                    told = Some(op);
+                // Two clients number their calls alike.
+                Stage::Waiting(op) if left.is_zero() && told != Some((progress.got, op)) => {
                     let got = progress.got;
+                    told = Some((got, op));
                     drop(progress);
-                    self.with_step(got, |step| step.shell.expire(op));
+                    // Whoever has the answer, this thread or another, notifies those who wait.
+                    self.with_step(got, |step| {
+                        step.shell.expire(op);
+                    });
                     progress = self.lock();
                     continue;
                 }
@@ -145,10 +147,7 @@ impl Operation {
             }
             // Once the deadline has passed, who is at it will be done with it in a moment.
             let limit = if left.is_zero() { left_of_slice } else { left.min(left_of_slice) };
-            progress = match limit {
-                Duration::MAX => self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner),
-                _ => self.changed.wait_timeout(progress, limit).unwrap_or_else(PoisonError::into_inner).0,
-            };
+            progress = self.progress.wait(progress, limit);
         }
     }
 
@@ -175,7 +174,7 @@ impl Operation {
             _ => progress.claim = Claim::Abandoned,
         }
         let hooks = std::mem::take(&mut progress.hooks);
-        self.changed.notify_all();
+        self.progress.notify();
         match progress.stage {
             Stage::Done(_) => self.fail(progress, self.closed()),
             Stage::Waiting(_) | Stage::Busy(_) => self.cancel_step(progress),
@@ -225,7 +224,7 @@ impl Operation {
                     }
                     _ => {
                         progress.stage = Stage::Waiting(op);
-                        self.changed.notify_all();
+                        self.progress.notify();
                         return self.catch_up(progress, op);
                     }
                 },
@@ -270,7 +269,7 @@ impl Operation {
         }
         progress.stage = Stage::Done(result);
         let hooks = std::mem::take(&mut progress.hooks);
-        self.changed.notify_all();
+        self.progress.notify();
         drop(progress);
         hooks.into_iter().for_each(run);
     }
@@ -310,9 +309,8 @@ impl Operation {
         Error::new(Status::Closed, format!("{path}: the acquire was given up, and its handle is closed"))
     }
 
-    /// What is under it is whole between any two statements.
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 }
 
@@ -410,3 +408,6 @@ impl Notices {
         self.is_closed.load(Ordering::SeqCst)
     }
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models;

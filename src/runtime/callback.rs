@@ -5,23 +5,25 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::fork::Epoch;
+use super::sync::thread_local;
 use crate::error::{Error, Result, Status};
 
 thread_local! {
     /// In which process the thread is being called back: a child that was forked in a callback is in none.
-    static WITHIN: Cell<Option<Epoch>> = const { Cell::new(None) };
+    #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no such block")]
+    static WITHIN: Cell<Option<Epoch>> = Cell::new(None);
 }
 
 /// Calls the program.
 pub(super) fn during(call: impl FnOnce()) {
-    let before = WITHIN.replace(Some(Epoch::current()));
+    let before = WITHIN.with(|within| within.replace(Some(Epoch::current())));
     call();
-    WITHIN.set(before);
+    WITHIN.with(|within| within.set(before));
 }
 
 /// From now on the calling thread does nothing but call the program back.
 pub fn calls_back() {
-    WITHIN.set(Some(Epoch::current()));
+    WITHIN.with(|within| within.set(Some(Epoch::current())));
 }
 
 /// Whether the calling thread is being called back.

@@ -5,47 +5,45 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 
 use super::fork::{Epoch, PerProcess};
-use super::io::lock;
 use super::outlet::Outlet;
 use super::signals;
+use super::sync::{Builder, JoinHandle, Monitor, thread_local};
 use crate::error::{Error, Result, Status};
 
 static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
 
 thread_local! {
-    /// In which process this is the dispatcher thread, which must not wait for itself.
-    static DISPATCHING: Cell<Option<Epoch>> = const { Cell::new(None) };
+    /// In which process this is the dispatcher thread, which must not wait for itself. A child that a handler forks goes on in a copy
+    /// of that thread, which is none of the child's.
+    #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no such block")]
+    static DISPATCHING: Cell<Option<Epoch>> = Cell::new(None);
 }
 
 /// One client's place on the thread. It is left when it is dropped; the last one sees the thread off.
-pub(super) struct Place(());
+pub(super) struct Place {
+    dispatcher: &'static Dispatcher,
+    id: u64,
+}
 
 #[derive(Default)]
-struct Dispatcher {
-    state: Mutex<State>,
-    changed: Condvar,
+pub(super) struct Dispatcher {
+    state: Monitor<State>,
 }
 
 #[derive(Default)]
 struct State {
     /// Clients that have something to tell.
-    ready: VecDeque<Arc<Outlet>>,
-    is_serving: bool,
+    ready: VecDeque<(u64, Arc<Outlet>)>,
+    /// Whose place it is at.
+    serving: Option<u64>,
     places: usize,
+    last_id: u64,
     /// The thread goes on; it says so itself when it does not.
     is_running: bool,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Has the thread call the next handler of a client.
-pub(super) fn serve(outlet: Arc<Outlet>) {
-    let dispatcher = DISPATCHER.get();
-    lock(&dispatcher.state).ready.push_back(outlet);
-    dispatcher.changed.notify_all();
 }
 
 /// Whether the calling thread is the dispatcher.
@@ -56,10 +54,13 @@ pub(super) fn is_this_thread() -> bool {
 impl Place {
     /// The thread is started if there is none.
     pub(super) fn open() -> Result<Self> {
-        let dispatcher = DISPATCHER.get();
-        let mut state = lock(&dispatcher.state);
+        Self::open_on(DISPATCHER.get())
+    }
+
+    fn open_on(dispatcher: &'static Dispatcher) -> Result<Self> {
+        let mut state = dispatcher.state.lock();
         if !state.is_running {
-            let run = || thread::Builder::new().name("zkl-events".into()).spawn(|| dispatcher.run());
+            let run = || Builder::new().name("zkl-events".into()).spawn(|| dispatcher.run());
             let thread = signals::blocked(run)
                 .map_err(|cause| Error::new(Status::Internal, format!("the event thread can't be started: {cause}")))?;
             // The one before, if any, was left to end by itself, and has nothing more to do than that.
@@ -67,24 +68,38 @@ impl Place {
             state.is_running = true;
         }
         state.places += 1;
-        Ok(Self(()))
+        state.last_id += 1;
+        Ok(Self { dispatcher, id: state.last_id })
+    }
+
+    /// Has the thread call the next handler of a client.
+    pub(super) fn serve(&self, outlet: Arc<Outlet>) {
+        let shared = &self.dispatcher.state;
+        shared.lock().ready.push_back((self.id, outlet));
+        shared.notify();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let dispatcher = DISPATCHER.get();
-        let mut state = lock(&dispatcher.state);
+        let shared = &self.dispatcher.state;
+        let mut state = shared.lock();
         state.places -= 1;
-        dispatcher.changed.notify_all();
-        if is_this_thread() {
-            return;
+        // There is nothing to call any more.
+        let (own, others) = std::mem::take(&mut state.ready).into_iter().partition(|(id, _)| *id == self.id);
+        state.ready = others;
+        shared.notify();
+        if !is_this_thread() {
+            // It may have called the last handler a moment ago.
+            state = shared.wait_while(state, None, |state| state.serving == Some(self.id));
+            // The last one sees the thread off, unless another's handler keeps it, or another client has come.
+            state = shared.wait_while(state, None, |state| {
+                state.is_running && state.places == 0 && state.serving.is_none() && state.ready.is_empty()
+            });
         }
-        // Unless another's handler keeps the thread, or another client has come.
-        state = dispatcher
-            .wait(state, |state| state.is_running && state.places == 0 && !state.is_serving && state.ready.is_empty());
-        let thread = if state.is_running { None } else { state.thread.take() };
+        let thread = if is_this_thread() || state.is_running { None } else { state.thread.take() };
         drop(state);
+        drop::<VecDeque<_>>(own);
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the event thread had panicked");
         }
@@ -93,32 +108,32 @@ impl Drop for Place {
 
 impl Dispatcher {
     fn run(&self) {
-        DISPATCHING.set(Some(Epoch::current()));
-        let mut state = lock(&self.state);
+        DISPATCHING.with(|dispatching| dispatching.set(Some(Epoch::current())));
+        let mut state = self.state.lock();
         loop {
-            if let Some(outlet) = state.ready.pop_front() {
-                state.is_serving = true;
+            if let Some((id, outlet)) = state.ready.pop_front() {
+                state.serving = Some(id);
                 drop(state);
                 outlet.dispatch(1);
+                if !is_this_thread() {
+                    // A child that was forked by the handler, and in it this thread alone. The lock may be taken for good, and there
+                    // is nobody to serve.
+                    return;
+                }
                 drop(outlet);
-                state = lock(&self.state);
-                state.is_serving = false;
-                self.changed.notify_all();
+                state = self.state.lock();
+                state.serving = None;
+                self.state.notify();
             } else if state.places == 0 {
                 state.is_running = false;
-                self.changed.notify_all();
+                self.state.notify();
                 return;
             } else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.state.wait_while(state, None, |state| state.ready.is_empty() && state.places > 0);
             }
         }
     }
-
-    fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        condition: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'a, State> {
-        self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner)
-    }
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models;

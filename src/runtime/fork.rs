@@ -4,13 +4,12 @@
 //! process remembers it; where it differs, the thing is the parent's. Nothing is locked and nothing is freed to find out.
 
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{Error, Status};
 
 static EPOCH: AtomicU64 = AtomicU64::new(0);
-static WATCH: Once = Once::new();
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Which process this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +18,13 @@ pub struct Epoch(u64);
 impl Epoch {
     /// Of the calling process.
     pub fn current() -> Self {
-        WATCH.call_once(|| {
+        if !IS_WATCHED.load(Ordering::Acquire) {
+            // Not under a lock, which a fork at this moment would leave taken for good in the child. Of two threads that come here
+            // at once each registers the handler, and every fork counts for two, which is as good.
             // SAFETY: the handler does nothing but add to an atomic number, which is safe in a forked child.
             unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
-        });
+            IS_WATCHED.store(true, Ordering::Release);
+        }
         Self(EPOCH.load(Ordering::Relaxed))
     }
 

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use mio::{Events, Poll, Registry, Token, Waker};
 
 use super::fork::PerProcess;
 use super::shell::Shell;
+use super::sync::{Builder, JoinHandle, Mutex, lock};
 use super::{clock, signals};
 use crate::error::{Error, Result, Status};
 use crate::time::Time;
@@ -116,7 +117,7 @@ fn start() -> io::Result<Running> {
         planned: HashMap::new(),
         unfinished: Vec::new(),
     };
-    let thread = signals::blocked(|| thread::Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
+    let thread = signals::blocked(|| Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
     Ok(Running { io, thread, clients: 0, last_token: WAKER.0 })
 }
 
@@ -215,9 +216,4 @@ impl Loop {
             self.timers.insert((at, token));
         }
     }
-}
-
-/// The data under these locks is whole between any two statements, so a panic elsewhere does not spoil it.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,11 +10,15 @@ mod outlet;
 mod resolve;
 mod shell;
 mod signals;
+mod sync;
 
 pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
 pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
 pub use outlet::Handlers;
+#[cfg(all(test, feature = "loom"))]
+pub(crate) use shell::models;
 pub(crate) use shell::{Caller, Pending, Shell};
 pub use signals::blocked as with_signals_blocked;
+pub(crate) use sync::{Monitor, MutexGuard};

@@ -6,13 +6,13 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::dispatcher::{self, Place};
 use super::eventfd::EventFd;
-use super::io::lock;
+use super::fork::Epoch;
+use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
 use super::{callback, clock};
 use crate::config::{Bell, Calls, EventHandler};
 use crate::engine::{Backlog, LockId, News};
@@ -25,8 +25,7 @@ const LIMIT: usize = 1024;
 
 /// See the module's description.
 pub(crate) struct Outlet {
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Monitor<State>,
 }
 
 struct State {
@@ -45,7 +44,7 @@ struct State {
     on_revocation: HashMap<LockId, Arc<RevocationHandler>>,
 }
 
-enum Caller {
+pub(super) enum Caller {
     /// There is nobody yet who wants to hear of anything.
     None,
     Dispatcher(Place),
@@ -84,6 +83,10 @@ impl Outlet {
             Calls::Polled => Caller::Polling(EventFd::new()?),
             Calls::Rung(bell) => Caller::Bell(Arc::clone(bell)),
         };
+        Ok(Arc::new(Self::new(caller, on_event)))
+    }
+
+    pub(super) fn new(caller: Caller, on_event: Option<Arc<EventHandler>>) -> Self {
         let state = State {
             backlog: Backlog::new(LIMIT),
             caller,
@@ -94,12 +97,12 @@ impl Outlet {
             on_event,
             on_revocation: HashMap::new(),
         };
-        Ok(Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() }))
+        Self { state: Monitor::new(state) }
     }
 
     /// Has somebody call the handlers that are to come.
     pub(super) fn engage(&self) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(Status::Closed.into());
         }
@@ -115,7 +118,7 @@ impl Outlet {
         id: LockId,
         handler: Option<Arc<RevocationHandler>>,
     ) -> Option<Arc<RevocationHandler>> {
-        let handlers = &mut lock(&self.state).on_revocation;
+        let handlers = &mut self.state.lock().on_revocation;
         match handler {
             Some(handler) => handlers.insert(id, handler),
             None => handlers.remove(&id),
@@ -124,7 +127,7 @@ impl Outlet {
 
     /// Something has happened.
     pub(super) fn tell(self: &Arc<Self>, news: News) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.is_closed || state.handler(&news).is_none() {
             return;
         }
@@ -135,7 +138,7 @@ impl Outlet {
     /// Calls the handlers of what waits now, up to `limit`, on this thread, and gives how many that were. None where another
     /// thread is calling them: that one goes on.
     pub(crate) fn dispatch(self: &Arc<Self>, limit: usize) -> usize {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.serving.is_some() || state.is_closing {
             return 0;
         }
@@ -144,10 +147,11 @@ impl Outlet {
         let mut called = 0;
         while called < waiting && !state.is_closing {
             let Some(call) = state.next() else { break };
-            drop(state);
-            call.run();
             called += 1;
-            state = lock(&self.state);
+            match self.call(state, call) {
+                Some(next) => state = next,
+                None => return called,
+            }
         }
         self.end(&mut state);
         called
@@ -155,7 +159,7 @@ impl Outlet {
 
     /// The descriptor that is readable while handlers wait to be called, and when the client is closed.
     pub(crate) fn fd(&self) -> Result<RawFd> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         match &state.caller {
             Caller::Polling(fd) => Ok(fd.as_raw_fd()),
             _ if state.is_closed => Err(Status::Closed.into()),
@@ -172,16 +176,21 @@ impl Outlet {
     /// is a handler itself that asks.
     pub(super) fn close(self: &Arc<Self>, patience: Duration) {
         let end = clock::now() + patience;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.is_closed {
             return;
         }
         let own = state.is_own();
         if !own {
-            state = match state.caller {
-                Caller::Polling(_) => self.tell_rest(state, end),
-                _ => self.wait(state, Some(patience), |state| state.serving.is_some() || !state.backlog.is_empty()),
-            };
+            let rest_is_told =
+                match state.caller {
+                    Caller::Polling(_) => self.tell_rest(state, end),
+                    _ => Some(self.state.wait_while(state, Some(patience), |state| {
+                        state.serving.is_some() || !state.backlog.is_empty()
+                    })),
+                };
+            let Some(told) = rest_is_told else { return };
+            state = told;
         }
         state.is_closing = true;
         state.is_closed = true;
@@ -191,7 +200,7 @@ impl Outlet {
             std::mem::take(&mut state.on_revocation),
         );
         if !own {
-            state = self.wait(state, None, |state| state.serving.is_some());
+            state = self.state.wait_while(state, None, |state| state.serving.is_some());
         }
         let caller = std::mem::replace(&mut state.caller, Caller::None);
         drop(state);
@@ -206,24 +215,36 @@ impl Outlet {
     }
 
     /// A program that dispatches by itself, and closes, has the last news told by the thread that does.
-    fn tell_rest<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, end: Time) -> MutexGuard<'a, State> {
+    /// None in a child that a handler forked.
+    fn tell_rest<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        end: Time,
+    ) -> Option<MutexGuard<'a, State>> {
         state.is_closing = true;
-        state = self.wait(state, None, |state| state.serving.is_some());
+        state = self.state.wait_while(state, None, |state| state.serving.is_some());
         state.begin();
         while clock::now() < end {
             let Some(call) = state.next() else { break };
-            drop(state);
-            call.run();
-            state = lock(&self.state);
+            state = self.call(state, call)?;
         }
         state.serving = None;
-        self.changed.notify_all();
-        state
+        self.state.notify();
+        Some(state)
+    }
+
+    /// Calls a handler, with the lock free meanwhile. None in a child that the handler forked: there the lock may be taken for good, and
+    /// what is under it is the parent's.
+    fn call<'a>(&'a self, state: MutexGuard<'a, State>, call: Call) -> Option<MutexGuard<'a, State>> {
+        let epoch = Epoch::current();
+        drop(state);
+        call.run();
+        (epoch == Epoch::current()).then(|| self.state.lock())
     }
 
     fn end(self: &Arc<Self>, state: &mut State) {
         state.serving = None;
-        self.changed.notify_all();
+        self.state.notify();
         if !state.backlog.is_empty() {
             self.ring(state);
         }
@@ -237,24 +258,9 @@ impl Outlet {
         state.is_rung = true;
         match &state.caller {
             Caller::None => {}
-            Caller::Dispatcher(_) => dispatcher::serve(Arc::clone(self)),
+            Caller::Dispatcher(place) => place.serve(Arc::clone(self)),
             Caller::Polling(fd) => fd.signal(),
             Caller::Bell(bell) => bell(self.handlers()),
-        }
-    }
-
-    fn wait<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        limit: Option<Duration>,
-        mut condition: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'a, State> {
-        match limit {
-            None => self.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => {
-                let waited = self.changed.wait_timeout_while(state, limit, &mut condition);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
         }
     }
 }
@@ -262,7 +268,7 @@ impl Outlet {
 impl State {
     /// The calling thread serves from now on.
     fn begin(&mut self) {
-        self.serving = Some(thread::current().id());
+        self.serving = Some(current_thread());
         self.is_rung = false;
         if let Caller::Polling(fd) = &self.caller {
             fd.clear();
@@ -293,7 +299,7 @@ impl State {
             Caller::Bell(_) => callback::is_within(),
             Caller::None | Caller::Polling(_) => false,
         };
-        is_caller || self.serving == Some(thread::current().id())
+        is_caller || self.serving == Some(current_thread())
     }
 }
 
@@ -330,3 +336,6 @@ fn not_polling() -> Error {
                    poll_events in the config that the client is made with";
     Error::invalid(message)
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models;

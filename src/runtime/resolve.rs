@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
 
 use super::fork::PerProcess;
-use super::io::lock;
+use super::sync::{Builder, Mutex, lock};
 use crate::session::Server;
 
 /// What a resolver found; its error, if any, is told to all who asked.
@@ -18,7 +17,7 @@ type Name = (String, u16);
 
 /// Who waits for which name. A name is asked for once at a time in a process: a resolver that hangs holds one thread, however many
 /// clients come and go meanwhile.
-static ASKED: PerProcess<Mutex<HashMap<Name, Vec<Done>>>> = PerProcess::new(Mutex::default);
+static ASKED: PerProcess<Mutex<HashMap<Name, Vec<Done>>>> = PerProcess::new(|| Mutex::new(HashMap::new()));
 
 /// The address of a server that was named by one.
 pub(super) fn literal(server: &Server) -> Option<SocketAddr> {
@@ -34,7 +33,7 @@ pub(super) fn in_background(server: &Server, done: impl FnOnce(Found) + Send + '
     match asked.entry(name.clone()) {
         Entry::Occupied(mut others) => others.get_mut().push(Box::new(done)),
         Entry::Vacant(first) => {
-            super::signals::blocked(|| thread::Builder::new().name("zkl-dns".into()).spawn(|| resolve(name)))?;
+            super::signals::blocked(|| Builder::new().name("zkl-dns".into()).spawn(|| resolve(name)))?;
             first.insert(vec![Box::new(done)]);
         }
     }

@@ -6,15 +6,16 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
 use super::fork::Epoch;
-use super::io::{Io, lock};
+use super::io::Io;
 use super::outlet::Outlet;
+use super::sync::{Monitor, Mutex, lock};
 use super::{clock, resolve};
 use crate::config::Config;
 use crate::engine::{Answer, Engine, Event, LockId, News, OpId};
@@ -59,20 +60,22 @@ impl Shell {
     /// Gives an engine a place on the I/O thread, and its handler somebody who calls it.
     pub(crate) fn start(engine: Engine, config: &Config) -> Result<Arc<Self>> {
         let outlet = Outlet::open(config.calls(), config.handler())?;
-        Io::join(|io, token| {
-            let state = State {
-                engine,
-                link: Link::Idle,
-                attempts: 0,
-                resolving: Vec::new(),
-                resolved: Vec::new(),
-                callers: HashMap::new(),
-                planned: None,
-                io: Some(io),
-            };
-            let state = Mutex::new(state);
-            Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state, outlet })
-        })
+        Io::join(|io, token| Self::new(engine, token, Some(io), outlet))
+    }
+
+    fn new(engine: Engine, token: Token, io: Option<Arc<Io>>, outlet: Arc<Outlet>) -> Arc<Self> {
+        let state = State {
+            engine,
+            link: Link::Idle,
+            attempts: 0,
+            resolving: Vec::new(),
+            resolved: Vec::new(),
+            callers: HashMap::new(),
+            planned: None,
+            io,
+        };
+        let state = Mutex::new(state);
+        Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state, outlet })
     }
 
     /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
@@ -170,9 +173,18 @@ impl Shell {
         Ok(op)
     }
 
-    /// A call's deadline has come, by its caller's clock. Its answer comes before this returns, if it was due.
-    pub(crate) fn expire(&self, op: OpId) {
-        self.with(|engine, now| engine.expire(now, op));
+    /// A call's deadline has come, by its caller's clock. True where the call is answered: by this, before it returns, or by another
+    /// thread, which is about to say so.
+    pub(crate) fn expire(&self, op: OpId) -> bool {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        state.engine.expire(now, op);
+        self.pump(&mut state, now, &mut woken);
+        let is_answered = !state.callers.contains_key(&op);
+        drop(state);
+        self.finish(woken);
+        is_answered
     }
 
     /// Gives up a call that wants to get into a lock; its answer comes all the same, and may be a success that was just quicker.
@@ -455,29 +467,21 @@ pub(crate) trait Caller: Send + Sync {
 /// Where a thread waits for the answer to one call.
 #[derive(Default)]
 struct Waiter {
-    answer: Mutex<Option<Result<Answer>>>,
-    arrived: Condvar,
+    answer: Monitor<Option<Result<Answer>>>,
 }
 
 impl Caller for Waiter {
     fn answered(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
-        *lock(&self.answer) = Some(answer);
-        self.arrived.notify_all();
+        *self.answer.lock() = Some(answer);
+        self.answer.notify();
     }
 }
 
 impl Waiter {
     /// Waits for the answer, `limit` at most.
     fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
-        let answer = lock(&self.answer);
-        let missing = |answer: &mut Option<Result<Answer>>| answer.is_none();
-        let mut answer = match limit {
-            None => self.arrived.wait_while(answer, missing).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => {
-                self.arrived.wait_timeout_while(answer, limit, missing).unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        answer.take()
+        let answer = self.answer.lock();
+        self.answer.wait_while(answer, limit, |answer| answer.is_none()).take()
     }
 }
 
@@ -514,8 +518,10 @@ impl Pending {
         if let Some(answer) = self.waiter.wait(limit) {
             return Some(answer);
         }
-        self.shell.expire(self.op);
-        // Answered by now if it was due, or by another thread a moment ago.
-        self.waiter.wait(Some(Duration::ZERO))
+        // Whoever has the answer is about to hand it over.
+        if self.shell.expire(self.op) { self.waiter.wait(None) } else { None }
     }
 }
+
+#[cfg(all(test, feature = "loom"))]
+pub(crate) mod models;

@@ -9,7 +9,12 @@
 
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(feature = "loom"))]
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+#[cfg(feature = "loom")]
+use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use zklock::{Epoch, Error, Result, Status};
 
@@ -278,7 +283,10 @@ const fn low_byte(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "loom"))]
+mod models;
+
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use zklock::PerProcess;
 
