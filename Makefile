@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite models check deny header clean test-rust test-python test-chaos test-fuzz run-demo
+.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite models asan check deny header clean test-rust test-python test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -76,6 +76,10 @@ PREEMPTIONS ?= 3
 models: ## let loom try the orders in which threads may come to what they share; more of them with PREEMPTIONS=5 (a minute)
 	@echo "models: handles, answers and the event thread, in every order with $(PREEMPTIONS) preemptions"
 	@LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) $(CARGO_TEST) -p zklock -p zklock-abi --lib --features zklock/loom,zklock-abi/loom models
+
+asan: setup ## run the C and C++ programs with AddressSanitizer on both sides: in them, and in the libraries (minutes)
+	@echo "asan: the C and C++ programs, and the libraries, with AddressSanitizer"
+	@ZKLOCK_ASAN=1 $(CARGO_TEST) -p zklock-c -p zklock-standalone-c --test c with_sanitizers
 
 deny: setup ## check the licences, versions and sources of all dependencies
 	@echo "deny: licences, versions and sources of the dependencies"

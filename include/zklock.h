@@ -39,6 +39,7 @@
  *
  *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
  *            For an owner that is no thread (zkl_acquire_start) any thread may act.
+ *            pthread_cancel() acts when the call that it meets has returned.
  * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
  *            freed, is of another kind, or never was one gives ZKL_E_HANDLE, and no crash. Freeing NULL does nothing.
  * Results    Functions return a zkl_status, or a number that is a ZKL_E_* if it is negative. *_out parameters come last,
@@ -67,8 +68,15 @@
  * Fork       In a child of fork() the parent's handles give ZKL_E_FORKED, and freeing them does nothing: the parent keeps its
  *            session and its locks. The child may make a client of its own. (A child made by a raw clone() or vfork() must
  *            not call zklock.)
+ *            A child that is forked in a callback on the library's thread ends, as by exit(0), when the callback returns.
  * Signals    Calls go on when a signal is handled, and never fail with EINTR. The library's threads block all signals. No
  *            function may be called from a signal handler.
+ * Ends       A program may end in any way while clients live. Nothing waits for the servers then, which end the sessions after
+ *            their time-out; zkl_client_free ends one at once. Programs that are started by exec inherit no descriptor.
+ *            The library's threads end with the last client, but for one that waits for a host name's resolver and nobody
+ *            can end. A process whose main thread leaves by pthread_exit() goes on as long as they do.
+ *            dlclose() leaves the library where it is, with its clients. What links libzklock.a and may be unloaded itself is
+ *            to be linked with -Wl,-z,nodelete.
  * C++        Every function is extern "C" and throws nothing.
  */
 

@@ -1,6 +1,7 @@
 /* A forked child can do nothing to its parent's session, and can have one of its own. */
 #include "check.h"
 
+#include <dirent.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,6 +37,12 @@ static void hear_nothing_of_leases(void *user, zkl_semaphore *unused)
     take_nothing(user);
 }
 
+static void hear_no_event(void *user, const zkl_event *unused)
+{
+    (void)unused;
+    take_nothing(user);
+}
+
 static void the_parents_recipes_are_refused(void)
 {
     int64_t out = -7;
@@ -45,13 +52,14 @@ static void the_parents_recipes_are_refused(void)
     zkl_lock *lock_out = NULL, *write_out = NULL;
     zkl_semaphore *semaphore_out = NULL;
     zkl_leases *leases_out = NULL;
-    CHECK(zkl_client_dispatch_events(client) == ZKL_E_FORKED);
-    CHECK(zkl_client_event_fd(client) == ZKL_E_FORKED);
+    EXPECT(ZKL_E_FORKED, zkl_client_dispatch_events(client));
+    EXPECT(ZKL_E_FORKED, zkl_client_event_fd(client));
     EXPECT(ZKL_E_FORKED, zkl_config_set_poll_events(config, 1));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_mutex_new(client, "/a", &lock_out));
     EXPECT(ZKL_E_FORKED, zkl_rwlock_new(client, "/a", &lock_out, &write_out));
     EXPECT(ZKL_E_FORKED, zkl_multi_new(&lock, 1, &lock_out));
     SAYS("locks[0]");
+    EXPECT(ZKL_E_FORKED, zkl_multi_new_in_order(&lock, 1, &lock_out));
     EXPECT(ZKL_E_FORKED, zkl_acquire_timeout(both, 0));
     EXPECT(ZKL_E_FORKED, zkl_release(both));
     EXPECT(ZKL_E_FORKED, zkl_lock_node_path(lock, buf, sizeof buf, &needed));
@@ -130,6 +138,10 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_client_state(client));
     EXPECT(ZKL_E_FORKED, zkl_client_new(servers, config, &client_out));
     EXPECT(ZKL_E_FORKED, zkl_config_set_session_timeout_ms(config, 1000));
+    EXPECT(ZKL_E_FORKED, zkl_config_set_connect_timeout_ms(config, 1000));
+    EXPECT(ZKL_E_FORKED, zkl_config_set_lease_margin_ms(config, 0));
+    EXPECT(ZKL_E_FORKED, zkl_config_add_auth(config, "digest", (const uint8_t *)"a:b", 3));
+    EXPECT(ZKL_E_FORKED, zkl_config_set_event_callback(config, hear_no_event, &out, take_nothing));
     EXPECT(ZKL_E_FORKED, zkl_config_set_wait_for_kazoo(config, 1));
     the_parents_recipes_are_refused();
     the_parents_operations_are_refused();
@@ -305,6 +317,51 @@ static void a_child_has_no_part_in_its_parents_events(void)
     CHECK(events == 2);
 }
 
+/* Who polls, and is called back, forks there, and returns in both processes. */
+static int forked_at;
+
+static void fork_and_count(void *user, const zkl_event *event)
+{
+    (void)event;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) alarm(60);
+    int status;
+    CHECK(child == 0 || (waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3));
+    ++*(int *)user;
+    if (child == 0) forked_at = *(int *)user;
+}
+
+/* The child has none of the events that wait behind the one in which it was forked. */
+static void a_child_of_who_polls_goes_on_alone(void)
+{
+    int events = 0;
+    zkl_config *polled = zkl_config_new();
+    OK(zkl_config_set_event_callback(polled, fork_and_count, &events, NULL));
+    OK(zkl_config_set_poll_events(polled, 1));
+    OK(zkl_client_new(servers, polled, &polling));
+    zkl_config_free(polled);
+    zkl_lock *taken = new_mutex(polling, fresh_path());
+    OK(zkl_acquire(taken));
+    int called = zkl_client_dispatch_events(polling);
+    if (forked_at != 0) {
+        CHECK(called == forked_at && events == forked_at);
+        child_that_polls();
+        _exit(3);
+    }
+    CHECK(called == 2 && events == 2);
+    OK(zkl_release(taken));
+    zkl_lock_free(taken);
+    /* The hold is no more, and the client is closed. */
+    zkl_client_free(polling);
+    if (forked_at != 0) {
+        CHECK(events == forked_at);
+        _exit(3);
+    }
+    CHECK(events == 4);
+}
+
 /* A thread that is often in the middle of something when its process is forked. */
 static void *be_busy(void *stop)
 {
@@ -330,6 +387,117 @@ static void children_of_a_busy_parent_are_not_stuck(void)
     for (int i = 0; i < 10; i++) in_a_child(child_with_a_client, _exit);
     stop = true;
     CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* What a child does that is forked in a callback, on the library's own thread. */
+static enum in_callback { NOTHING, RETURN, USE_ANOTHER_CLIENT, LEAVE } in_callback;
+static pid_t forked_in_callback;
+static int given_back;
+
+static int threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    CHECK(tasks != NULL);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) count += task->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+static void give_back(void *user)
+{
+    ++*(int *)user;
+}
+
+static void count_events(void *user, const zkl_event *event)
+{
+    CHECK(event->size == sizeof *event);
+    sleep_ms(20);
+    ++*(int *)user;
+}
+
+/* It is a client like any other: nothing is called after it was freed, and its threads have ended. */
+static void use_another_client(void)
+{
+    int events = 0;
+    zkl_config *own_config = zkl_config_new();
+    zkl_client *own = NULL;
+    OK(zkl_config_set_event_callback(own_config, count_events, &events, give_back));
+    OK(zkl_client_new(servers, own_config, &own));
+    OK(zkl_config_set_event_callback(own_config, count_events, &given_back, NULL));
+    zkl_client_free(own);
+    CHECK(events == 3);
+    AWAIT(threads() == 1);
+    zkl_config_free(own_config);
+}
+
+static void fork_in_callback(void *user, const zkl_event *event)
+{
+    if (event->kind == ZKL_EVENT_CLIENT) ++*(int *)user;
+    if (event->kind != ZKL_EVENT_LOCK || event->state != ZKL_LOCK_HELD || in_callback == NOTHING) return;
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) {
+        __atomic_store_n(&forked_in_callback, child, __ATOMIC_SEQ_CST);
+        return;
+    }
+    alarm(60);
+    EXPECT(ZKL_E_FORKED, zkl_lock_state(event->lock));
+    if (in_callback == LEAVE) _exit(0);
+    if (in_callback == USE_ANOTHER_CLIENT) {
+        use_another_client();
+        _exit(0);
+    }
+    /* The thread is the child's only one, and has nothing more to do: the child ends. */
+}
+
+static void children_of_callbacks(void)
+{
+    int changes = 0, status;
+    zkl_config *with_events = zkl_config_new();
+    zkl_client *other = NULL;
+    OK(zkl_config_set_event_callback(with_events, fork_in_callback, &changes, NULL));
+    OK(zkl_client_new(servers, with_events, &other));
+    zkl_config_free(with_events);
+    zkl_lock *taken = new_mutex(other, fresh_path());
+    for (enum in_callback todo = RETURN; todo <= LEAVE; todo++) {
+        in_callback = todo;
+        OK(zkl_acquire(taken));
+        AWAIT(__atomic_load_n(&forked_in_callback, __ATOMIC_SEQ_CST) != 0);
+        CHECK(waitpid(forked_in_callback, &status, 0) == forked_in_callback);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        forked_in_callback = 0;
+        CHECK(zkl_is_held(taken) == 1);
+        OK(zkl_release(taken));
+    }
+    in_callback = NOTHING;
+    zkl_lock_free(taken);
+    zkl_client_free(other);
+    /* It was connected, and then closed: no child has touched its connection. */
+    CHECK(changes == 2);
+}
+
+static void fork_for_each(void *user, const zkl_participant *participant)
+{
+    count_participant(user, participant);
+    in_a_child(the_parents_handles_are_refused, _exit);
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) return;
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+/* A call that calls back, and returns in both processes. */
+static void a_child_returns_from_a_call_of_its_parents(void)
+{
+    pid_t parent = getpid();
+    int count = 0;
+    OK(zkl_participants(lock, fork_for_each, &count));
+    CHECK(count == 2);
+    if (getpid() != parent) _exit(3);
 }
 
 static void count_up(void *user, zkl_lock *unused)
@@ -376,6 +544,9 @@ int main(int argc, char **argv)
 
     a_child_has_no_part_in_its_parents_events();
     children_of_a_busy_parent_are_not_stuck();
+    children_of_callbacks();
+    a_child_of_who_polls_goes_on_alone();
+    a_child_returns_from_a_call_of_its_parents();
     the_parent_still_holds(token);
 
     OK(zkl_cancel(lock));

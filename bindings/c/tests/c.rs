@@ -5,9 +5,10 @@
 
 mod library;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use library::Under::{self, Plain, Sanitizers, Valgrind};
 use library::{Leaks, compile};
@@ -251,6 +252,118 @@ fn fork_under_valgrind() {
 #[test]
 fn fork_with_sanitizers() {
     run(Sanitizers, "fork", Leaks::AreNatural);
+}
+
+#[test]
+fn every_function_that_takes_a_handle_is_tried_in_a_forked_child() {
+    let program = std::fs::read_to_string(library::root().join("tests/c/fork.c")).unwrap();
+    let header = std::fs::read_to_string(library::include().join("zklock.h")).unwrap();
+    let takes_a_handle = |function: &&str| {
+        let (_, parameters) = function.split_once('(').unwrap();
+        parameters.split(',').any(|parameter| {
+            parameter.trim().trim_start_matches("const ").starts_with("zkl_") && !parameter.contains("_out")
+        })
+    };
+    let functions: Vec<&str> = library::functions(&header).filter(takes_a_handle).map(library::name).collect();
+    assert!(functions.len() > 40, "{functions:?}");
+    for function in functions {
+        // What has no status to give is tried in another way.
+        let has_a_status = !function.ends_with("_free") && function != "zkl_client_session_id";
+        let tried = if has_a_status { format!("EXPECT(ZKL_E_FORKED, {function}(") } else { format!("{function}(") };
+        assert!(program.contains(&tried), "tests/c/fork.c does not try {function} in a child");
+    }
+}
+
+#[test]
+fn threads() {
+    run(Plain, "threads", Leaks::AreErrors);
+}
+
+#[test]
+fn threads_under_valgrind() {
+    run(Valgrind, "threads", Leaks::AreErrors);
+}
+
+#[test]
+fn threads_with_sanitizers() {
+    run(Sanitizers, "threads", Leaks::AreErrors);
+}
+
+#[test]
+fn the_library_is_loaded_and_unloaded() {
+    load(Plain);
+}
+
+#[test]
+fn the_library_is_loaded_and_unloaded_under_valgrind() {
+    load(Valgrind);
+}
+
+/// How programs end, and what they say then: an exit code, or a signal as a negative number.
+const ENDS: [(&str, i32); 19] = [
+    ("return", 0),
+    ("exit", 3),
+    ("exit-in-callback", 4),
+    ("exit-in-thread", 5),
+    ("atexit", 6),
+    ("destructor", 7),
+    ("_exit", 8),
+    ("quick_exit", 9),
+    ("popen", 10),
+    ("pthread_exit", 0),
+    ("pthread_cancel", 11),
+    ("holder-ends", 12),
+    ("thread_local", 13),
+    ("atexit-in-callback", 14),
+    ("abort", -libc::SIGABRT),
+    ("terminate", -libc::SIGABRT),
+    ("throw", -libc::SIGABRT),
+    ("throw-in-thread", -libc::SIGABRT),
+    // As many descriptors as it was started with.
+    ("exec", 3),
+];
+
+#[test]
+fn programs_end_as_they_want_to() {
+    for standard in ["-std=c++17", "-std=c++20"] {
+        end(Plain, standard, &ENDS);
+    }
+}
+
+#[test]
+fn programs_end_as_they_want_to_under_valgrind() {
+    let some = ["exit-in-callback", "destructor", "pthread_cancel"];
+    let some: Vec<_> = ENDS.into_iter().filter(|(how, _)| some.contains(how)).collect();
+    end(Valgrind, "-std=c++17", &some);
+}
+
+#[test]
+fn programs_end_as_they_want_to_with_sanitizers() {
+    end(Sanitizers, "-std=c++17", &ENDS);
+}
+
+/// Runs tests/c/ends.cpp in each way.
+fn end(under: Under, standard: &str, ends: &[(&str, i32)]) {
+    let program = under.compile_as("g++", standard, "ends.cpp", &[]);
+    let server = ZooKeeper::shared();
+    let open = Command::new(&program).args(["x", "descriptors"]).output().unwrap().status.code().unwrap();
+    for &(how, expected) in ends {
+        let expected = if how == "exec" { open } else { expected };
+        let started = Instant::now();
+        let result = under.command(&program, Leaks::AreNatural).args([&server.address(), how]).output().unwrap();
+        let said = result.status.code().unwrap_or_else(|| -result.status.signal().unwrap());
+        assert_eq!(said, expected, "{how}: {}", String::from_utf8_lossy(&result.stderr));
+        // Nobody waits for a session that nobody ends.
+        assert!(started.elapsed() < Duration::from_secs(if matches!(under, Plain) { 5 } else { 30 }), "{how}");
+    }
+}
+
+/// A program that is not linked with the library loads it, uses it, and unloads it.
+fn load(under: Under) {
+    let program = under.compile("dlopen");
+    let library = library::directory().join("libzklock.so");
+    // It forks.
+    library::output(under.command(&program, Leaks::AreNatural).arg(ZooKeeper::shared().address()).arg(library));
 }
 
 #[test]

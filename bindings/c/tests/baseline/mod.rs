@@ -22,7 +22,7 @@ impl Library {
     /// the signatures that were committed.
     pub(crate) fn check(&self) {
         let exported = library::exports(&format!("lib{}.so", self.0));
-        let declared = functions(&self.header()).map(|function| name(function).to_owned()).collect();
+        let declared = library::functions(&self.header()).map(library::name).map(str::to_owned).collect();
         assert_eq!(exported, declared);
         assert!(exported.iter().all(|name| name.starts_with("zkl_")), "{exported:?}");
         let symbols = exported.iter().fold(String::new(), |mut symbols, name| {
@@ -66,7 +66,7 @@ impl Library {
     /// A library with the functions of a header that do nothing.
     fn compile(&self, header: &str) -> PathBuf {
         let mut source = header.to_owned();
-        for function in functions(header) {
+        for function in library::functions(header) {
             source = source.replace(function, &format!("{} {{ __builtin_trap(); }}", function.trim_end_matches(';')));
         }
         let folder = library::scratch(&format!("{}-stub", self.0));
@@ -89,14 +89,4 @@ impl Library {
             self.0
         )
     }
-}
-
-/// The lines of a header that declare functions.
-fn functions(header: &str) -> impl Iterator<Item = &str> {
-    let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && !line.starts_with("typedef");
-    header.lines().filter(is_code).filter(|line| line.ends_with(");"))
-}
-
-fn name(function: &str) -> &str {
-    function.split_once('(').and_then(|(head, _)| head.rsplit([' ', '*']).next()).unwrap()
 }

@@ -17,6 +17,9 @@ pub(crate) fn directory() -> &'static Path {
         // TARGET/PROFILE/deps/TEST
         let test = std::env::current_exe().unwrap();
         let directory = test.ancestors().nth(2).unwrap();
+        if std::env::var_os("ZKLOCK_ASAN").is_some() {
+            return with_address_sanitizer(directory.parent().unwrap());
+        }
         let profile = match directory.file_name().and_then(|name| name.to_str()).unwrap() {
             "debug" => "dev",
             profile => profile,
@@ -32,6 +35,22 @@ pub(crate) fn directory() -> &'static Path {
     })
 }
 
+/// Where the libraries are whose Rust is under AddressSanitizer as well (`make asan`). The compiler has that as an unstable flag; what
+/// is shipped is never built so.
+fn with_address_sanitizer(target: &Path) -> PathBuf {
+    let (directory, triple) = (target.join("asan"), format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
+    output(
+        Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "zklock-c", "--package", "zklock-standalone-c", "--lib"])
+            .args(["--target", &triple, "--target-dir"])
+            .arg(&directory)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .current_dir(env!("CARGO_MANIFEST_DIR")),
+    );
+    directory.join(triple).join("debug")
+}
+
 /// Runs a command to its success, and gives what it printed.
 pub(crate) fn output(command: &mut Command) -> String {
     let result = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -44,6 +63,17 @@ pub(crate) fn output(command: &mut Command) -> String {
 pub(crate) fn exports(library: &str) -> BTreeSet<String> {
     let symbols = output(Command::new("nm").args(["-D", "--defined-only"]).arg(directory().join(library)));
     symbols.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
+}
+
+/// The lines of a header that declare functions.
+pub(crate) fn functions(header: &str) -> impl Iterator<Item = &str> {
+    let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && !line.starts_with("typedef");
+    header.lines().filter(is_code).filter(|line| line.ends_with(");"))
+}
+
+/// The function that such a line declares.
+pub(crate) fn name(function: &str) -> &str {
+    function.split_once('(').and_then(|(head, _)| head.rsplit([' ', '*']).next()).unwrap()
 }
 
 /// What a program runs under.
@@ -62,13 +92,19 @@ impl Under {
 
     /// The same with more options, for what is included or linked.
     pub(crate) fn compile_with(self, name: &str, options: &[&str]) -> PathBuf {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c").join(format!("{name}.c"));
-        let flags: &[&str] = match self {
-            Self::Plain | Self::Valgrind => &["-std=c11"],
-            Self::Sanitizers => &["-std=c11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-        };
-        let flags = [flags, &["-Wl,--no-as-needed"], options].concat();
-        compile("gcc", &flags, &[source], &format!("{name}-{}", self.name()))
+        self.compile_as("gcc", "-std=c11", &format!("{name}.c"), options)
+    }
+
+    /// Compiles a program of tests/c in a language of its own.
+    pub(crate) fn compile_as(self, compiler: &str, standard: &str, file: &str, options: &[&str]) -> PathBuf {
+        let source = root().join("tests/c").join(file);
+        let mut flags = vec![standard];
+        if matches!(self, Self::Sanitizers) {
+            flags.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+        }
+        flags.push("-Wl,--no-as-needed");
+        flags.extend(options);
+        compile(compiler, &flags, &[source], &format!("{file}-{}{standard}", self.name()))
     }
 
     /// What runs it.
