@@ -15,7 +15,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::{PyString, PyWeakrefMethods, PyWeakrefReference};
-use zklock::{Config, Handlers, PerProcess};
+use zklock::{Config, Epoch, Handlers, PerProcess};
 
 use crate::errors::OrRaise;
 use crate::wait::{End, stay_behind_at};
@@ -146,8 +146,8 @@ type Found = (Py<PyAny>, Py<PyAny>);
 thread_local! {
     /// What the handler that was just called wants to be called.
     static FOUND: RefCell<Option<Found>> = const { RefCell::new(None) };
-    /// Whether this is the thread that calls.
-    static CALLING: Cell<bool> = const { Cell::new(false) };
+    /// In which process this is the thread that calls. A child that a callback forks goes on in a copy of it.
+    static CALLING: Cell<Option<Epoch>> = const { Cell::new(None) };
 }
 
 /// Clients that have something to tell, and the thread that tells it.
@@ -178,7 +178,7 @@ pub(crate) fn take_calls(config: &mut Config) {
 
 /// Waits until the callback of a client that is being called has returned, `patience` at most. Detached from the interpreter.
 pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
-    if CALLING.get() {
+    if CALLING.get() == Some(Epoch::current()) {
         return;
     }
     let calls = CALLS.get();
@@ -195,10 +195,14 @@ fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 
-/// The next callback to be called, and its argument. Waits until there is one. Whoever asks has called the one before.
+/// The next callback to be called, and its argument. Waits until there is one. Whoever asks has called the one before. None in a child
+/// that was forked by that one: the thread serves nobody there.
 #[pyfunction]
-pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Found> {
-    CALLING.set(true);
+pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<Found>> {
+    let current = Epoch::current();
+    if CALLING.replace(Some(current)).is_some_and(|epoch| epoch != current) {
+        return Ok(None);
+    }
     zklock::calls_back();
     loop {
         let handlers = py.detach(next);
@@ -206,7 +210,7 @@ pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Found> {
         // Attached: it asks what the interpreter has.
         handlers.call_next();
         if let Some(found) = FOUND.take() {
-            return Ok(found);
+            return Ok(Some(found));
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use pyo3::exceptions::{PyBaseException, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use zklock::{Error, Status};
+
+use crate::needed::needed;
 
 /// The exception that stands for an error of the core.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
@@ -14,9 +15,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 fn make(py: Python<'_>, name: &str, error: &Error) -> PyResult<PyErr> {
-    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let errors = ERRORS.get_or_try_init(py, || py.import("zklock._errors").map(Bound::unbind))?.bind(py);
-    let exception = errors.getattr(name)?.call1((error.message(),))?;
+    let exception = needed(py)?.errors.bind(py).as_any().get_item(name)?.call1((error.message(),))?;
     // The plain Error stands for more than one status.
     if exception.getattr("status")?.extract::<i32>()? != error.status().number() {
         exception.setattr("status", error.status().number())?;

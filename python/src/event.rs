@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use zklock::{Config, Event, LockId};
 
 use crate::callback::{Slot, Whom, callable};
+use crate::needed::needed;
 use crate::states::{client_state, lock_state};
 
 /// Who wants to hear of a client's events. A client, its locks and its semaphores have it in common: whichever is left has
@@ -51,19 +51,15 @@ impl Listener {
     }
 
     fn object<'py>(&self, py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyAny>> {
-        static CLIENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        static LOCK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let class = |class: &'static PyOnceLock<Py<PyAny>>, name| {
-            class.get_or_try_init(py, || py.import("zklock._events")?.getattr(name).map(Bound::unbind))
-        };
+        let needed = needed(py)?;
         match event {
             Event::Client { state, previous } => {
                 let (state, previous) = (client_state(py, *state)?, client_state(py, *previous)?);
-                class(&CLIENT, "ClientEvent")?.bind(py).call1((state, previous))
+                needed.client_event.bind(py).call1((state, previous))
             }
             Event::Lock { lock, path, token, state, previous } => {
                 let (state, previous) = (lock_state(py, *state)?, lock_state(py, *previous)?);
-                class(&LOCK, "LockEvent")?.bind(py).call1((self.find(py, *lock), &**path, state, previous, *token))
+                needed.lock_event.bind(py).call1((self.find(py, *lock), &**path, state, previous, *token))
             }
         }
     }

@@ -6,6 +6,7 @@ mod client;
 mod errors;
 mod event;
 mod lock;
+mod needed;
 mod participant;
 mod parting;
 mod seconds;
@@ -61,6 +62,17 @@ mod _zklock {
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]
     const __version__: &str = ::zklock::VERSION;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        needed::needed(module.py()).map(drop)
+    }
+
+    /// Called whenever the package is imported; the module itself is only initialised in the first interpreter.
+    #[pyfunction]
+    fn _check_interpreter(py: Python<'_>) -> PyResult<()> {
+        needed::check_interpreter(py)
+    }
 
     /// The core's table of statuses: number, name of the C macro, name of the exception, text.
     #[pyfunction]

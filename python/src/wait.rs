@@ -8,6 +8,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use zklock::{Result, Status};
 
+use crate::needed::needed;
+
 /// How long Ctrl-C may go unheard.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -84,6 +86,6 @@ enum Step<W, T> {
 
 /// Only the main thread runs signal handlers.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
-    let threading = py.import("threading")?;
-    threading.call_method0("get_ident")?.eq(threading.call_method0("main_thread")?.getattr("ident")?)
+    let threading = needed(py)?;
+    threading.get_ident.bind(py).call0()?.eq(threading.main_thread.bind(py).call0()?.getattr("ident")?)
 }

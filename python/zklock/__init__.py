@@ -79,9 +79,11 @@ from zklock._zklock import (
     Waiting,
     WriteLock,
     __version__,
+    _check_interpreter,
     _close_all,
 )
 
+_check_interpreter()
 atexit.register(_close_all)
 
 __all__ = [

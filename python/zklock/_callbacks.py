@@ -16,8 +16,17 @@ def start() -> None:
 
 
 def _serve() -> None:
-    while True:
-        _call(*_next_call())
+    while _call_next():
+        pass
+
+
+def _call_next() -> bool:
+    """Keeps nothing of a callback while it waits for the next one."""
+    call = _next_call()
+    if call is None:
+        return False
+    _call(*call)
+    return True
 
 
 def _call(callback: Callable[[Any], object], argument: object) -> None:

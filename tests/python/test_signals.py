@@ -186,6 +186,28 @@ def test_handlers_run_while_the_main_thread_waits(
         signal.signal(signal.SIGUSR2, before[1])
 
 
+def test_a_signal_every_millisecond_disturbs_no_wait(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+    """Neither does a wait fail, nor is it longer or shorter for it."""
+    signals: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: signals.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        with client.mutex(path) as lock:
+            started = time.monotonic()
+            assert not other_client.mutex(path).acquire(timeout=0.5)
+            assert 0.5 <= time.monotonic() - started < 1
+            assert len(lock.participants()) == 1
+            semaphore = client.semaphore(path + "-semaphore", count_path=path + "-count", initial=1)
+            with semaphore.acquire(), pytest.raises(zklock.LockTimeout):
+                semaphore.acquire(timeout=0.2)
+            client.set_count(path + "-count", 2)
+            assert client.get_count(path + "-count") == 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(signals) > 3
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a with block of its own may miss its __exit__: bpo-29988")
 def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str, witness: Witness) -> None:
     """Among them those in which an acquire has just won."""
