@@ -229,7 +229,8 @@ static void deadlines_are_kept_when_nobody_waits(void)
         for (int i = 0; i < COUNT; i++) {
             if (ended[i] || pollers[i].revents == 0) continue;
             EXPECT(ZKL_E_TIMEOUT, zkl_op_result(ops[i]));
-            SAYS("ahead");
+            /* The first in the queue waits for the holder, and the others may have come to do so. */
+            SAYS(i == 0 ? "held by" : "-lock-");
             /* now_ms() rounds both times down. */
             CHECK(now - starts[i] >= limits[i] - 1 && now - starts[i] <= limits[i] + slack_ms());
             ended[i] = true;
