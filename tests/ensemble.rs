@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The leader dies, then the next one: the holder keeps its hold, the waiter its place.
 #[test]
 fn a_hold_and_a_place_outlive_the_leader() {
-    let ensemble = Ensemble::start(500, 6);
+    let ensemble = Ensemble::start_with(&ZooKeeper::options().tick_ms(500).newest(), 6);
     let path = path("leader");
     let (one, two) = (client(&ensemble.address()), client(&ensemble.address()));
     let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());

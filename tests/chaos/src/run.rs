@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use zklock_rig::{Ensemble, Network, Options, ZooKeeper};
@@ -309,11 +309,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Those of Debian's package lose what they have acknowledged, now and then, when leaders change.
 fn servers() -> Options {
-    let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/zookeeper-newest");
-    assert!(jars.exists(), "{} is missing: make setup", jars.display());
-    ZooKeeper::options().tick_ms(TICK_MS).jars(&jars)
+    ZooKeeper::options().tick_ms(TICK_MS).newest()
 }
 
 /// Where the nodes of these locks are.

@@ -186,9 +186,12 @@ impl Options {
         self
     }
 
-    /// Has the server run from all jars of a directory, instead of Debian's.
-    pub fn jars(mut self, directory: &Path) -> Self {
-        self.jars = Some(directory.to_owned());
+    /// Has the newest ZooKeeper run instead of Debian's, which loses what it has acknowledged, now and then, when leaders change often. Its
+    /// version is in `tests/chaos/pom.xml`.
+    pub fn newest(mut self) -> Self {
+        let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/zookeeper-newest");
+        assert!(jars.exists(), "{} is missing: make setup", jars.display());
+        self.jars = Some(jars);
         self
     }
 
