@@ -140,7 +140,11 @@ impl Ensemble {
 
 fn member(options: &Options, own: usize, peers: impl Iterator<Item = String>, sync_limit: u32) -> Options {
     let options = options.clone().id(own + 1);
-    let options = options.config_line("initLimit=20").config_line(&format!("syncLimit={sync_limit}"));
+    // For three seconds a new leader waits for followers. One that comes before he listens is sent away by the proxy, where without one it
+    // would try again, and then he waits in vain.
+    let init_limit = 3_000_u32.div_ceil(options.tick_ms);
+    let options =
+        options.config_line(&format!("initLimit={init_limit}")).config_line(&format!("syncLimit={sync_limit}"));
     peers
         .enumerate()
         .fold(options, |options, (peer, address)| options.config_line(&format!("server.{}={address}", peer + 1)))

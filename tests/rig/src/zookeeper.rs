@@ -38,7 +38,7 @@ enum Place {
 /// How to start a [`ZooKeeper`].
 #[derive(Clone)]
 pub struct Options {
-    tick_ms: u32,
+    pub(crate) tick_ms: u32,
     container_sweep_ms: u32,
     config_lines: Vec<String>,
     jvm_arguments: Vec<String>,
