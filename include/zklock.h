@@ -478,8 +478,9 @@ int64_t zkl_client_session_id(const zkl_client *client);
 int32_t zkl_client_dispatch_events(zkl_client *client);
 
 /**
- * A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and once more when
- * the client is freed. It is the library's: not to be read, written to or closed; it is closed with the client.
+ * A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and when the client
+ * is freed. It is the library's: not to be read, written to or closed; it is closed with the client, and epoll forgets what is closed.
+ * Where another thread than the one that frees the client is to hear of it, have that one wait for a duplicate (dup) of its own.
  *
  * Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
  * Does not block; any thread.

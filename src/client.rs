@@ -313,8 +313,13 @@ impl OpenSession {
             return Ok(());
         }
         let patience = now() + CLOSE_LIMIT;
-        let closed = self.shell.call(None, |engine, now| engine.close(now)).and_then(|call| call.wait());
+        let closing = self.shell.call(None, |engine, now| engine.close(now));
         self.close_multis(|_| true);
+        // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
+        self.shell.tell_rest(patience);
+        // A child that a handler has forked leaves the rest alone.
+        self.shell.check()?;
+        let closed = closing.and_then(|call| call.wait());
         self.shell.stop(patience);
         closed.map(drop)
     }

@@ -172,25 +172,39 @@ impl Outlet {
         self.fd().map(drop)
     }
 
+    /// A program that dispatches by itself, and closes, has the last news told by the thread that does, unless that is just being
+    /// called. No other thread calls from then on. What has not begun by `end` is not told.
+    pub(super) fn tell_rest(&self, end: Time) {
+        let mut state = self.state.lock();
+        if !matches!(state.caller, Caller::Polling(_)) || state.is_own() {
+            return;
+        }
+        state.is_closing = true;
+        state = self.state.wait_while(state, None, |state| state.serving.is_some());
+        state.begin();
+        while clock::now() < end {
+            let Some(call) = state.next() else { break };
+            match self.call(state, call) {
+                Some(next) => state = next,
+                None => return,
+            }
+        }
+        state.serving = None;
+        self.state.notify();
+    }
+
     /// Tells what is left, within `patience`, and drops the rest and the handlers. Waits until the last call is over, unless it
     /// is a handler itself that asks.
     pub(super) fn close(self: &Arc<Self>, patience: Duration) {
-        let end = clock::now() + patience;
         let mut state = self.state.lock();
         if state.is_closed {
             return;
         }
         let own = state.is_own();
         if !own {
-            let rest_is_told =
-                match state.caller {
-                    Caller::Polling(_) => self.tell_rest(state, end),
-                    _ => Some(self.state.wait_while(state, Some(patience), |state| {
-                        state.serving.is_some() || !state.backlog.is_empty()
-                    })),
-                };
-            let Some(told) = rest_is_told else { return };
-            state = told;
+            let has_more =
+                |state: &mut State| state.serving.is_some() || !state.is_closing && !state.backlog.is_empty();
+            state = self.state.wait_while(state, Some(patience), has_more);
         }
         state.is_closing = true;
         state.is_closed = true;
@@ -212,25 +226,6 @@ impl Outlet {
         }
         // Not under the lock: a handler may take the program's things with it.
         drop(dropped);
-    }
-
-    /// A program that dispatches by itself, and closes, has the last news told by the thread that does.
-    /// None in a child that a handler forked.
-    fn tell_rest<'a>(
-        self: &'a Arc<Self>,
-        mut state: MutexGuard<'a, State>,
-        end: Time,
-    ) -> Option<MutexGuard<'a, State>> {
-        state.is_closing = true;
-        state = self.state.wait_while(state, None, |state| state.serving.is_some());
-        state.begin();
-        while clock::now() < end {
-            let Some(call) = state.next() else { break };
-            state = self.call(state, call)?;
-        }
-        state.serving = None;
-        self.state.notify();
-        Some(state)
     }
 
     /// Calls a handler, with the lock free meanwhile. None in a child that the handler forked: there the lock may be taken for good, and

@@ -78,6 +78,12 @@ impl Shell {
         Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state, outlet })
     }
 
+    /// Has the calling thread tell the last news of a program that dispatches by itself, by `patience` or not at all. To be called
+    /// once, when the engine is told to close.
+    pub(crate) fn tell_rest(&self, patience: Time) {
+        self.outlet.tell_rest(patience);
+    }
+
     /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
     /// `patience` or not at all.
     pub(crate) fn stop(&self, patience: Time) {

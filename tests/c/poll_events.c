@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <zklock_standalone.h>
 
@@ -290,6 +291,59 @@ static void a_client_that_is_freed_while_another_thread_dispatches(void)
     zkl_lock_free(lock);
 }
 
+/* The server takes all the time there is for the end of a session, and the last events come all the same. */
+static void a_server_that_is_silent_takes_no_event_away(void)
+{
+    zkl_standalone *server = NULL;
+    CHECK(zkl_standalone_start(NULL, &server) == ZKL_OK);
+    struct recorder recorder = {0};
+    zkl_client *client = polling_client(zkl_standalone_address(server), &recorder);
+    zkl_lock *lock = new_mutex(client, "/silent");
+    OK(zkl_acquire(lock));
+    CHECK(zkl_client_dispatch_events(client) == 2);
+    CHECK(zkl_standalone_freeze(server, 0) == ZKL_OK);
+    zkl_client_free(client);
+    CHECK(recorder.events == 4 && recorder.last_state == ZKL_LOCK_FREE && recorder.drops == 1);
+    CHECK(recorder.last.kind == ZKL_EVENT_CLIENT && recorder.last.state == ZKL_STATE_CLOSED);
+    zkl_lock_free(lock);
+    zkl_standalone_stop(server);
+}
+
+struct loop {
+    int epoll, ended;
+};
+
+static void *wait_for_the_end(void *user)
+{
+    struct loop *loop = user;
+    struct epoll_event event;
+    __atomic_store_n(&loop->ended, epoll_wait(loop->epoll, &event, 1, -1) == 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* epoll forgets a descriptor that is closed, but not while there is a duplicate. */
+static void a_duplicate_is_readable_after_the_end(void)
+{
+    const uint32_t triggers[] = {EPOLLIN, EPOLLIN | EPOLLET};
+    for (int i = 0; i < 2; i++) {
+        zkl_client *client = NULL;
+        zkl_config *config = zkl_config_new();
+        OK(zkl_config_set_poll_events(config, 1));
+        OK(zkl_client_new(servers, config, &client));
+        zkl_config_free(config);
+        struct loop loop = {.epoll = epoll_create1(EPOLL_CLOEXEC)};
+        int fd = fcntl(event_fd(client), F_DUPFD_CLOEXEC, 0);
+        struct epoll_event event = {.events = triggers[i]};
+        CHECK(loop.epoll >= 0 && fd >= 0 && epoll_ctl(loop.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, wait_for_the_end, &loop) == 0);
+        zkl_client_free(client);
+        CHECK(pthread_join(thread, NULL) == 0 && loop.ended && is_readable(fd));
+        close(fd);
+        close(loop.epoll);
+    }
+}
+
 /* A program that does not dispatch for long is told fewer steps, and every end. */
 static void nobody_dispatches_for_long(void)
 {
@@ -326,6 +380,8 @@ int main(int argc, char **argv)
     RUN(a_callback_may_free_its_client);
     RUN(several_threads_keep_the_order);
     RUN(a_client_that_is_freed_while_another_thread_dispatches);
+    RUN(a_server_that_is_silent_takes_no_event_away);
+    RUN(a_duplicate_is_readable_after_the_end);
     RUN(nobody_dispatches_for_long);
     return 0;
 }

@@ -125,8 +125,9 @@ pub extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client) -> i32 {
     })
 }
 
-/// A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and once more when
-/// the client is freed. It is the library's: not to be read, written to or closed; it is closed with the client.
+/// A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and when the client
+/// is freed. It is the library's: not to be read, written to or closed; it is closed with the client, and epoll forgets what is closed.
+/// Where another thread than the one that frees the client is to hear of it, have that one wait for a duplicate (dup) of its own.
 ///
 /// Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
 /// Does not block; any thread.
