@@ -261,6 +261,11 @@ pub struct WeakClient {
 }
 
 impl WeakClient {
+    /// Whether anybody still uses it. Unlike an upgrade, the question can't make the one who asks its last user.
+    pub fn is_used(&self) -> bool {
+        self.session.strong_count() > 0
+    }
+
     /// The client, if anybody still uses it.
     pub fn upgrade(&self) -> Option<Client> {
         self.session.upgrade().map(|session| Client { session })

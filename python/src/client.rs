@@ -331,7 +331,7 @@ static LIVE: PerProcess<sync::Mutex<Vec<WeakClient>>> = PerProcess::new(sync::Mu
 
 fn remember(client: &zklock::Client) {
     let mut live = LIVE.get().lock().unwrap_or_else(PoisonError::into_inner);
-    live.retain(|other| other.upgrade().is_some());
+    live.retain(WeakClient::is_used);
     live.push(client.downgrade());
 }
 

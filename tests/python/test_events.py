@@ -333,6 +333,42 @@ def test_what_can_not_be_called(server: ZooKeeper, on_event: Any) -> None:
     zklock.Client(server.address, on_event=None).close()
 
 
+# The child goes on in the thread that called back its parent, and is like any other process.
+FORKS = """
+import os, sys, time, warnings, zklock
+warnings.simplefilter("ignore", DeprecationWarning)
+def on_event(event):
+    if os.getpid() == parent and event.state is zklock.ClientState.CONNECTED:
+        if os.fork() == 0:
+            child()
+        os.wait()
+        print("parent", flush=True)
+def child():
+    heard = []
+    def slowly(event):
+        time.sleep(0.1)
+        heard.append(event.state.name)
+    try:
+        client = zklock.Client(sys.argv[1], on_event=slowly)
+        lock = client.mutex(sys.argv[2])
+        with lock:
+            pass
+        client.close()
+        print(*heard, flush=True)
+    finally:
+        os._exit(0)
+parent = os.getpid()
+zklock.Client(sys.argv[1], on_event=on_event).close()
+"""
+
+
+def test_it_may_fork(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    forking = program(FORKS, server.address, path)
+    assert forking.says() == "CONNECTED HELD FREE CLOSED"
+    assert forking.says() == "parent"
+    assert forking.ends() == 0
+
+
 # An event waits, or is being told, while the interpreter ends.
 ENDS = """
 import sys, threading, time, zklock
