@@ -239,7 +239,7 @@ impl Client {
     }
 
     /// Wakes all waiters with CLOSED and ends the session, and with it every hold. Waits for the server's confirmation, but
-    /// two seconds at most. Later calls on the client and its locks give CLOSED.
+    /// two seconds at most, also where another thread closes it already. Later calls on the client and its locks give CLOSED.
     pub fn close(&self) -> Result<()> {
         self.session.close()
     }
@@ -315,7 +315,7 @@ impl OpenSession {
     fn close(&self) -> Result<()> {
         self.shell.check()?;
         if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
+            return self.shell.await_end(CLOSE_LIMIT);
         }
         let patience = now() + CLOSE_LIMIT;
         let closing = self.shell.call(None, |engine, now| engine.close(now));

@@ -38,6 +38,8 @@ struct State {
     /// From now on only the thread that closes calls.
     is_closing: bool,
     is_closed: bool,
+    /// Nobody is called any more, and no call is under way but of the one that closes.
+    is_over: bool,
     /// Who wants to hear of every change.
     on_event: Option<Arc<EventHandler>>,
     /// Who wants to hear that a lock is asked back.
@@ -94,6 +96,7 @@ impl Outlet {
             serving: None,
             is_closing: false,
             is_closed: false,
+            is_over: false,
             on_event,
             on_revocation: HashMap::new(),
         };
@@ -217,6 +220,8 @@ impl Outlet {
             state = self.state.wait_while(state, None, |state| state.serving.is_some());
         }
         let caller = std::mem::replace(&mut state.caller, Caller::None);
+        state.is_over = true;
+        self.state.notify();
         drop(state);
         match caller {
             // Who polls it now is to wake.
@@ -226,6 +231,14 @@ impl Outlet {
         }
         // Not under the lock: a handler may take the program's things with it.
         drop(dropped);
+    }
+
+    /// Waits until another thread has closed it, `patience` at most, unless it is a handler itself that asks.
+    pub(super) fn await_end(&self, patience: Duration) {
+        let state = self.state.lock();
+        if !state.is_own() {
+            drop(self.state.wait_while(state, Some(patience), |state| !state.is_over));
+        }
     }
 
     /// Calls a handler, with the lock free meanwhile. None in a child that the handler forked: there the lock may be taken for good, and

@@ -95,6 +95,12 @@ impl Shell {
         self.outlet.close(patience - clock::now());
     }
 
+    /// Waits until another thread has stopped it, `patience` at most.
+    pub(crate) fn await_end(&self, patience: Duration) -> Result<()> {
+        self.outlet()?.await_end(patience);
+        Ok(())
+    }
+
     /// The client's way to its program.
     pub(crate) fn outlet(&self) -> Result<&Arc<Outlet>> {
         self.check()?;

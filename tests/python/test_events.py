@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Program, Witness, wait_until
+from conftest import Program, Waiter, Witness, wait_until
 from server import ZooKeeper
 from zklock import ClientEvent, ClientState, LockEvent, LockState
 from zklock.testing import StandaloneServer
@@ -262,6 +262,15 @@ def test_it_may_close_its_client(server: ZooKeeper, path: str) -> None:
     client.mutex(path).acquire()
     assert closed.wait(10)
     assert client.state is CLOSED
+
+
+def test_two_that_close_it_wait_both(zklock_server: StandaloneServer) -> None:
+    client = zklock.Client(zklock_server.address, session_timeout=3)
+    zklock_server.freeze(client)
+    first = Waiter(client.close)
+    wait_until(lambda: client.state is CLOSED)
+    client.close()
+    first.result(0.5)
 
 
 def test_a_call_that_does_not_return_keeps_nobody(server: ZooKeeper, path: str) -> None:
