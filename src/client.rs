@@ -220,7 +220,8 @@ impl Client {
     }
 
     /// A descriptor that is readable while handlers wait to be called, for `poll` and its likes. It is not to be read or closed, and is closed
-    /// with the client, after it has become readable once more.
+    /// with the client, after it has become readable once more. epoll forgets what is closed: who waits while another thread closes the
+    /// client is to wait for a duplicate.
     ///
     /// Errors: as [`dispatch_events`](Self::dispatch_events).
     pub fn event_fd(&self) -> Result<RawFd> {
