@@ -95,7 +95,8 @@ impl Acquiring {
 
     /// Has `hook` called once when it is over, however it ended: by the thread that finds it so, with no lock held, and at once where it
     /// is over now. The thread is often the one that serves all clients: the hook is to do next to nothing, like writing to a descriptor
-    /// ([`EventFd`](crate::EventFd)). It must not wait, nor be left the last user of a client, whose end it would wait for.
+    /// ([`EventFd`](crate::EventFd)). Where it would wait for a lock that is DEADLOCK, as in a callback, and it must not wait for anything else. A
+    /// client that is closed by the thread that serves all, or has its last user there, ends in the background.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         self.operation.on_done(Box::new(hook))
     }

@@ -13,7 +13,7 @@ use crate::lock::{Lock, Part};
 use crate::operation::{Entrance, Notices};
 use crate::path;
 use crate::recipe::{Mode, Task};
-use crate::runtime::{Handlers, Pending, Shell, now};
+use crate::runtime::{Handlers, Pending, Shell, in_background, is_io_thread, now};
 use crate::semaphore::Semaphore;
 use crate::session::{ClientState, ConnectString};
 use crate::time::Time;
@@ -321,13 +321,18 @@ impl OpenSession {
         let patience = now() + CLOSE_LIMIT;
         let closing = self.shell.call(None, |engine, now| engine.close(now));
         self.close_multis(|_| true);
-        // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
-        self.shell.tell_rest(patience);
-        // A child that a handler has forked leaves the rest alone.
-        self.shell.check()?;
-        let closed = closing.and_then(|call| call.wait());
-        self.shell.stop(patience);
-        closed.map(drop)
+        let shell = Arc::clone(&self.shell);
+        let end = move || {
+            // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
+            shell.tell_rest(patience);
+            // A child that a handler has forked leaves the rest alone.
+            shell.check()?;
+            let closed = closing.and_then(|call| call.wait());
+            shell.stop(patience);
+            closed.map(drop)
+        };
+        // What ends a client is waited for, and half of that is the I/O thread's to do.
+        if is_io_thread() { in_background(end) } else { end() }
     }
 
     pub(crate) fn add_multi(&self, steps: &Arc<[Entrance]>, notices: &Arc<Notices>) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::engine::{Answer, Engine, LockId, OpId, Owner};
 use crate::error::{Error, Result, Status};
 use crate::lock::Timeout;
-use crate::runtime::{Caller, Monitor, MutexGuard, Shell, now};
+use crate::runtime::{Caller, Monitor, MutexGuard, Shell, during, now};
 use crate::session::ClientState;
 
 /// An acquire under way.
@@ -127,10 +127,9 @@ impl Operation {
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
             match progress.stage {
-                // Two clients number their calls alike.
-                Stage::Waiting(op) if left.is_zero() && told != Some((progress.got, op)) => {
+                Stage::Waiting(op) if left.is_zero() && told != Some(progress.got) => {
                     let got = progress.got;
-                    told = Some((got, op));
+                    told = Some(got);
                     drop(progress);
                     // Whoever has the answer, this thread or another, notifies those who wait.
                     self.with_step(got, |step| {
@@ -316,9 +315,11 @@ impl Operation {
 
 /// The thread that runs it serves others as well.
 fn run(hook: Hook) {
-    if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-        tracing::error!("what was to be run at the end of an acquire panicked");
-    }
+    during(|| {
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!("what was to be run at the end of an acquire panicked");
+        }
+    });
 }
 
 impl Caller for Operation {

@@ -5,7 +5,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -226,6 +226,35 @@ fn a_hook_may_ask_and_release() {
     acquiring.on_done(|| panic!("on purpose")).unwrap();
     acquiring.on_done(hook).unwrap();
     assert!(!hear.recv_timeout(SOON).unwrap());
-    // It must not be the hook that lets go of the client.
-    wait_until(SOON, || Arc::strong_count(&lock) == 1 && Arc::strong_count(&acquiring) == 1);
+}
+
+/// The thread that serves all clients would wait for itself.
+#[test]
+fn a_hook_may_be_the_last_user_of_a_client_or_close_it() {
+    let server = ZooKeeper::shared();
+    let holder = client(&server.address());
+    let path = path("last");
+    let held = holder.mutex(&path).unwrap();
+    for closes in [false, true] {
+        held.acquire(Some(SOON)).unwrap();
+        let one = client(&server.address());
+        let lock = one.mutex(&path).unwrap();
+        let acquiring = lock.start_acquire(Owner::Custom(1), None).unwrap();
+        let all = Arc::new(Mutex::new(None));
+        let ((say, hear), last) = (mpsc::channel(), Arc::clone(&all));
+        let hook = move || {
+            let (one, lock, acquiring): (Client, Lock, Acquiring) = last.lock().unwrap().take().unwrap();
+            let refused = status(lock.start_acquire(Owner::Custom(2), None).unwrap().wait());
+            if closes {
+                one.close().unwrap();
+            }
+            drop((one, lock, acquiring));
+            say.send(refused).unwrap();
+        };
+        acquiring.on_done(hook).unwrap();
+        *all.lock().unwrap() = Some((one, lock, acquiring));
+        held.release_nowait().unwrap();
+        assert_eq!(hear.recv_timeout(SOON).unwrap(), Status::Deadlock);
+        wait_for_queue(&mut raw(server), &path, 0);
+    }
 }

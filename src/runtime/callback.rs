@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// Calls the program.
-pub(super) fn during(call: impl FnOnce()) {
+pub(crate) fn during(call: impl FnOnce()) {
     let before = WITHIN.with(|within| within.replace(Some(Epoch::current())));
     call();
     WITHIN.with(|within| within.set(before));

@@ -1,5 +1,6 @@
 //! The I/O thread: one for all clients of the process. It starts with the first client and ends with the last.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Registry, Token, Waker};
 
-use super::fork::PerProcess;
+use super::fork::{Epoch, PerProcess};
 use super::shell::Shell;
 use super::sync::{Builder, JoinHandle, Mutex, lock};
 use super::{clock, signals};
@@ -19,6 +20,11 @@ use crate::time::Time;
 const WAKER: Token = Token(0);
 
 static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
+
+thread_local! {
+    /// In which process this is the I/O thread.
+    static SERVING: Cell<Option<Epoch>> = const { Cell::new(None) };
+}
 
 /// What the thread and its clients share.
 pub(super) struct Io {
@@ -103,6 +109,22 @@ impl Io {
     }
 }
 
+/// Whether the calling thread is the I/O thread, which must not wait for itself.
+pub(crate) fn is_io_thread() -> bool {
+    SERVING.try_with(Cell::get).unwrap_or_default() == Some(Epoch::current())
+}
+
+/// Does what the I/O thread must not, since it waits for that thread. What comes of it is logged.
+pub(crate) fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let run = || {
+        if let Err(error) = work() {
+            tracing::debug!("in the background: {error}");
+        }
+    };
+    let started = signals::blocked(|| Builder::new().name("zkl-close".into()).spawn(run));
+    started.map(drop).map_err(|cause| Error::new(Status::Internal, format!("no thread can be started: {cause}")))
+}
+
 fn start() -> io::Result<Running> {
     let poll = Poll::new()?;
     let io = Arc::new(Io {
@@ -133,6 +155,7 @@ struct Loop {
 
 impl Loop {
     fn run(mut self, mut poll: Poll) {
+        SERVING.set(Some(Epoch::current()));
         let mut events = Events::with_capacity(256);
         let mut buffer = vec![0; 64 * 1024];
         loop {

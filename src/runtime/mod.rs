@@ -12,10 +12,12 @@ mod shell;
 mod signals;
 mod sync;
 
+pub(crate) use callback::during;
 pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
 pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
+pub(crate) use io::{in_background, is_io_thread};
 pub use outlet::Handlers;
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use shell::models;

@@ -471,8 +471,7 @@ struct Woken {
 
 /// Whoever made a call.
 pub(crate) trait Caller: Send + Sync {
-    /// It is answered; every call is, once. No lock is held, and the thread is often the I/O thread: it must not be kept waiting, nor
-    /// be left the last user of a client, whose end waits for it.
+    /// It is answered; every call is, once. No lock is held, and the thread is often the I/O thread: it must not be kept waiting.
     fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>);
 }
 
