@@ -258,3 +258,30 @@ fn a_hook_may_be_the_last_user_of_a_client_or_close_it() {
         wait_for_queue(&mut raw(server), &path, 0);
     }
 }
+
+/// What one of them has got, the other is not to wait for.
+#[test]
+fn two_acquires_of_one_owner_do_not_wait_for_each_other() {
+    let server = ZooKeeper::shared();
+    let (one, holder, mut raw) = (client(&server.address()), client(&server.address()), raw(server));
+    let paths = [path("a"), path("b")];
+    let held = paths.each_ref().map(|path| holder.mutex(path).unwrap());
+    let locks = paths.each_ref().map(|path| one.mutex(path).unwrap());
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    let task = Owner::Custom(7);
+    for (lock, held) in locks.iter().zip(&held) {
+        held.acquire(None).unwrap();
+        let alone = lock.start_acquire(task, None).unwrap();
+        wait_for_queue(&mut raw, lock.path(), 2);
+        let all = multi.start_acquire(task, None).unwrap();
+        wait_for_queue(&mut raw, lock.path(), 3);
+        held.release().unwrap();
+        alone.wait_for(SOON).unwrap().unwrap();
+        all.wait_for(SOON).unwrap().unwrap();
+        multi.release_as(task).unwrap();
+        assert!(lock.is_held_by(task).unwrap() && !multi.is_held_by(task).unwrap());
+        lock.release_as(task).unwrap();
+        wait_for_queue(&mut raw, &paths[0], 0);
+        wait_for_queue(&mut raw, &paths[1], 0);
+    }
+}

@@ -250,19 +250,25 @@ impl Engine {
         self.enter_with(now, lock, owner);
     }
 
-    /// Other calls of an owner that has just got the lock enter it, and need no place in the queue any more.
-    fn enter_with(&mut self, now: Time, lock: LockId, owner: Owner) {
-        for lock in self.with_multis(lock) {
+    /// Other calls of an owner that has just got the lock enter it, and need no place in its queue any more: there they would wait for
+    /// him. Those that want other locks as well join the queues of these alone.
+    fn enter_with(&mut self, now: Time, entered: LockId, owner: Owner) {
+        for lock in self.with_multis(entered) {
             let members = self.members(lock);
+            if !self.is_reentrant(&members) {
+                continue;
+            }
             for op in self.calls_of(lock, owner) {
-                let Some(Op { kind: Kind::Acquire { attempt, .. }, .. }) = self.ops.get(&op) else { continue };
-                let attempt = *attempt;
-                if !matches!(self.may_enter(now, &members, owner), Entry::Open) || !self.is_reentrant(&members) {
-                    continue;
+                let Some(Op { kind: Kind::Acquire { attempt, .. }, joined, .. }) = self.ops.get(&op) else { continue };
+                let (attempt, waits_for_it) = (*attempt, joined.contains(&entered));
+                if matches!(self.may_enter(now, &members, owner), Entry::Open) {
+                    self.enter(&members, owner);
+                    self.answer(op, Ok(Answer::Done));
+                    self.drop_attempt(now, attempt);
+                } else if waits_for_it {
+                    self.drop_attempt(now, attempt);
+                    self.join(now, op);
                 }
-                self.enter(&members, owner);
-                self.answer(op, Ok(Answer::Done));
-                self.drop_attempt(now, attempt);
             }
         }
     }
