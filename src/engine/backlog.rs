@@ -45,7 +45,8 @@ impl Backlog {
         }
     }
 
-    /// How many wait: at most twice the limit, two for the session, one for each hold, and two for each hold that was lost.
+    /// How many wait: at most twice the limit, two for the session, one for each hold and one for
+    /// the end of the hold before it, and two for each hold that was lost.
     pub fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
@@ -350,7 +351,8 @@ mod tests {
                     _ => {}
                 }
                 let lost = ends.values().filter(|(_, was_lost)| *was_lost).count();
-                prop_assert!(backlog.len() <= limit + 2 + holds.len() + 2 * lost);
+                // That one which was told of has ended, and of the next.
+                prop_assert!(backlog.len() <= limit + 2 + 2 * holds.len() + 2 * lost);
             }
             while !backlog.is_empty() {
                 tell(&mut backlog, &mut client);
