@@ -210,6 +210,8 @@ impl Operation {
         loop {
             let at = self.lock().got;
             let begun = match self.steps.get(at) {
+                // Before its answer: a look may be over before anybody can close it.
+                Some(step) if self.notices.is_closed() => Err(step.closed()),
                 Some(step) => step.begin(self).map(Some),
                 None => self.check_all().map(|()| None),
             };
@@ -237,7 +239,7 @@ impl Operation {
     fn catch_up(&self, progress: MutexGuard<'_, Progress>, op: OpId) {
         let (at, claim) = (progress.got, progress.claim);
         drop(progress);
-        if self.notices.is_closed.load(Ordering::SeqCst) {
+        if self.notices.is_closed() {
             self.with_step(at, Entrance::close);
         }
         let is_canceled = self.notices.cancels.load(Ordering::SeqCst) != self.cancels_before;
@@ -389,8 +391,12 @@ impl Entrance {
         let is_open = |engine: &Engine, _| engine.is_open(self.id) && engine.state() != ClientState::Closed;
         match self.shell.ask(is_open)? {
             true => Ok(()),
-            false => Err(Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))),
+            false => Err(self.closed()),
         }
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
     }
 }
 
