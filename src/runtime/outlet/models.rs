@@ -52,7 +52,7 @@ fn who_closes_calls_what_is_left_and_nothing_is_called_then() {
         let dispatcher = on_a_thread(&outlet, |outlet| {
             outlet.dispatch(usize::MAX);
         });
-        outlet.close(Duration::from_secs(1000));
+        end(&outlet, Duration::from_secs(1000));
         assert_eq!(called.load(Ordering::SeqCst), 1);
         tell(&outlet);
         assert_eq!(outlet.dispatch(usize::MAX), 0);
@@ -69,7 +69,7 @@ fn a_client_that_does_not_wait_is_told_something_while_it_is_closed() {
         let dispatcher = on_a_thread(&outlet, |outlet| {
             outlet.dispatch(usize::MAX);
         });
-        outlet.close(Duration::ZERO);
+        end(&outlet, Duration::ZERO);
         let before = called.load(Ordering::SeqCst);
         teller.join().unwrap();
         dispatcher.join().unwrap();
@@ -90,7 +90,7 @@ fn a_handler_that_polls_closes_its_own_client() {
             move || {
                 called.fetch_add(1, Ordering::SeqCst);
                 let outlet = handlers.lock().unwrap().take();
-                outlet.unwrap().close(Duration::from_secs(1000));
+                end(&outlet.unwrap(), Duration::from_secs(1000));
             }
         });
         *own.lock().unwrap() = Some(Arc::clone(&outlet));
@@ -150,6 +150,12 @@ fn who_is_rung_for_calls_nothing_when_the_client_was_closed() {
         caller.join().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), before);
     });
+}
+
+/// What closing a client does with its outlet.
+fn end(outlet: &Arc<Outlet>, patience: Duration) {
+    outlet.tell_rest(clock::now() + patience);
+    outlet.close(patience);
 }
 
 /// A client whose program polls, and how often its handler was called.
