@@ -123,12 +123,27 @@ fn client_with_losses(server: &ZooKeeper) -> (Client, Receiver<Instant>) {
     (Client::connect(&server.address(), &config).unwrap(), told)
 }
 
-/// Deletes what is there, the way a command line does: what comes meanwhile is not seen, and keeps its directory.
+/// Deletes what is there, the way a command line does: what comes meanwhile is not seen, and keeps its directory. Who waits loses his
+/// place before whoever he waits for does: otherwise he would get in, and lose it then.
 fn remove_tree(raw: &mut Raw, path: &str) {
-    for child in raw.children(path).unwrap_or_default() {
-        remove_tree(raw, &format!("{path}/{child}"));
+    let mut nodes = tree(raw, path);
+    nodes.sort_by_key(|node| std::cmp::Reverse(sequence_number(node)));
+    for node in nodes {
+        raw.delete(&node);
     }
-    raw.delete(path);
+}
+
+/// All nodes of a tree, those below before those above.
+fn tree(raw: &mut Raw, path: &str) -> Vec<String> {
+    let children = raw.children(path).unwrap_or_default();
+    let mut nodes: Vec<String> = children.iter().flat_map(|child| tree(raw, &format!("{path}/{child}"))).collect();
+    nodes.push(path.to_owned());
+    nodes
+}
+
+/// `None` of a directory.
+fn sequence_number(node: &str) -> Option<u32> {
+    node.rsplit('-').next().and_then(|end| end.get(end.len().checked_sub(10)?..)).and_then(|digits| digits.parse().ok())
 }
 
 /// Takes one of its nodes away from each kind of hold, after `settle`; gives how long it took until its loss was told.
