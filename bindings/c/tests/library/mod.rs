@@ -113,7 +113,8 @@ impl Under {
             Self::Plain | Self::Sanitizers => Command::new(program),
             Self::Valgrind => {
                 let mut command = Command::new("valgrind");
-                command.args(["--quiet", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
+                // Fair: otherwise threads that are busy keep the one that speaks for the session from its turn, for longer than that lasts.
+                command.args(["--quiet", "--fair-sched=yes", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
                 let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c/valgrind.supp");
                 command.arg(format!("--suppressions={}", suppressions.display()));
                 command.arg(match leaks {
