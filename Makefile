@@ -21,7 +21,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what the tests need: Debian packages (as root), Curator, cargo-deny, a Python environment (in target)
+setup: ## install what the tests need: Debian packages (as root), and in target Curator, ZooKeeper, cargo-deny and a Python environment
 	@scripts/setup tests
 
 tools:
