@@ -89,12 +89,18 @@ pub enum Mutant {
     AskOneServer,
     /// Takes everybody who is there for a holder.
     TakeWaiterForHolder,
+    /// Goes by a mirror whose connection was lost.
+    TrustOldMirror,
+    /// Does not tell those behind a node that is gone from a mirror.
+    ForgetFollower,
+    /// Takes a mirror down without a word to those who rely on it.
+    LeaveUsersBlind,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 44] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -136,6 +142,9 @@ impl Mutant {
         Self::RevokeOnEveryLook,
         Self::AskOneServer,
         Self::TakeWaiterForHolder,
+        Self::TrustOldMirror,
+        Self::ForgetFollower,
+        Self::LeaveUsersBlind,
     ];
 
     /// Whether this one is alive on this thread.

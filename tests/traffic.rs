@@ -4,13 +4,14 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use common::{SOON, client, path, status, wait_for_waiters};
 use zklock::{Client, Leases, Lock, Owner, Semaphore, Status};
-use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper};
+use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 const CREATE_CONTAINER: i32 = 19;
 const CREATE: i32 = 15;
@@ -19,6 +20,10 @@ const READ: i32 = 4;
 const MULTI: i32 = 14;
 const DELETE: i32 = 2;
 const REMOVE_WATCHES: i32 = 18;
+const ADD_WATCH: i32 = 106;
+
+/// Between two cycles of a directory that is not used hard.
+const NOT_HOT: Duration = Duration::from_millis(300);
 
 /// A server that sweeps no directory away in the middle of a test.
 fn server() -> &'static ZooKeeper {
@@ -70,6 +75,7 @@ fn a_free_lock_costs_one_round_trip_and_its_release_another() {
     lock.release().unwrap();
     assert_eq!(traffic.take(), [DELETE]);
     for _ in 0..3 {
+        thread::sleep(NOT_HOT);
         lock.acquire(None).unwrap();
         assert_eq!(traffic.take(), [CREATE, LIST]);
         lock.acquire(None).unwrap();
@@ -78,6 +84,63 @@ fn a_free_lock_costs_one_round_trip_and_its_release_another() {
         lock.release().unwrap();
         assert_eq!(traffic.take(), [DELETE]);
     }
+}
+
+#[test]
+fn a_directory_that_is_used_hard_is_mirrored_and_not_listed() {
+    let traffic = Traffic::new(server());
+    let lock = traffic.client.mutex(&path("hot")).unwrap();
+    let cycle = || lock.acquire(None).and_then(|()| lock.release()).unwrap();
+    cycle();
+    (0..100).for_each(|_| cycle());
+    let sent = traffic.take();
+    assert_eq!(sent.iter().filter(|op| **op == ADD_WATCH).count(), 1, "{sent:?}");
+    assert!(sent.ends_with(&[CREATE, DELETE].repeat(90)), "create and delete, and nothing else: {sent:?}");
+    // Nobody needs it any more.
+    wait_until(SOON, || traffic.take() == [REMOVE_WATCHES]);
+}
+
+#[test]
+fn the_waiters_of_one_client_need_no_lists_and_no_watches_of_their_own() {
+    let traffic = Traffic::new(server());
+    let path = path("one client");
+    let locks: Vec<_> = (0..8).map(|_| traffic.client.mutex(&path).unwrap()).collect();
+    let counter = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for lock in &locks {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    lock.acquire(Some(SOON)).unwrap();
+                    let before = counter.load(Ordering::Relaxed);
+                    counter.store(before + 1, Ordering::Relaxed);
+                    lock.release().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(counter.into_inner(), 400);
+    let sent = traffic.take();
+    assert!(sent.len() < 900, "{} requests for 400 cycles: {sent:?}", sent.len());
+}
+
+#[test]
+fn who_waits_behind_a_mirror_knows_for_whom_after_a_while() {
+    let server = server();
+    let (path, traffic, holder) = (path("mirrored wait"), Traffic::new(server), client(&server.address()));
+    let (held, waiting) = (holder.mutex(&path).unwrap(), traffic.client.mutex(&path).unwrap());
+    held.set_data(Some(b"the holder")).unwrap();
+    for _ in 0..6 {
+        waiting.acquire(None).and_then(|()| waiting.release()).unwrap();
+    }
+    assert!(traffic.take().contains(&ADD_WATCH));
+    held.acquire(None).unwrap();
+    let error = waiting.acquire(Some(Duration::from_millis(400))).unwrap_err();
+    assert_eq!(error.status(), Status::Timeout);
+    assert!(
+        error.to_string().contains(&format!("session {:#x}, \"the holder\"", holder.session_id().unwrap())),
+        "{error}"
+    );
+    assert!(traffic.take().starts_with(&[CREATE, READ]), "one look, without a watch");
 }
 
 #[test]
@@ -143,13 +206,13 @@ fn a_release_wakes_those_who_get_in_and_nobody_else() {
     let readers: Vec<_> = (0..READERS).map(|_| traffic.another().rwlock(&path).unwrap()).collect();
     held.write.acquire(None).unwrap();
     let waiting = writer.write.start_acquire(Owner::Custom(0), Some(SOON)).unwrap();
-    let waits = |count| zklock_rig::wait_until(SOON, || held.read.queue().unwrap().len() == count);
+    let waits = |count| wait_until(SOON, || held.read.queue().unwrap().len() == count);
     waits(2);
     let reading: Vec<_> =
         readers.iter().map(|rw| rw.read.start_acquire(Owner::Custom(0), Some(SOON)).unwrap()).collect();
     waits(2 + READERS);
     let joined = [CREATE, LIST, READ, READ];
-    zklock_rig::wait_until(SOON, || traffic.seen.lock().unwrap().len() == joined.len() * (READERS + 1));
+    wait_until(SOON, || traffic.seen.lock().unwrap().len() == joined.len() * (READERS + 1));
     traffic.take();
 
     held.write.release().unwrap();
@@ -193,7 +256,7 @@ fn what_the_other_recipes_cost() {
     let semaphore = client.semaphore(&path("leases"), 3).unwrap();
     for round in 0..2 {
         let leases = semaphore.acquire(2, None).unwrap();
-        zklock_rig::wait_until(SOON, || traffic.seen.lock().unwrap().last() == Some(&DELETE));
+        wait_until(SOON, || traffic.seen.lock().unwrap().last() == Some(&DELETE));
         let seen = traffic.take();
         assert!(round == 0 || seen == [CREATE, LIST, MULTI, LIST, REMOVE_WATCHES, DELETE], "{seen:?}");
         leases.release().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::holds::{Hold, Trust, lost};
-use super::{Answer, Counted, Engine, Kind, LockId, LockState, Machine, Op, OpId, Owner, Recipe, Role};
+use super::{Answer, Counted, Engine, Kind, LockId, LockState, Machine, Op, OpId, Owner, Recipe, Role, fresh};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Contender, Count, Desk, Done, Errand, Input, Mode, Task, Wish};
@@ -215,7 +215,8 @@ impl Engine {
             last += 1;
             last
         };
-        let parts = contender.split(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, number);
+        let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
+        let parts = contender.split(&mut desk, number);
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
             self.machines.insert(machine, Machine::Contender(part, Role::Acquiring(0)));
@@ -520,8 +521,9 @@ impl Engine {
         }
         self.set_attempt(op, attempt);
         let is_multi = wishes.len() > 1;
-        let mut contender = Contender::new(wishes, one_look, self.session.entropy());
-        contender.set_revocable(&mut Desk { now, machine, zxid: 0, session: &mut self.session }, is_revocable);
+        let mut contender = Contender::new(wishes, one_look, self.mirrors.kin(), fresh(&mut self.session));
+        let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
+        contender.set_revocable(&mut desk, is_revocable);
         self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
         if is_multi {
             self.look_out_for_knots(now, op);

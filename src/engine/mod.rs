@@ -20,7 +20,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Contender, Count, Desk, Errand, Fence, Input, Mode, Output, Participant, Tag};
+use crate::proto::EventKind;
+use crate::recipe::{
+    Census, Contender, Count, Desk, Errand, Fence, Input, Mirrors, Mode, Output, Participant, Tag, Told,
+};
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
 
@@ -178,6 +181,7 @@ impl HoldView {
 /// A client; see the module's description.
 pub struct Engine {
     session: Session<Tag>,
+    mirrors: Mirrors,
     servers: String,
     chroot: String,
     locks: BTreeMap<LockId, Lock>,
@@ -294,8 +298,11 @@ impl Engine {
     /// A client that looks for its servers from the first [`advance`](Self::advance) on.
     pub fn new(target: ConnectString, config: SessionConfig, now: Time, entropy: Entropy) -> Self {
         let servers = target.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut session = Session::new(target.servers, config, now, entropy);
+        let kin = fresh(&mut session);
         Self {
-            session: Session::new(target.servers, config, now, entropy),
+            session,
+            mirrors: Mirrors::new(kin),
             servers,
             chroot: target.chroot,
             locks: BTreeMap::new(),
@@ -374,6 +381,7 @@ impl Engine {
             self.looks.remove(&(at, op));
             self.look_for_knots(now, op);
         }
+        self.mirrors.tidy(now, &mut self.session);
         if self.check_at.is_some_and(|at| now >= at) {
             self.check_at = (self.holding > 0).then(|| now + self.session.beat());
             self.confirm_holds(now, |contender| !contender.is_watched());
@@ -387,7 +395,11 @@ impl Engine {
         let deadline = self.deadlines.first().map(|&(at, _)| at);
         let retry = self.retries.first().map(|&(at, _)| at);
         let look = self.looks.first().map(|&(at, _)| at);
-        [self.session.next_timeout(), deadline, retry, look, self.check_at, lease_end].into_iter().flatten().min()
+        let mirrors = self.mirrors.next_timeout();
+        [self.session.next_timeout(), deadline, retry, look, self.check_at, lease_end, mirrors]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Bytes to be sent; the shell takes off the front what it has sent.
@@ -428,6 +440,11 @@ impl Engine {
         self.session.timeout()
     }
 
+    /// How many directories are mirrored.
+    pub fn mirror_count(&self) -> usize {
+        self.mirrors.count()
+    }
+
     /// How many watches its server is believed to keep for it.
     pub fn watch_count(&self) -> usize {
         self.session.watch_count()
@@ -437,11 +454,17 @@ impl Engine {
 
     /// Takes all that the session says to its consequences.
     fn settle(&mut self, now: Time) {
-        while let Some(event) = self.session.poll_event() {
+        while let Some(event) = self.next_event(now) {
             match event {
                 session::Event::Connected { resumed } => self.on_connected(now, resumed),
                 session::Event::Disconnected => self.on_disconnected(now),
                 session::Event::Ended { replaced } => self.on_ended(now, replaced),
+                session::Event::Reply { tag, result, .. } if Mirrors::is_mirror(tag.machine) => {
+                    self.mirrors.answered(now, &mut self.session, tag, result);
+                }
+                session::Event::Fired { subscriber, kind, path } if Mirrors::is_mirror(subscriber) => {
+                    self.mirrors.fired(now, &mut self.session, subscriber, kind, &path);
+                }
                 session::Event::Reply { tag, zxid, result } => {
                     self.feed_at(now, tag.machine, zxid, Input::Reply(tag.step, result));
                 }
@@ -466,6 +489,19 @@ impl Engine {
         }
     }
 
+    /// What a mirror has to say comes before what happened after it.
+    fn next_event(&mut self, now: Time) -> Option<session::Event<Tag>> {
+        while let Some((machine, told)) = self.mirrors.poll() {
+            match told {
+                Told::Changed => self.feed(now, machine, Input::Mirror),
+                Told::Gone(path) => self.feed(now, machine, Input::Fired(EventKind::Deleted, &path)),
+                Told::Passed(path) => self.feed(now, machine, Input::Passed(&path)),
+                Told::Look => self.feed(now, machine, Input::Look),
+            }
+        }
+        self.session.poll_event()
+    }
+
     fn on_connected(&mut self, now: Time, resumed: bool) {
         self.answer_all(|kind| matches!(kind, Kind::Connect));
         self.held_back.clear();
@@ -476,6 +512,7 @@ impl Engine {
     }
 
     fn on_disconnected(&mut self, now: Time) {
+        self.mirrors.disconnected();
         self.feed_all(now, |_| Input::Disconnected);
         self.tell_all(now);
         // One look means one look.
@@ -507,6 +544,7 @@ impl Engine {
 
     fn on_closed(&mut self) {
         self.machines.clear();
+        self.mirrors.disconnected();
         self.held_back.clear();
         // Nothing is due any more.
         self.retries.clear();
@@ -530,7 +568,7 @@ impl Engine {
     }
 
     fn feed_at(&mut self, now: Time, machine: u64, zxid: i64, input: Input<'_>) {
-        let mut desk = Desk { now, machine, zxid, session: &mut self.session };
+        let mut desk = Desk { now, machine, zxid, session: &mut self.session, mirrors: &mut self.mirrors };
         match self.machines.get_mut(&machine) {
             None => {}
             Some(Machine::Census(census, op)) => {
@@ -760,6 +798,12 @@ impl Engine {
             *current = role;
         }
     }
+}
+
+/// Half of what makes a UUID.
+fn fresh(session: &mut Session<Tag>) -> u64 {
+    // The rest of it is as random.
+    session.entropy() as u64
 }
 
 impl Role {

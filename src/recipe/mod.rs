@@ -10,6 +10,8 @@ mod contender;
 mod count;
 mod errand;
 mod fence;
+mod line;
+mod mirror;
 pub mod name;
 mod rank;
 
@@ -18,6 +20,7 @@ pub use contender::{Contender, Input, Obstacle, Output, Removal, Seen, Wish};
 pub use count::Count;
 pub use errand::{Done, Errand, Task};
 pub use fence::Fence;
+pub use mirror::{Mirrors, Told};
 pub use name::Mode;
 
 use crate::proto::Request;
@@ -48,6 +51,10 @@ pub enum Step {
     WatchAhead(usize),
     /// A node is deleted.
     Delete(Spot),
+    /// A node ahead that a mirror shows is read, to know whose it is.
+    LookAhead(usize),
+    /// A directory is watched for its mirror.
+    WatchBelow,
     /// A participant's node is read.
     Read(usize),
     /// A count is read, or something else that is one request.
@@ -73,6 +80,8 @@ pub struct Desk<'a> {
     pub zxid: i64,
     /// The session.
     pub session: &'a mut Session<Tag>,
+    /// What is known of directories without asking.
+    pub mirrors: &'a mut Mirrors,
 }
 
 impl Desk<'_> {

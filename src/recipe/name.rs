@@ -61,9 +61,23 @@ pub struct Mark<'a> {
     pub is_shared: bool,
 }
 
-/// The prefix that makes a node findable although the reply to its creation was lost: `_c_<uuid>-` (Curator's protection).
-pub fn protected_prefix(entropy: u128) -> String {
-    format!("_c_{}-", uuid::Builder::from_random_bytes(entropy.to_ne_bytes()).into_uuid())
+/// So much of a protected name is the same in all nodes of one client: `_c_` and half of the UUID.
+const KIN: usize = 21;
+
+/// The prefix that makes a node findable although the reply to its creation was lost: `_c_<uuid>-` (Curator's protection). The first
+/// half of the UUID is `kin`, by which clients tell whose nodes belong together; the second is fresh for each attempt.
+pub fn protected_prefix(kin: u64, entropy: u64) -> String {
+    let bytes = u128::from(kin).wrapping_shl(64) | u128::from(entropy);
+    format!("_c_{}-", uuid::Builder::from_random_bytes(bytes.to_be_bytes()).into_uuid())
+}
+
+/// What the names of one client's nodes have in common; of a name that is not protected, all of it. Other libraries' UUIDs are random as
+/// a whole, so there each node counts as another client's.
+pub fn kin(name: &str) -> &str {
+    match protected(name) {
+        Some(_) => name.get(..KIN).unwrap_or(name),
+        None => name,
+    }
 }
 
 /// Tells what a child of the directory is to contenders of this mode. `with_kazoo`: kazoo's locks queue along.
@@ -150,7 +164,7 @@ mod tests {
 
     #[test]
     fn prefix_is_a_random_uuid_in_curators_form() {
-        let prefix = protected_prefix(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
+        let prefix = protected_prefix(0x1234_5678_9abc_def0, 0x1234_5678_9abc_def0);
         assert_eq!(prefix.len(), 40);
         let node = format!("{prefix}lock-0000000000");
         assert_eq!(protected(&node), Some("lock-0000000000"));

@@ -5,25 +5,25 @@ use crate::mutant::Mutant;
 
 /// Where a node stands.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Rank<'a> {
+pub(super) enum Rank {
     /// Nobody is ahead that it has to wait for.
     First,
     Behind {
         /// The nearest of them: the only one whose end can matter.
-        ahead: &'a str,
+        ahead: String,
         count: usize,
         /// They have the same number: who was created first is ahead.
         is_tie: bool,
     },
     /// Somebody is there with whom it can't take turns.
-    Foreign { name: &'a str, family: &'static str },
+    Foreign { name: String, family: &'static str },
 }
 
 /// Finds the place of `own`. Those `later` have the same number as `own`, and are known to have been created behind it.
-pub(super) fn rank<'a>(children: &'a [String], own: &str, mode: Mode, with_kazoo: bool, later: &[String]) -> Rank<'a> {
+pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool, later: &[String]) -> Rank {
     let kinds = || children.iter().map(|name| (classify(name, mode, with_kazoo), name.as_str()));
     let foreign = kinds().find_map(|(kind, name)| match kind {
-        Kind::Foreign(family) => Some(Rank::Foreign { name, family }),
+        Kind::Foreign(family) => Some(Rank::Foreign { name: name.to_owned(), family }),
         _ => None,
     });
     if let Some(foreign) = foreign {
@@ -39,7 +39,7 @@ pub(super) fn rank<'a>(children: &'a [String], own: &str, mode: Mode, with_kazoo
         _ => None,
     });
     match ahead.fold((0, None), |(count, last), other| (count + 1, last.max(Some(other)))) {
-        (count, Some((key, ahead))) => Rank::Behind { ahead, count, is_tie: key == own_key },
+        (count, Some((key, ahead))) => Rank::Behind { ahead: ahead.to_owned(), count, is_tie: key == own_key },
         _ => Rank::First,
     }
 }
@@ -71,8 +71,8 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    fn behind(ahead: &str, count: usize) -> Rank<'_> {
-        Rank::Behind { ahead, count, is_tie: false }
+    fn behind(ahead: &str, count: usize) -> Rank {
+        Rank::Behind { ahead: ahead.to_owned(), count, is_tie: false }
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_same_number_is_decided_by_who_came_first() {
         let children = names(&["a-lock-7", "b-lock-7"]);
-        let tie = Rank::Behind { ahead: "b-lock-7", count: 1, is_tie: true };
+        let tie = Rank::Behind { ahead: "b-lock-7".to_owned(), count: 1, is_tie: true };
         assert_eq!(rank(&children, "a-lock-7", Mode::Mutex, false, &[]), tie);
         assert_eq!(rank(&children, "a-lock-7", Mode::Mutex, false, &names(&["b-lock-7"])), Rank::First);
     }
@@ -102,7 +102,7 @@ mod tests {
     fn foreigners_are_named() {
         let kazoo = "509e033e5443480e924d21ab1ded34a7__lock__0000000004";
         let children = names(&[kazoo, "a-lock-0000000005"]);
-        let foreign = Rank::Foreign { name: kazoo, family: "kazoo's lock" };
+        let foreign = Rank::Foreign { name: kazoo.to_owned(), family: "kazoo's lock" };
         assert_eq!(rank(&children, "a-lock-0000000005", Mode::Mutex, false, &[]), foreign);
         assert_eq!(rank(&children, "a-lock-0000000005", Mode::Mutex, true, &[]), behind(kazoo, 1));
     }

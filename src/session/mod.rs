@@ -14,7 +14,7 @@ mod lease;
 mod servers;
 mod watches;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use watches::{Then, Watches};
 
 use crate::mutant::Mutant;
 use crate::proto::{
-    Code, ConnectRequest, ConnectResponse, EventKind, Frames, MultiResult, OpCode, ProtoError, ReplyHeader, Request,
-    Response, WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
+    AddWatchMode, Code, ConnectRequest, ConnectResponse, EventKind, Frames, MultiResult, OpCode, ProtoError,
+    ReplyHeader, Request, Response, WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
 };
 use crate::time::Time;
 
@@ -166,6 +166,8 @@ pub struct Session<T> {
     in_flight: VecDeque<InFlight<T>>,
     watches: Watches,
     child_watches: Watches,
+    /// Directories below which everything is watched, on this connection, and for whom.
+    watched_below: HashMap<String, Subscriber>,
     frames: Frames,
     output: Vec<u8>,
     commands: VecDeque<Command>,
@@ -240,6 +242,7 @@ impl<T> Session<T> {
             in_flight: VecDeque::new(),
             watches: Watches::default(),
             child_watches: Watches::default(),
+            watched_below: HashMap::new(),
             output: Vec::new(),
             commands: VecDeque::new(),
             events: VecDeque::new(),
@@ -317,7 +320,7 @@ impl<T> Session<T> {
 
     /// How many watches the server is believed to keep for this session.
     pub fn watch_count(&self) -> usize {
-        self.watches.count() + self.child_watches.count()
+        self.watches.count() + self.child_watches.count() + self.watched_below.len()
     }
 
     /// Chance.
@@ -354,8 +357,40 @@ impl<T> Session<T> {
         self.send(now, request, Purpose::Answer(tag));
     }
 
+    /// Watches a directory and all that is below it until the connection is lost, or [`unwatch_below`](Self::unwatch_below): an
+    /// [`Event::Fired`] for each change. False where that can't be: servers before 3.9 keep one watch of a connection for a path,
+    /// of whatever kind (ZOOKEEPER-4466). For the same reason whoever watches the directory itself later takes this watch away, which is
+    /// told as [`EventKind::PersistentWatchRemoved`].
+    pub fn watch_below(&mut self, now: Time, directory: &str, subscriber: Subscriber, tag: T) -> bool {
+        let is_free = !self.watches.contains(directory) && !self.child_watches.contains(directory);
+        if !is_free || !self.is_connected() || self.watched_below.contains_key(directory) {
+            return false;
+        }
+        self.watched_below.insert(directory.to_owned(), subscriber);
+        let request = Request::AddWatch { path: directory.to_owned(), mode: AddWatchMode::PersistentRecursive };
+        self.send(now, &request, Purpose::Answer(tag));
+        true
+    }
+
+    /// The counterpart.
+    pub fn unwatch_below(&mut self, now: Time, directory: &str) {
+        if self.watched_below.remove(directory).is_some() && self.link == Link::Up {
+            let request = Request::RemoveWatches { path: directory.to_owned(), kind: WatcherType::Any };
+            self.send(now, &request, Purpose::Housekeeping);
+        }
+    }
+
+    fn take_watch_below(&mut self, now: Time, path: &str) {
+        if let Some(&subscriber) = self.watched_below.get(path) {
+            self.unwatch_below(now, path);
+            let (kind, path) = (EventKind::PersistentWatchRemoved, path.to_owned());
+            self.events.push_back(Event::Fired { subscriber, kind, path });
+        }
+    }
+
     /// Reads a node and watches it; the answer is that of `getData`. Where it succeeds, one [`Event::Fired`] will follow.
     pub fn watch(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
+        self.take_watch_below(now, path);
         self.watches.ask(path, subscriber);
         let request = Request::GetData { path: path.to_owned(), watch: true };
         self.send(now, &request, Purpose::Watch(tag, path.to_owned(), WatcherType::Data));
@@ -364,6 +399,7 @@ impl<T> Session<T> {
     /// Lists a directory and watches it for children that come or go; the answer is that of `getChildren2`. Where it succeeds, one
     /// [`Event::Fired`] will follow.
     pub fn watch_children(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
+        self.take_watch_below(now, path);
         self.child_watches.ask(path, subscriber);
         let request = Request::GetChildren2 { path: path.to_owned(), watch: true };
         self.send(now, &request, Purpose::Watch(tag, path.to_owned(), WatcherType::Children));
@@ -699,6 +735,7 @@ impl<T> Session<T> {
     }
 
     fn notification(&mut self, event: &WatchEvent) {
+        self.tell_below(event);
         // A node's end is the end of the watches on it and on its children.
         let (of_node, of_children) = match event.kind {
             EventKind::Created | EventKind::DataChanged => (true, false),
@@ -710,6 +747,17 @@ impl<T> Session<T> {
         subscribers.extend(if of_children { self.child_watches.fired(&event.path) } else { Vec::new() });
         for subscriber in subscribers {
             self.events.push_back(Event::Fired { subscriber, kind: event.kind, path: event.path.clone() });
+        }
+    }
+
+    /// Whoever watches the directory hears of it before those who watch the node.
+    fn tell_below(&mut self, event: &WatchEvent) {
+        let parents = std::iter::successors(Some(event.path.as_str()), |path| Some(path.rsplit_once('/')?.0));
+        for directory in parents.take_while(|_| !self.watched_below.is_empty()) {
+            if let Some(&subscriber) = self.watched_below.get(directory) {
+                let (kind, path) = (event.kind, event.path.clone());
+                self.events.push_back(Event::Fired { subscriber, kind, path });
+            }
         }
     }
 
@@ -812,6 +860,7 @@ impl<T> Session<T> {
         let stood = self.link == Link::Up;
         self.cause = cause.to_owned();
         self.output.clear();
+        self.watched_below.clear();
         self.ping_sent = None;
         // A connection that stood is sought again at once; what fails over and over makes room.
         let wait = if stood && now - self.up_since >= SOUND {

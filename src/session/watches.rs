@@ -105,6 +105,11 @@ impl Watches {
         self.entries.iter().filter(|(_, entry)| entry.set).map(|(path, _)| path.clone()).collect()
     }
 
+    /// Whether the server may keep a watch for this path.
+    pub(super) fn contains(&self, path: &str) -> bool {
+        self.entries.contains_key(path)
+    }
+
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }

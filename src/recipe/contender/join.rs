@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Contender, Due, Node, Output, Place, Stage, Stand};
+use super::{Contender, Due, Line, Node, Output, Place, Stage, Stand, Wish};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::path::from_the_top;
@@ -13,11 +13,34 @@ use crate::recipe::{Desk, Step};
 use crate::session::Failure;
 
 impl Contender {
-    /// Create and lists go out together: a server answers a session's requests in order, so a free lock costs one round trip.
+    /// It will be in its directories soon: those that are used hard have a mirror.
+    pub(super) fn come(&mut self, desk: &mut Desk<'_>) {
+        for stand in self.stands.iter_mut().filter(|stand| stand.wish.mode != Mode::Lease && !stand.is_present) {
+            stand.is_present = true;
+            let Wish { directory, mode, with_kazoo, .. } = &stand.wish;
+            let line = || Line::new(*mode, *with_kazoo);
+            stand.is_mirrored = desk.mirrors.join(desk.now, desk.session, directory, line, desk.machine);
+        }
+    }
+
+    /// The counterpart.
+    pub(super) fn depart(&mut self, desk: &mut Desk<'_>) {
+        for stand in self.stands.iter_mut().filter(|stand| stand.is_present) {
+            stand.is_present = false;
+            desk.mirrors.leave(desk.now, &stand.wish.directory, desk.machine);
+        }
+    }
+
+    /// Create and lists go out together: a server answers a session's requests in order, so a free lock costs one round trip. Where
+    /// there is a mirror, it is the list.
     pub(super) fn join(&mut self, desk: &mut Desk<'_>) {
         self.stage = Stage::Joining { leaving: false };
         desk.send(Step::Create, &self.creation());
-        self.list_all(desk);
+        for at in 0..self.stands.len() {
+            if self.stands.get(at).is_some_and(|stand| !stand.is_mirrored) {
+                self.list(desk, at);
+            }
+        }
     }
 
     /// One transaction for all its nodes: so all queues see the contenders in one order, and no two of them wait for each other.
@@ -66,6 +89,7 @@ impl Contender {
         if self.stage == Stage::Queued {
             stand.place = Place::Listing;
         }
+        stand.is_asked = true;
         let is_watched = stand.wish.mode == Mode::Lease && matches!(self.stage, Stage::Queued | Stage::Joining { .. });
         match is_watched {
             true => desk.watch_children(Step::List(at), &stand.wish.directory),
@@ -85,8 +109,9 @@ impl Contender {
             Step::List(at) => self.listed(desk, at, result),
             Step::WatchOwn(spot) => self.own_seen(desk, spot, result),
             Step::WatchAhead(at) => self.ahead_seen(desk, at, result),
-            Step::Delete(spot) => self.deleted(spot, result),
-            Step::Read(_) | Step::Errand => None,
+            Step::LookAhead(at) => self.ahead_looked_at(desk, at, result),
+            Step::Delete(spot) => self.deleted(desk, spot, result),
+            Step::Read(_) | Step::Errand | Step::WatchBelow => None,
         }
     }
 
@@ -108,7 +133,7 @@ impl Contender {
             Ok(created) => self.adopt_created(desk, created, leaving),
             Err(Failure::Code(Code::NO_NODE)) if !leaving => {
                 self.stage = Stage::NoParent;
-                None
+                if self.is_listing() { None } else { self.without_parent(desk) }
             }
             Err(Failure::ConnectionLost) if Mutant::ForgetLostCreate.lives() && !leaving => {
                 self.stage = Stage::Outside;
@@ -162,7 +187,7 @@ impl Contender {
         }
         self.stage = Stage::Queued;
         self.watch_for_revocation(desk);
-        self.check_sequences(desk)
+        self.check_sequences(desk).or_else(|| self.seek_all(desk))
     }
 
     fn forget_nodes(&mut self) {
@@ -198,6 +223,7 @@ impl Contender {
     }
 
     fn listed(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        self.stands.get_mut(at)?.is_asked = false;
         let children = match result {
             Ok(Response::Children2 { children, .. }) => children,
             Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
@@ -208,12 +234,12 @@ impl Contender {
                 }
                 return None;
             }
-            Err(Failure::Code(code)) => return self.list_refused(desk, at, code),
+            Err(Failure::Code(code)) => return self.list_refused(desk, code),
             Ok(other) => return self.nonsense(desk, &other, "getChildren2"),
         };
         match self.stage {
             Stage::Queued => self.rank(desk, at, &children),
-            Stage::NoParent if self.is_last(at) => self.without_parent(desk),
+            Stage::NoParent if !self.is_listing() => self.without_parent(desk),
             Stage::Unsure { leaving } => self.search(desk, at, children, leaving),
             _ => None,
         }
@@ -223,9 +249,13 @@ impl Contender {
         at + 1 == self.stands.len()
     }
 
-    fn list_refused(&mut self, desk: &mut Desk<'_>, at: usize, code: Code) -> Option<Output> {
+    fn is_listing(&self) -> bool {
+        self.stands.iter().any(|stand| stand.is_asked)
+    }
+
+    fn list_refused(&mut self, desk: &mut Desk<'_>, code: Code) -> Option<Output> {
         match self.stage {
-            Stage::NoParent if self.is_last(at) => self.fail(desk, code, "listing"),
+            Stage::NoParent if !self.is_listing() => self.fail(desk, code, "listing"),
             Stage::Queued => {
                 self.start_leaving(desk);
                 self.failure(code, "listing")

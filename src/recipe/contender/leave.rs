@@ -47,14 +47,22 @@ impl Contender {
         }
         // In reverse, so that who follows in the same order finds his way free once he has the first.
         for spot in self.spots().into_iter().rev() {
-            if let Some(node) = self.node_mut(spot).filter(|node| !node.is_gone) {
+            let Some(stand) = self.stands.get(spot.stand) else { continue };
+            if let Some(node) = stand.nodes.get(spot.node).filter(|node| !node.is_gone) {
                 desk.session.unwatch_doomed(&node.path, desk.machine);
+                desk.mirrors.doom(&stand.wish.directory, &node.name, desk.machine);
                 desk.send(Step::Delete(spot), &Request::Delete { path: node.path.clone(), version: -1 });
             }
         }
     }
 
-    pub(super) fn deleted(&mut self, spot: Spot, result: Result<Response, Failure>) -> Option<Output> {
+    pub(super) fn deleted(
+        &mut self,
+        desk: &mut Desk<'_>,
+        spot: Spot,
+        result: Result<Response, Failure>,
+    ) -> Option<Output> {
+        self.tell_mirror(desk, spot, &result);
         let is_leaving = self.stage == Stage::Leaving;
         let node = self.node_mut(spot).filter(|node| is_leaving && !node.is_gone)?;
         match result {
@@ -79,6 +87,19 @@ impl Contender {
         }
         self.stage = Stage::Gone;
         Some(if self.was_robbed { Output::Removed(Removal::Deleted) } else { Output::Gone })
+    }
+
+    /// Those behind learn from the answer, where the mirror is what they go by.
+    fn tell_mirror(&self, desk: &mut Desk<'_>, spot: Spot, result: &Result<Response, Failure>) {
+        let Some(stand) = self.stands.get(spot.stand) else { return };
+        let Some(node) = stand.nodes.get(spot.node) else { return };
+        let is_gone = match result {
+            Ok(_) | Err(Failure::Code(Code::NO_NODE)) => true,
+            Err(Failure::Code(_)) => false,
+            // The mirror goes with the connection.
+            Err(Failure::ConnectionLost) => return,
+        };
+        desk.mirrors.deleted(desk.now, desk.session, &stand.wish.directory, &node.name, is_gone);
     }
 
     pub(super) fn try_again_later(&mut self) {

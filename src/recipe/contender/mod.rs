@@ -12,6 +12,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::line::Line;
 use super::name::{self, Mode};
 use super::{Desk, Spot, Step};
 use crate::error::{Error, Status};
@@ -53,6 +54,12 @@ pub enum Input<'a> {
     Leave,
     /// Look whether the own nodes are still there, and watch them.
     Confirm,
+    /// Our own delete of a node ahead is answered, and the node was gone by then.
+    Passed(&'a str),
+    /// A mirror that it uses shows the queue now, or is not there any more.
+    Mirror,
+    /// It may have waited for long enough to want to know for whom.
+    Look,
     /// So many leases may be out from now on.
     Max(i32),
     /// The time asked for by [`Contender::take_retry`] has come.
@@ -141,6 +148,12 @@ struct Stand {
     wish: Wish,
     nodes: Vec<Node>,
     place: Place,
+    /// A list is under way.
+    is_asked: bool,
+    /// It was noted that somebody is about to be in the directory.
+    is_present: bool,
+    /// A mirror tells where it stands.
+    is_mirrored: bool,
     /// Nodes with the same sequence number that were created later.
     later: Vec<String>,
 }
@@ -166,6 +179,8 @@ enum Watch {
     Unset,
     Asked,
     Set,
+    /// There is none: a mirror tells.
+    Mirrored,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,6 +234,15 @@ struct Wait {
     gap: bool,
     /// What it said when it was last read.
     seen: Option<Seen>,
+    look: Look,
+}
+
+/// A node ahead that a mirror shows is not read before its waiter has waited for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Later,
+    Next,
+    Done,
 }
 
 /// What is known of a node ahead.
@@ -280,9 +304,18 @@ pub enum Obstacle<'a> {
 
 impl Contender {
     /// A contender for places in one or several directories. `one_look`: do not wait.
-    pub fn new(wishes: Vec<Wish>, one_look: bool, entropy: u128) -> Self {
-        let stand = |wish| Stand { wish, nodes: Vec::new(), place: Place::Listing, later: Vec::new() };
-        Self::with_stands(wishes.into_iter().map(stand).collect(), name::protected_prefix(entropy), one_look)
+    /// Its names begin with `kin`, as do all of its client's.
+    pub fn new(wishes: Vec<Wish>, one_look: bool, kin: u64, entropy: u64) -> Self {
+        let stand = |wish| Stand {
+            wish,
+            nodes: Vec::new(),
+            place: Place::Listing,
+            is_asked: false,
+            is_present: false,
+            is_mirrored: false,
+            later: Vec::new(),
+        };
+        Self::with_stands(wishes.into_iter().map(stand).collect(), name::protected_prefix(kin, entropy), one_look)
     }
 
     fn with_stands(stands: Vec<Stand>, prefix: String, one_look: bool) -> Self {
@@ -371,6 +404,14 @@ impl Contender {
 
     /// Takes one input to its consequences.
     pub fn handle(&mut self, desk: &mut Desk<'_>, input: Input<'_>) -> Option<Output> {
+        let output = self.take(desk, input);
+        if self.stage == Stage::Gone {
+            self.depart(desk);
+        }
+        output
+    }
+
+    fn take(&mut self, desk: &mut Desk<'_>, input: Input<'_>) -> Option<Output> {
         match input {
             Input::Connected => self.connected(desk),
             Input::Disconnected => self.disconnected(),
@@ -379,6 +420,9 @@ impl Contender {
             Input::Fired(kind, path) => self.fired(desk, kind, path),
             Input::Leave => self.leave(desk),
             Input::Confirm => self.confirm(desk),
+            Input::Passed(path) => self.passed(desk, path),
+            Input::Mirror => self.mirror_changed(desk),
+            Input::Look => self.look(desk),
             Input::Max(max) => self.max_changed(desk, max),
             Input::Retry => self.retry(desk),
         }
@@ -416,6 +460,7 @@ impl Contender {
                 }
                 if !Mutant::SplitWithoutWatches.lives() {
                     desk.session.hand_over_watch(&node.path, desk.machine, own);
+                    desk.mirrors.hand_over(&stand.wish.directory, &node.name, desk.machine, own);
                 }
             }
             let part = Self::with_stands(vec![stand], prefix.clone(), false);
@@ -457,7 +502,10 @@ impl Contender {
 
     fn connected(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.stage {
-            Stage::Outside => self.join(desk),
+            Stage::Outside => {
+                self.come(desk);
+                self.join(desk);
+            }
             Stage::Unsure { .. } => self.look_for_nodes(desk),
             Stage::Queued => self.go_on(desk),
             Stage::Leaving => self.delete(desk),
@@ -470,6 +518,9 @@ impl Contender {
         for stand in &mut self.stands {
             if let Place::Waiting(wait) = &mut stand.place {
                 wait.gap = !Mutant::GrantAcrossGap.lives();
+            }
+            if !Mutant::TrustOldMirror.lives() {
+                stand.forget_mirror();
             }
         }
         None
@@ -543,6 +594,22 @@ impl Contender {
         self.leave(desk);
         let message = format!("{}: {request} was answered with {response:?}", self.directories());
         Some(Output::Failed(Error::new(Status::Internal, message)))
+    }
+}
+
+impl Stand {
+    /// What a mirror told has to be asked for.
+    fn forget_mirror(&mut self) {
+        self.is_mirrored = false;
+        let own = self.nodes.iter_mut().map(|node| &mut node.watch);
+        let ahead = match &mut self.place {
+            Place::Waiting(wait) if wait.watch == Watch::Mirrored => {
+                wait.gap = true;
+                Some(&mut wait.watch)
+            }
+            _ => None,
+        };
+        own.chain(ahead).filter(|watch| **watch == Watch::Mirrored).for_each(|watch| *watch = Watch::Unset);
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Contender, Due, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch};
+use super::{Contender, Due, Look, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
-use crate::proto::{Code, EventKind, Response};
-use crate::recipe::name::Mode;
+use crate::proto::{Code, EventKind, Request, Response};
+use crate::recipe::mirror::View;
+use crate::recipe::name::{Mode, kin};
 use crate::recipe::rank::{Rank, rank};
 use crate::recipe::{Desk, Spot, Step};
 use crate::session::Failure;
@@ -26,9 +27,45 @@ impl Contender {
         self.watch_missing(desk);
     }
 
-    /// Finds the place of one stand.
+    /// Finds the places that a mirror shows; whatever it can't show is listed, unless that is under way.
+    pub(super) fn seek_all(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        (0..self.stands.len()).find_map(|at| match self.stands.get(at) {
+            Some(Stand { place: Place::Listing, is_asked: false, .. }) if self.stage == Stage::Queued => {
+                self.seek(desk, at)
+            }
+            _ => None,
+        })
+    }
+
+    /// Finds the place of one stand, in its mirror or by a list.
+    fn seek(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
+        let Stand { wish, nodes, place, later, is_mirrored, .. } = self.stands.get_mut(at)?;
+        *place = Place::Listing;
+        let own = &nodes.first()?.name;
+        let view = match (*is_mirrored, &wish.under) {
+            (false, _) => View::None,
+            (true, None) => desk
+                .mirrors
+                .place(desk.now, desk.session, &wish.directory, own, |line| line.rank(own, wish.mode, later)),
+            (true, Some(under)) => desk.mirrors.place(desk.now, desk.session, &wish.directory, under, |_| Rank::First),
+        };
+        match view {
+            View::At(rank) => {
+                let place = placed(rank, &wish.directory);
+                self.take_place(desk, at, place)
+            }
+            View::Coming => None,
+            View::None => {
+                *is_mirrored = false;
+                self.list(desk, at);
+                None
+            }
+        }
+    }
+
+    /// Finds the place of one stand in a list.
     pub(super) fn rank(&mut self, desk: &mut Desk<'_>, at: usize, children: &[String]) -> Option<Output> {
-        let Stand { wish, nodes, place, later } = self.stands.get_mut(at)?;
+        let Stand { wish, nodes, place, later, .. } = self.stands.get(at)?;
         if *place != Place::Listing {
             return None;
         }
@@ -36,38 +73,30 @@ impl Contender {
         if children.iter().filter(|name| name.starts_with(&self.prefix)).count() < nodes.len() {
             return self.removed(desk);
         }
-        *place = match (&wish.under, wish.mode) {
-            (Some(under), _) if children.contains(under) || Mutant::NestBlindly.lives() => Place::First,
+        let place = match (&wish.under, wish.mode) {
+            (Some(under), _) if children.contains(under) || Mutant::NestBlindly.lives() => Ok(Place::First),
             // The own writer is not there any more: nothing keeps others out.
             (Some(_), _) => return self.removed(desk),
-            (None, Mode::Lease) if fits(children.len(), wish.max) => Place::First,
+            (None, Mode::Lease) if fits(children.len(), wish.max) => Ok(Place::First),
             (None, Mode::Lease) if Mutant::CountOthersOnly.lives() && fits(children.len() - nodes.len(), wish.max) => {
-                Place::First
+                Ok(Place::First)
             }
-            (None, Mode::Lease) => Place::Crowded { count: children.len() },
-            (None, mode) => match rank(children, &nodes.first()?.name, mode, wish.with_kazoo, later) {
-                Rank::First => Place::First,
-                Rank::Behind { ahead, count, is_tie } => {
-                    let ahead = format!("{}/{ahead}", wish.directory);
-                    Place::Waiting(Wait {
-                        ahead,
-                        count,
-                        watch: Watch::Unset,
-                        is_tie,
-                        is_ours: false,
-                        gap: false,
-                        seen: None,
-                    })
-                }
-                Rank::Foreign { name, family } => {
-                    let why = format!("{name} belongs to {family}, which zklock can't take turns with");
-                    let error = Error::new(Status::Foreign, format!("{}: {why}", wish.directory));
-                    self.start_leaving(desk);
-                    return Some(Output::Failed(error));
-                }
-            },
+            (None, Mode::Lease) => Ok(Place::Crowded { count: children.len() }),
+            (None, mode) => placed(rank(children, &nodes.first()?.name, mode, wish.with_kazoo, later), &wish.directory),
         };
-        let is_first = *place == Place::First;
+        self.take_place(desk, at, place)
+    }
+
+    fn take_place(&mut self, desk: &mut Desk<'_>, at: usize, place: Result<Place, Error>) -> Option<Output> {
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => {
+                self.start_leaving(desk);
+                return Some(Output::Failed(error));
+            }
+        };
+        let (is_first, is_crowded) = (place == Place::First, matches!(place, Place::Crowded { .. }));
+        self.stands.get_mut(at)?.place = place;
         if self.one_look && !is_first {
             self.start_leaving(desk);
             return Some(Output::Busy);
@@ -75,7 +104,6 @@ impl Contender {
         if is_first {
             return self.moved_to_first(desk);
         }
-        let is_crowded = matches!(place, Place::Crowded { .. });
         self.watch_missing(desk);
         is_crowded.then_some(Output::Crowded)
     }
@@ -85,16 +113,41 @@ impl Contender {
         if Mutant::IgnoreOwnNode.lives() {
             self.nodes_mut().for_each(|node| node.watch = Watch::Set);
         }
+        self.follow_own(desk);
         // Leases see their own nodes in the list that they watch.
         if self.stands.iter().any(|stand| stand.wish.mode != Mode::Lease) {
             self.watch_own(desk, |node| node.watch == Watch::Unset);
         }
         for at in 0..self.stands.len() {
-            if let Some(Stand { place: Place::Waiting(wait), .. }) = self.stands.get_mut(at)
-                && wait.watch == Watch::Unset
-            {
-                wait.watch = Watch::Asked;
-                desk.watch(Step::WatchAhead(at), &wait.ahead);
+            self.watch_ahead(desk, at);
+        }
+    }
+
+    fn watch_ahead(&mut self, desk: &mut Desk<'_>, at: usize) {
+        let Some(Stand { wish, place: Place::Waiting(wait), is_mirrored, .. }) = self.stands.get_mut(at) else {
+            return;
+        };
+        if wait.watch != Watch::Unset {
+            return;
+        }
+        let name = name_of(&wait.ahead);
+        // Who came first of two with one number is not in their names.
+        if *is_mirrored && !wait.is_tie && desk.mirrors.follow(desk.now, &wish.directory, name, desk.machine) {
+            wait.is_ours = name.starts_with(kin(&self.prefix));
+            wait.watch = Watch::Mirrored;
+            return;
+        }
+        wait.watch = Watch::Asked;
+        desk.watch(Step::WatchAhead(at), &wait.ahead);
+    }
+
+    /// Own nodes that a mirror shows are not watched otherwise, unless what is written into them matters.
+    fn follow_own(&mut self, desk: &mut Desk<'_>) {
+        for stand in self.stands.iter_mut().filter(|stand| stand.is_mirrored && !self.is_revocable) {
+            for node in stand.nodes.iter_mut().filter(|node| node.watch == Watch::Unset && node.czxid.is_some()) {
+                if desk.mirrors.follow(desk.now, &stand.wish.directory, &node.name, desk.machine) {
+                    node.watch = Watch::Mirrored;
+                }
             }
         }
     }
@@ -184,6 +237,64 @@ impl Contender {
         None
     }
 
+    /// The mirror of a stand shows the queue now, or it is not there any more.
+    pub(super) fn mirror_changed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        for stand in &mut self.stands {
+            if stand.is_mirrored && !desk.mirrors.serves(&stand.wish.directory, desk.machine) {
+                stand.forget_mirror();
+            }
+        }
+        let output = self.seek_all(desk);
+        if output.is_none() && self.stage == Stage::Queued && desk.session.is_connected() {
+            self.watch_missing(desk);
+        }
+        output
+    }
+
+    /// Reads the nodes ahead that are known from a mirror alone, to know whose they are; once for each, and not at once.
+    pub(super) fn look(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+        for (at, stand) in self.stands.iter_mut().enumerate() {
+            let Place::Waiting(wait) = &mut stand.place else { continue };
+            match wait.look {
+                Look::Later => wait.look = Look::Next,
+                Look::Next if wait.watch == Watch::Mirrored => {
+                    wait.look = Look::Done;
+                    desk.send(Step::LookAhead(at), &Request::GetData { path: wait.ahead.clone(), watch: false });
+                }
+                Look::Next | Look::Done => {}
+            }
+        }
+        None
+    }
+
+    /// The counterpart. What is not there, or may not be read, is not what a mirror should show.
+    pub(super) fn ahead_looked_at(
+        &mut self,
+        desk: &mut Desk<'_>,
+        at: usize,
+        result: Result<Response, Failure>,
+    ) -> Option<Output> {
+        let Stand { wish, place, .. } = self.stands.get_mut(at)?;
+        let Place::Waiting(wait) = place else { return None };
+        match result {
+            Ok(Response::Data { data, stat }) if wait.look == Look::Done => {
+                wait.seen = Some(Seen::new(stat.ephemeral_owner, data.unwrap_or_default()));
+            }
+            Err(Failure::Code(_)) if wait.look == Look::Done => {
+                desk.mirrors.is_wrong(desk.now, desk.session, &wish.directory, name_of(&wait.ahead));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The node ahead was one of our own, and is gone since we deleted it: its mirror shows who is ahead now.
+    pub(super) fn passed(&mut self, desk: &mut Desk<'_>, path: &str) -> Option<Output> {
+        let is_behind = |stand: &Stand| matches!(&stand.place, Place::Waiting(wait) if wait.ahead == path);
+        let at = self.stands.iter().position(is_behind).filter(|_| self.stage == Stage::Queued)?;
+        self.seek(desk, at)
+    }
+
     pub(super) fn fired(&mut self, desk: &mut Desk<'_>, kind: EventKind, path: &str) -> Option<Output> {
         if let Some(spot) =
             self.spots().into_iter().find(|&spot| self.node_mut(spot).is_some_and(|own| own.path == path))
@@ -225,10 +336,13 @@ impl Contender {
     /// The node ahead is gone. If it was the only one, we are first: our own nodes were there when the watches on them were set,
     /// would have been reported gone before, and nodes are only ever added behind them. Otherwise the list tells. So it does where
     /// both nodes are of one session, whose end takes them away one after the other; and for writers, since whoever held the node
-    /// ahead may have put a read lock in its place.
+    /// ahead may have put a read lock in its place. A mirror shows all of that but the session's end.
     fn moved_up(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
         let is_watched = self.nodes().all(|node| node.watch == Watch::Set);
         let Stand { wish, place, .. } = self.stands.get_mut(at)?;
+        if matches!(place, Place::Waiting(Wait { watch: Watch::Mirrored, is_ours: false, .. })) {
+            return self.seek(desk, at);
+        }
         let is_plain =
             matches!(place, Place::Waiting(Wait { count: 1, is_tie: false, is_ours: false, gap: false, .. }));
         let may_be_replaced = wish.mode == Mode::Write && !Mutant::OverlookDowngrade.lives();
@@ -270,6 +384,8 @@ impl Contender {
         }
         self.stop_all_waiting(desk);
         self.stage = Stage::In;
+        // Where that costs nothing, a hold is watched from the start.
+        self.follow_own(desk);
         Some(Output::In)
     }
 
@@ -322,8 +438,12 @@ impl Contender {
 
     fn stop_waiting(&self, desk: &mut Desk<'_>, at: usize) {
         let Some(Stand { wish, place, .. }) = self.stands.get(at) else { return };
-        if let Place::Waiting(wait) = place {
-            desk.unwatch(&wait.ahead);
+        match place {
+            Place::Waiting(Wait { ahead, watch: Watch::Mirrored, .. }) => {
+                desk.mirrors.unfollow(&wish.directory, name_of(ahead), desk.machine);
+            }
+            Place::Waiting(wait) => desk.unwatch(&wait.ahead),
+            _ => {}
         }
         if wish.mode == Mode::Lease {
             desk.unwatch_children(&wish.directory);
@@ -333,6 +453,31 @@ impl Contender {
     pub(super) fn stop_all_waiting(&self, desk: &mut Desk<'_>) {
         (0..self.stands.len()).for_each(|at| self.stop_waiting(desk, at));
     }
+}
+
+/// A rank as a place in this directory, or why there is none.
+fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
+    match rank {
+        Rank::First => Ok(Place::First),
+        Rank::Behind { ahead, count, is_tie } => Ok(Place::Waiting(Wait {
+            ahead: format!("{directory}/{ahead}"),
+            count,
+            watch: Watch::Unset,
+            is_tie,
+            is_ours: false,
+            gap: false,
+            seen: None,
+            look: Look::Later,
+        })),
+        Rank::Foreign { name, family } => {
+            let why = format!("{name} belongs to {family}, which zklock can't take turns with");
+            Err(Error::new(Status::Foreign, format!("{directory}: {why}")))
+        }
+    }
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
 /// Whether so many leases may be out.

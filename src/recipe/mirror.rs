@@ -1,0 +1,549 @@
+//! Mirrors: directories that are used so often that their queue is kept here, by one persistent recursive watch, so that neither a
+//! list nor a watch of its own is needed by anybody who joins. What is sent of a cycle is its create and its delete.
+//!
+//! A server tells a connection of a change before it answers anything that came after it. So when the answer to a create is read, the
+//! mirror shows the queue as it was when the node was made. That is not taken on trust: a directory counts its children, the count is
+//! the number in each new name, and a mirror that sees a number missing was not told of a node (one that its reader may not read, for
+//! instance, ZOOKEEPER-4799) and is broken at once. So is one that hears of the end of a node that it does not know. Nothing outlives
+//! the connection.
+//!
+//! Every change goes to every client that has a mirror, so it pays where few sessions use a path. Which session a node is of is not in
+//! its name, but a client's own names begin with the same letters ([`kin`](super::name::kin)).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::line::Line;
+use super::name::Kind;
+use super::rank::Rank;
+use super::{Step, Tag};
+use crate::mutant::Mutant;
+use crate::proto::{Code, EventKind, Request, Response, Stat};
+use crate::session::{Failure, Session, Subscriber};
+use crate::time::Time;
+
+/// Who joins a directory so soon after the one before uses it hard.
+const SOON: Duration = Duration::from_millis(250);
+/// So many have to, one after the other, or ...
+const HOT: u32 = 3;
+/// ... so many of this client be in the directory at once.
+const COMPANY: u32 = 2;
+/// A mirror that nobody has used for so long is taken down.
+const IDLE: Duration = Duration::from_secs(1);
+/// With so many sessions in the queue a mirror is not begun, and with so many it is given up. Each of them that has one is sent each
+/// change; a list and a watch for each who joins cost as much as that with about a dozen.
+const FEW: usize = 8;
+const MANY: usize = 12;
+/// So many changes by others, while nobody here joins or leaves, cost more than the mirror saves.
+const NOISE: u32 = 256;
+/// So many directories at most.
+const MOST: usize = 128;
+/// How long a directory is left alone where there were too many, or too much was going on.
+const PAUSE: Duration = Duration::from_secs(5);
+/// The same after a mirror that was wrong, or was refused.
+const BAN: Duration = Duration::from_secs(30);
+/// Who waits for longer than one or two of these wants to know for whom: nobody reads the node ahead before.
+const LOOK: Duration = Duration::from_millis(40);
+/// A server that does not know the watch says so or, worse, hangs up: it is asked so often.
+const TRIES: u32 = 3;
+/// So many directories' use is remembered.
+const REMEMBERED: usize = 1024;
+/// The numbers of mirrors among the subscribers.
+const NUMBERS: Subscriber = 1 << 63;
+
+/// All mirrors of one client.
+#[derive(Debug)]
+pub struct Mirrors {
+    /// What the names of this client's nodes begin with.
+    kin: u64,
+    mirrors: BTreeMap<Subscriber, Mirror>,
+    by_directory: HashMap<Arc<str>, Subscriber>,
+    use_of: HashMap<Arc<str>, Use>,
+    last_number: Subscriber,
+    tries: u32,
+    told: VecDeque<(Subscriber, Told)>,
+    due: Option<Time>,
+}
+
+/// What a mirror tells one who uses it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It shows the queue now, or there is none any more.
+    Changed,
+    /// The node at this path is gone.
+    Gone(String),
+    /// The same, and it was deleted by a request of ours: the session was alive then.
+    Passed(String),
+    /// It is time to look who is ahead, for those who have waited for a while.
+    Look,
+}
+
+/// How a directory is used by this client.
+#[derive(Debug)]
+struct Use {
+    last: Time,
+    /// How many joined soon after another, and how many are there.
+    soon: u32,
+    present: u32,
+    not_before: Option<Time>,
+}
+
+/// What a mirror has to say about a directory.
+#[derive(Debug)]
+pub(super) enum View {
+    /// There is none.
+    None,
+    /// Its list is on the way.
+    Coming,
+    /// There the node stands.
+    At(Rank),
+}
+
+#[derive(Debug)]
+struct Mirror {
+    directory: Arc<str>,
+    stage: Stage,
+    line: Line,
+    /// The number that the next child will get.
+    next: i64,
+    /// Contenders that asked for no list, since there is this.
+    users: BTreeSet<Subscriber>,
+    /// Who wants to hear of the end of which node.
+    followers: HashMap<String, Vec<Subscriber>>,
+    /// Nodes that are being deleted by us.
+    doomed: HashMap<String, Doom>,
+    noise: u32,
+    last_use: Time,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Watch and list are asked for. What is heard meanwhile: which child came (true) or went.
+    Coming(Vec<(String, bool)>),
+    Live,
+}
+
+/// Whoever is behind a node of our own session is told when the answer to the delete is there: had the session ended, which takes
+/// away all its nodes at once, there would be none.
+#[derive(Debug, Default)]
+struct Doom {
+    is_gone: bool,
+    followers: Vec<Subscriber>,
+}
+
+/// A mirror that does not show what is there.
+struct Broken;
+
+impl Mirrors {
+    /// None yet. `kin`: what the names of this client's nodes begin with.
+    pub fn new(kin: u64) -> Self {
+        Self {
+            kin,
+            mirrors: BTreeMap::new(),
+            by_directory: HashMap::new(),
+            use_of: HashMap::new(),
+            last_number: NUMBERS,
+            tries: TRIES,
+            told: VecDeque::new(),
+            due: None,
+        }
+    }
+
+    /// What the names of this client's nodes begin with.
+    pub const fn kin(&self) -> u64 {
+        self.kin
+    }
+
+    /// Whether this is the number of a mirror.
+    pub const fn is_mirror(subscriber: Subscriber) -> bool {
+        subscriber >= NUMBERS
+    }
+
+    /// The next thing that somebody is to be told.
+    pub fn poll(&mut self) -> Option<(Subscriber, Told)> {
+        self.told.pop_front()
+    }
+
+    /// When [`tidy`](Self::tidy) wants to be called.
+    pub const fn next_timeout(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// How many directories are mirrored.
+    pub fn count(&self) -> usize {
+        self.mirrors.len()
+    }
+
+    // What contenders ask.
+
+    /// A contender is about to create nodes in a directory. True where it needs no list, since a mirror will tell it where it stands.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &Arc<str>,
+        line: impl FnOnce() -> Line,
+        machine: Subscriber,
+    ) -> bool {
+        let is_hot = self.note_use(now, directory);
+        if let Some(mirror) = self.of(directory) {
+            let fits = mirror.line.is_like(&line());
+            if fits {
+                mirror.users.insert(machine);
+                (mirror.noise, mirror.last_use) = (0, now);
+            }
+            return fits;
+        }
+        let may_begin = is_hot && self.tries > 0 && self.mirrors.len() < MOST;
+        may_begin && self.begin(now, session, directory, line(), machine)
+    }
+
+    /// The counterpart: nothing of the contender is left there.
+    pub(super) fn leave(&mut self, now: Time, directory: &str, machine: Subscriber) {
+        if let Some(used) = self.use_of.get_mut(directory) {
+            used.present = used.present.saturating_sub(1);
+        }
+        if let Some(mirror) = self.of(directory) {
+            mirror.users.remove(&machine);
+            (mirror.noise, mirror.last_use) = (0, now);
+        }
+    }
+
+    /// Whether this contender still has a mirror there.
+    pub(super) fn serves(&mut self, directory: &str, machine: Subscriber) -> bool {
+        self.of(directory).is_some_and(|mirror| mirror.users.contains(&machine))
+    }
+
+    /// Where a node stands in its queue. A mirror that does not know it is broken.
+    pub(super) fn place(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &str,
+        own: &str,
+        rank: impl FnOnce(&Line) -> Rank,
+    ) -> View {
+        let Some(&number) = self.by_directory.get(directory) else { return View::None };
+        match self.mirrors.get(&number) {
+            None => View::None,
+            Some(Mirror { stage: Stage::Coming(_), .. }) => View::Coming,
+            Some(mirror) if mirror.line.contains(own) => View::At(rank(&mirror.line)),
+            Some(_) => {
+                self.end(now, session, number, Some(BAN));
+                View::None
+            }
+        }
+    }
+
+    /// Tells `machine` when the node is gone. False where no mirror shows it.
+    pub(super) fn follow(&mut self, now: Time, directory: &str, name: &str, machine: Subscriber) -> bool {
+        let Some(mirror) = self.of(directory) else { return false };
+        if !mirror.is_live() || !mirror.line.contains(name) {
+            return false;
+        }
+        let followers = mirror.followers.entry(name.to_owned()).or_default();
+        if !followers.contains(&machine) {
+            followers.push(machine);
+        }
+        self.look_by(now + LOOK);
+        true
+    }
+
+    /// `machine` does not want to hear of the node any more.
+    pub(super) fn unfollow(&mut self, directory: &str, name: &str, machine: Subscriber) {
+        let Some(mirror) = self.of(directory) else { return };
+        if let Some(doom) = mirror.doomed.get_mut(name) {
+            doom.followers.retain(|&follower| follower != machine);
+        }
+        if let Some(followers) = mirror.followers.get_mut(name) {
+            followers.retain(|&follower| follower != machine);
+            if followers.is_empty() {
+                mirror.followers.remove(name);
+            }
+        }
+    }
+
+    /// From now on `to` uses the mirror, and follows the node, in the place of `from`.
+    pub(super) fn hand_over(&mut self, directory: &str, name: &str, from: Subscriber, to: Subscriber) {
+        let Some(mirror) = self.of(directory) else { return };
+        if mirror.users.remove(&from) {
+            mirror.users.insert(to);
+        }
+        let followers = mirror.followers.get_mut(name).into_iter().flatten();
+        followers.filter(|follower| **follower == from).for_each(|follower| *follower = to);
+    }
+
+    /// A delete of this node is about to be sent.
+    pub(super) fn doom(&mut self, directory: &str, name: &str, machine: Subscriber) {
+        self.unfollow(directory, name, machine);
+        if let Some(mirror) = self.of(directory) {
+            mirror.doomed.entry(name.to_owned()).or_default();
+        }
+    }
+
+    /// The delete was answered: `is_gone`, or refused.
+    pub(super) fn deleted(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &str,
+        name: &str,
+        is_gone: bool,
+    ) {
+        let Some(&number) = self.by_directory.get(directory) else { return };
+        let Some(mirror) = self.mirrors.get_mut(&number) else { return };
+        let Some(doom) = mirror.doomed.remove(name) else { return };
+        let path = || format!("{directory}/{name}");
+        let told = doom.followers.into_iter();
+        match (is_gone, doom.is_gone) {
+            (true, true) => self.told.extend(told.map(|follower| (follower, Told::Passed(path())))),
+            (false, true) => self.told.extend(told.map(|follower| (follower, Told::Gone(path())))),
+            (true, false) if mirror.line.contains(name) => self.end(now, session, number, Some(BAN)),
+            (_, false) => {}
+        }
+    }
+
+    /// A node that is shown was read, and is not there.
+    pub(super) fn is_wrong(&mut self, now: Time, session: &mut Session<Tag>, directory: &str, name: &str) {
+        let Some(&number) = self.by_directory.get(directory) else { return };
+        if self.mirrors.get(&number).is_some_and(|mirror| mirror.line.contains(name)) {
+            self.end(now, session, number, Some(BAN));
+        }
+    }
+
+    // What the engine feeds.
+
+    /// The connection is gone, and all mirrors with it. Contenders hear of the same event.
+    pub fn disconnected(&mut self) {
+        if Mutant::TrustOldMirror.lives() {
+            return;
+        }
+        self.mirrors.clear();
+        self.by_directory.clear();
+        self.told.clear();
+        self.due = None;
+    }
+
+    /// A request of a mirror was answered.
+    pub fn answered(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        Tag { machine, step }: Tag,
+        result: Result<Response, Failure>,
+    ) {
+        let is_watch = step != Step::List(0);
+        match result {
+            // What is lost is lost with the connection, which is told next.
+            Err(Failure::ConnectionLost) => self.tries = self.tries.saturating_sub(u32::from(is_watch)),
+            Err(Failure::Code(Code::UNIMPLEMENTED)) if is_watch => {
+                self.tries = 0;
+                self.end(now, session, machine, None);
+            }
+            Ok(_) if is_watch => self.tries = TRIES,
+            Ok(Response::Children2 { children, stat }) => self.listed(now, session, machine, children, Some(stat)),
+            Err(Failure::Code(Code::NO_NODE)) if !is_watch => self.listed(now, session, machine, Vec::new(), None),
+            Ok(_) | Err(Failure::Code(_)) => self.end(now, session, machine, Some(BAN)),
+        }
+    }
+
+    /// Something happened in a mirrored directory, or below.
+    pub fn fired(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, kind: EventKind, path: &str) {
+        let Some(mirror) = self.mirrors.get_mut(&number) else { return };
+        if kind == EventKind::PersistentWatchRemoved {
+            return self.end(now, session, number, Some(PAUSE));
+        }
+        let seen = mirror.note(kind, path, &mut self.told);
+        let ban = match seen {
+            Err(Broken) => BAN,
+            Ok(()) if mirror.noise > NOISE || mirror.line.sessions() > MANY => PAUSE,
+            Ok(()) => return,
+        };
+        self.end(now, session, number, Some(ban));
+    }
+
+    /// Does what is due.
+    pub fn tidy(&mut self, now: Time, session: &mut Session<Tag>) {
+        if self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        let is_idle = |mirror: &Mirror| mirror.users.is_empty() && now >= mirror.last_use + IDLE;
+        let idle = self.mirrors.iter().filter(|(_, mirror)| is_idle(mirror)).map(|(&number, _)| number);
+        for number in idle.collect::<Vec<_>>() {
+            self.end(now, session, number, None);
+        }
+        self.due = None;
+        for mirror in self.mirrors.values() {
+            let followers = mirror.followers.values().flatten().collect::<BTreeSet<_>>();
+            self.told.extend(followers.into_iter().map(|&follower| (follower, Told::Look)));
+        }
+        if !self.mirrors.is_empty() {
+            self.look_by(now + if self.told.is_empty() { IDLE } else { LOOK });
+        }
+    }
+
+    // Beginning and ending.
+
+    fn begin(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &Arc<str>,
+        line: Line,
+        machine: Subscriber,
+    ) -> bool {
+        if &**directory == "/" {
+            // What is below it has no path that begins with it and a slash.
+            return false;
+        }
+        let number = self.last_number + 1;
+        let tag = |step| Tag { machine: number, step };
+        if !session.watch_below(now, directory, number, tag(Step::WatchBelow)) {
+            return false;
+        }
+        self.last_number = number;
+        let list = Request::GetChildren2 { path: directory.to_string(), watch: false };
+        session.submit(now, &list, tag(Step::List(0)));
+        let mirror = Mirror {
+            directory: Arc::clone(directory),
+            stage: Stage::Coming(Vec::new()),
+            line,
+            next: 0,
+            users: BTreeSet::from([machine]),
+            followers: HashMap::new(),
+            doomed: HashMap::new(),
+            noise: 0,
+            last_use: now,
+        };
+        self.mirrors.insert(number, mirror);
+        self.by_directory.insert(Arc::clone(directory), number);
+        self.look_by(now + IDLE);
+        true
+    }
+
+    fn listed(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        number: Subscriber,
+        children: Vec<String>,
+        stat: Option<Stat>,
+    ) {
+        let Some(mirror) = self.mirrors.get_mut(&number) else { return };
+        let Stage::Coming(heard) = std::mem::replace(&mut mirror.stage, Stage::Live) else { return };
+        // What was heard since the watch was set is in the list. Each child's last word counts.
+        let last_words: BTreeMap<String, bool> = heard.into_iter().collect();
+        let listed: BTreeSet<&String> = children.iter().collect();
+        if last_words.iter().any(|(name, &is_there)| listed.contains(name) != is_there) {
+            return self.end(now, session, number, Some(BAN));
+        }
+        // A server counts two changes for a child that came and went, and one for a child that came.
+        mirror.next = stat.map_or(0, |stat| (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2);
+        children.iter().for_each(|name| {
+            mirror.line.insert(name);
+        });
+        if mirror.line.sessions() > FEW {
+            return self.end(now, session, number, Some(PAUSE));
+        }
+        self.told.extend(mirror.users.iter().map(|&user| (user, Told::Changed)));
+    }
+
+    /// Takes a mirror down, and says so to those who use it.
+    fn end(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, ban: Option<Duration>) {
+        let Some(mirror) = self.mirrors.remove(&number) else { return };
+        self.by_directory.remove(&mirror.directory);
+        session.unwatch_below(now, &mirror.directory);
+        if !Mutant::LeaveUsersBlind.lives() {
+            self.told.extend(mirror.users.into_iter().map(|user| (user, Told::Changed)));
+        }
+        if let (Some(used), Some(ban)) = (self.use_of.get_mut(&mirror.directory), ban) {
+            used.not_before = Some(now + ban);
+        }
+    }
+
+    /// Counts one more use of a directory; true where it is used hard, and may be mirrored.
+    fn note_use(&mut self, now: Time, directory: &Arc<str>) -> bool {
+        if self.use_of.len() >= REMEMBERED && !self.use_of.contains_key(directory) {
+            self.use_of.retain(|_, used| used.present > 0 || used.last + SOON > now);
+        }
+        let fresh = || Use { last: now, soon: 0, present: 0, not_before: None };
+        let used = match self.use_of.get_mut(directory) {
+            Some(used) => used,
+            None => self.use_of.entry(Arc::clone(directory)).or_insert_with(fresh),
+        };
+        used.soon = if used.present > 0 || now < used.last + SOON { used.soon.saturating_add(1) } else { 0 };
+        used.last = now;
+        let is_hot = used.soon >= HOT || used.present >= COMPANY;
+        used.present = used.present.saturating_add(1);
+        is_hot && used.not_before.is_none_or(|at| now >= at)
+    }
+
+    fn look_by(&mut self, at: Time) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    fn of(&mut self, directory: &str) -> Option<&mut Mirror> {
+        self.mirrors.get_mut(self.by_directory.get(directory)?)
+    }
+}
+
+impl Mirror {
+    const fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Live)
+    }
+
+    /// Takes in one change.
+    fn note(&mut self, kind: EventKind, path: &str, told: &mut VecDeque<(Subscriber, Told)>) -> Result<(), Broken> {
+        self.noise += 1;
+        let name = match path.strip_prefix(&*self.directory) {
+            Some("") => return self.note_own(kind),
+            Some(below) => below.strip_prefix('/').filter(|name| !name.contains('/')),
+            None => None,
+        };
+        let (Some(name), EventKind::Created | EventKind::Deleted) = (name, kind) else { return Ok(()) };
+        let has_come = kind == EventKind::Created;
+        if let Stage::Coming(heard) = &mut self.stage {
+            heard.push((name.to_owned(), has_come));
+            return Ok(());
+        }
+        if has_come { self.come(name) } else { self.go(name, path, told) }
+    }
+
+    /// The directory itself has come or gone.
+    fn note_own(&mut self, kind: EventKind) -> Result<(), Broken> {
+        match kind {
+            EventKind::Created => self.next = 0,
+            EventKind::Deleted if self.is_live() && !self.line.is_empty() => return Err(Broken),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn come(&mut self, name: &str) -> Result<(), Broken> {
+        let number = self.next;
+        self.next += 1;
+        match self.line.insert(name) {
+            Some(Kind::Plain | Kind::Foreign(_)) => Ok(()),
+            // One that takes the number of its owner's node stands behind that.
+            Some(Kind::Contender(mark)) if mark.is_shared && self.line.is_nested(name) => Ok(()),
+            Some(Kind::Contender(mark)) if mark.key.parse() == Ok(number) => Ok(()),
+            Some(Kind::Contender(_)) | None => Err(Broken),
+        }
+    }
+
+    fn go(&mut self, name: &str, path: &str, told: &mut VecDeque<(Subscriber, Told)>) -> Result<(), Broken> {
+        if !self.line.remove(name) {
+            return Err(Broken);
+        }
+        let followers = self.followers.remove(name).unwrap_or_default();
+        if Mutant::ForgetFollower.lives() {
+            return Ok(());
+        }
+        match self.doomed.get_mut(name) {
+            Some(doom) => *doom = Doom { is_gone: true, followers },
+            None => told.extend(followers.into_iter().map(|follower| (follower, Told::Gone(path.to_owned())))),
+        }
+        Ok(())
+    }
+}
