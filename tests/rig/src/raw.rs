@@ -48,6 +48,7 @@ pub mod flags {
 
 const NO_NODE: i32 = -101;
 const ALL_PERMISSIONS: i32 = 31;
+const READ: i32 = 1;
 
 impl Raw {
     /// Opens a new session.
@@ -96,9 +97,18 @@ impl Raw {
 
     /// Creates a node that anyone may do anything with, and returns its path: with the number, if it is sequential.
     pub fn create(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
+        self.create_for(path, data, flags, ALL_PERMISSIONS)
+    }
+
+    /// Creates a node that nobody may read, though anybody may delete it.
+    pub fn create_unreadable(&mut self, path: &str, flags: i32) -> Result<String, i32> {
+        self.create_for(path, &[], flags, ALL_PERMISSIONS & !READ)
+    }
+
+    fn create_for(&mut self, path: &str, data: &[u8], flags: i32, permissions: i32) -> Result<String, i32> {
         let opcode = if flags == flags::CONTAINER { 19 } else { 15 };
         let request = Body::default().string(path).buffer(data);
-        let acl = request.int(1).int(ALL_PERMISSIONS).string("world").string("anyone");
+        let acl = request.int(1).int(permissions).string("world").string("anyone");
         self.call(opcode, acl.int(flags)).map(|mut reply| reply.string())
     }
 

@@ -1,0 +1,180 @@
+//! Directories that are mirrored, on real servers: that nobody is overtaken whom the mirror can't show, and what becomes of it where
+//! servers don't know how, connections break, or too many take part. (`traffic.rs` counts what it saves.)
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails is a test that fails")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{SOON, client, path, raw, status};
+use zklock::{Client, Lock, Status};
+use zklock_rig::{Direction, Proxy, Verdict, ZooKeeper, flags, wait_until};
+
+const ADD_WATCH: i32 = 106;
+const LIST: i32 = 12;
+const CREATE: i32 = 15;
+
+/// More than it takes for a directory to be mirrored.
+const WARM: usize = 6;
+
+fn cycles(lock: &Lock, count: usize) {
+    for _ in 0..count {
+        lock.acquire(Some(SOON)).and_then(|()| lock.release()).unwrap();
+    }
+}
+
+/// A proxy that notes each request's type, and does something about it.
+fn watched(
+    server: &ZooKeeper,
+    mut act: impl FnMut(i32, &mut Vec<u8>) -> Verdict + Send + 'static,
+) -> (Proxy, Arc<Mutex<Vec<i32>>>) {
+    let (proxy, seen) = (Proxy::start(&server.address()), Arc::new(Mutex::new(Vec::new())));
+    let note = Arc::clone(&seen);
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        if way != Direction::ToServer || frame.len() == 45 {
+            return Verdict::Forward;
+        }
+        let op = i32::from_be_bytes(frame[4..8].try_into().unwrap());
+        note.lock().unwrap().push(op);
+        act(op, frame)
+    });
+    (proxy, seen)
+}
+
+fn count(seen: &Mutex<Vec<i32>>, op: i32) -> usize {
+    seen.lock().unwrap().iter().filter(|seen| **seen == op).count()
+}
+
+#[test]
+fn who_may_not_be_read_is_not_passed_by() {
+    // The second hides what happens to such a node from those who watch the directory, and the first may.
+    for server in [ZooKeeper::options().start(), ZooKeeper::options().newest().start()] {
+        let (path, client, mut other) = (path("hidden"), client(&server.address()), raw(&server));
+        let lock = client.mutex(&path).unwrap();
+        cycles(&lock, WARM);
+        assert!(server.watch_count() > 0, "it is mirrored");
+        let hidden = other.create_unreadable(&format!("{path}/hidden-lock-"), flags::EPHEMERAL_SEQUENTIAL).unwrap();
+        let refused = status(lock.acquire(Some(Duration::from_millis(300))));
+        assert!(matches!(refused, Status::Denied | Status::Timeout), "{refused:?}");
+        other.delete(&hidden);
+        lock.acquire(Some(SOON)).unwrap();
+    }
+}
+
+#[test]
+fn who_was_there_before_and_may_not_be_read_keeps_nobody_for_ever() {
+    for server in [ZooKeeper::options().start(), ZooKeeper::options().newest().start()] {
+        let (path, client, mut other) = (path("hidden before"), client(&server.address()), raw(&server));
+        let locks: Vec<Lock> = (0..4).map(|_| client.mutex(&path).unwrap()).collect();
+        cycles(&locks[0], 1);
+        let hidden = other.create_unreadable(&format!("{path}/hidden-lock-"), flags::EPHEMERAL_SEQUENTIAL).unwrap();
+        thread::scope(|scope| {
+            let waiting: Vec<_> = locks
+                .iter()
+                .map(|lock| {
+                    scope.spawn(move || match lock.acquire(Some(SOON)) {
+                        // Who can't read the one ahead is told so.
+                        Err(error) if error.status() == Status::Denied => {}
+                        result => result.and_then(|()| lock.release()).unwrap(),
+                    })
+                })
+                .collect();
+            thread::sleep(Duration::from_millis(300));
+            other.delete(&hidden);
+            let deleted = Instant::now();
+            waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
+            assert!(deleted.elapsed() < Duration::from_secs(3));
+        });
+    }
+}
+
+#[test]
+fn servers_that_do_not_know_such_watches_are_asked_once() {
+    // What a server before 3.6 makes of it.
+    let server = ZooKeeper::start();
+    let (proxy, seen) = watched(&server, |op, frame| {
+        if op == ADD_WATCH {
+            frame[4..8].copy_from_slice(&4242_i32.to_be_bytes());
+        }
+        Verdict::Forward
+    });
+    let client = client(&proxy.address());
+    cycles(&client.mutex(&path("old server")).unwrap(), 30);
+    assert_eq!(count(&seen, ADD_WATCH), 1);
+    assert!(count(&seen, LIST) >= count(&seen, CREATE) - 2, "everybody lists");
+}
+
+#[test]
+fn servers_that_hang_up_over_them_are_asked_three_times() {
+    let server = ZooKeeper::start();
+    let (proxy, seen) = watched(&server, |op, _| if op == ADD_WATCH { Verdict::CutBefore } else { Verdict::Forward });
+    let client = client(&proxy.address());
+    cycles(&client.mutex(&path("touchy server")).unwrap(), 60);
+    assert_eq!(count(&seen, ADD_WATCH), 3);
+}
+
+#[test]
+fn where_many_sessions_queue_there_is_none() {
+    const SESSIONS: usize = 16;
+    let server = ZooKeeper::start();
+    let (path, (proxy, seen)) = (path("crowd"), watched(&server, |_, _| Verdict::Forward));
+    let clients: Vec<Client> = (0..SESSIONS).map(|_| client(&proxy.address())).collect();
+    let holder = clients[0].mutex(&path).unwrap();
+    holder.acquire(None).unwrap();
+    let inside = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for client in &clients {
+            let (path, inside) = (&path, &inside);
+            scope.spawn(move || {
+                let lock = client.mutex(path).unwrap();
+                for _ in 0..20 {
+                    lock.acquire(Some(SOON)).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+                    inside.store(false, Ordering::SeqCst);
+                    lock.release().unwrap();
+                }
+            });
+        }
+        holder.release().unwrap();
+    });
+    let (asked, cycles) = (count(&seen, ADD_WATCH), SESSIONS * 20);
+    assert!(asked <= 2 * SESSIONS, "{asked} mirrors were begun for {cycles} cycles");
+    assert!(count(&seen, LIST) > cycles / 2, "most have listed");
+    // The mirrors of the last ones, once few are left, go soon.
+    wait_until(SOON, || server.watch_count() == 0);
+}
+
+#[test]
+fn connections_that_break_cost_nobody_his_turn_and_let_in_no_two() {
+    let server = ZooKeeper::start();
+    let (path, proxies) = (path("cut"), [(); 2].map(|()| Proxy::start(&server.address())));
+    let clients = proxies.each_ref().map(|proxy| client(&proxy.address()));
+    let (inside, running, done) = (AtomicBool::new(false), AtomicBool::new(true), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for client in clients.iter().flat_map(|client| [client; 4]) {
+            let (path, inside, running, done) = (&path, &inside, &running, &done);
+            scope.spawn(move || {
+                let lock = client.mutex(path).unwrap();
+                while running.load(Ordering::SeqCst) {
+                    lock.acquire(Some(SOON)).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+                    inside.store(false, Ordering::SeqCst);
+                    done.fetch_add(1, Ordering::SeqCst);
+                    lock.release().unwrap();
+                }
+            });
+        }
+        for round in 0..30 {
+            let before = done.load(Ordering::SeqCst);
+            proxies[round % 2].cut();
+            wait_until(SOON, || done.load(Ordering::SeqCst) > before + 20);
+        }
+        running.store(false, Ordering::SeqCst);
+    });
+    drop(clients);
+    assert_eq!(raw(&server).children(&path).unwrap_or_default(), [""; 0]);
+}
