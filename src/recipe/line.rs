@@ -1,10 +1,11 @@
 //! A queue in its order, kept up to date name by name: what [`rank`](super::rank) finds in a list, without one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::name::{self, Kind, Mode, classify};
 use super::rank::Rank;
+use crate::session::Subscriber;
 
 /// The children of one directory that take part in locking.
 #[derive(Debug)]
@@ -15,13 +16,16 @@ pub(super) struct Line {
     groups: BTreeMap<Box<str>, Vec<Mate>>,
     foreign: BTreeMap<Box<str>, &'static str>,
     /// How many nodes each client has, as far as names tell.
-    kins: HashMap<Box<str>, usize>,
+    kins: BTreeMap<Box<str>, usize>,
 }
 
+/// A contender in it.
 #[derive(Debug)]
-struct Mate {
+pub(super) struct Mate {
     name: Box<str>,
     is_shared: bool,
+    /// Who wants to hear of its end.
+    pub(super) followers: Vec<Subscriber>,
 }
 
 impl Line {
@@ -29,7 +33,7 @@ impl Line {
     pub(super) fn new(mode: Mode, with_kazoo: bool) -> Self {
         // Readers and writers stand in one line.
         let mode = if mode.is_read_write() { Mode::Read } else { mode };
-        Self { mode, with_kazoo, groups: BTreeMap::new(), foreign: BTreeMap::new(), kins: HashMap::new() }
+        Self { mode, with_kazoo, groups: BTreeMap::new(), foreign: BTreeMap::new(), kins: BTreeMap::new() }
     }
 
     /// Whether it is a line of the same contenders.
@@ -58,7 +62,7 @@ impl Line {
                 }
             }
             Kind::Contender(mark) => {
-                let mate = Mate { name: name.into(), is_shared: mark.is_shared };
+                let mate = Mate { name: name.into(), is_shared: mark.is_shared, followers: Vec::new() };
                 match self.groups.get_mut(mark.key) {
                     None => {
                         self.groups.insert(mark.key.into(), vec![mate]);
@@ -80,42 +84,49 @@ impl Line {
         Some(kind)
     }
 
-    /// Takes a child out; false if it is not there. Of what takes no part in locking nothing is known.
-    pub(super) fn remove(&mut self, name: &str) -> bool {
-        let was_there = match classify(name, self.mode, self.with_kazoo) {
-            Kind::Plain => return true,
-            Kind::Foreign(_) => self.foreign.remove(name).is_some(),
-            Kind::Contender(mark) => self.remove_mate(mark.key, name),
+    /// Takes a child out, and tells who wanted to hear of it; `None` if it is not there. Of what takes no part in locking nothing is
+    /// known.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Vec<Subscriber>> {
+        let followers = match classify(name, self.mode, self.with_kazoo) {
+            Kind::Plain => return Some(Vec::new()),
+            Kind::Foreign(_) => self.foreign.remove(name).map(|_| Vec::new())?,
+            Kind::Contender(mark) => self.remove_mate(mark.key, name)?,
         };
         let kin = name::kin(name);
-        if let Some(count) = self.kins.get_mut(kin).filter(|_| was_there) {
+        if let Some(count) = self.kins.get_mut(kin) {
             *count -= 1;
             if *count == 0 {
                 self.kins.remove(kin);
             }
         }
-        was_there
+        Some(followers)
     }
 
-    fn remove_mate(&mut self, key: &str, name: &str) -> bool {
-        let Some(group) = self.groups.get_mut(key) else { return false };
-        let before = group.len();
-        group.retain(|mate| &*mate.name != name);
-        let was_there = group.len() < before;
+    fn remove_mate(&mut self, key: &str, name: &str) -> Option<Vec<Subscriber>> {
+        let group = self.groups.get_mut(key)?;
+        let at = group.iter().position(|mate| &*mate.name == name)?;
+        let Mate { followers, .. } = group.remove(at);
         if group.is_empty() {
             self.groups.remove(key);
         }
-        was_there
+        Some(followers)
     }
 
     /// Whether this contender is in it.
     pub(super) fn contains(&self, name: &str) -> bool {
-        match classify(name, self.mode, self.with_kazoo) {
-            Kind::Contender(mark) => {
-                self.groups.get(mark.key).is_some_and(|group| group.iter().any(|mate| &*mate.name == name))
-            }
-            _ => false,
-        }
+        let Kind::Contender(mark) = classify(name, self.mode, self.with_kazoo) else { return false };
+        self.groups.get(mark.key).is_some_and(|group| group.iter().any(|mate| &*mate.name == name))
+    }
+
+    /// A contender in it.
+    pub(super) fn mate_mut(&mut self, name: &str) -> Option<&mut Mate> {
+        let Kind::Contender(mark) = classify(name, self.mode, self.with_kazoo) else { return None };
+        self.groups.get_mut(mark.key)?.iter_mut().find(|mate| &*mate.name == name)
+    }
+
+    /// All who follow somebody.
+    pub(super) fn followers(&self) -> impl Iterator<Item = Subscriber> {
+        self.groups.values().flatten().flat_map(|mate| mate.followers.iter().copied())
     }
 
     /// Whether this node has taken the number of another, that excludes others.
@@ -175,7 +186,7 @@ mod tests {
                 prop_assert_eq!(line.insert(name).is_none(), was_there);
             }
             for name in gone.iter().filter(|name| !children.contains(name)) {
-                prop_assert!(line.remove(name));
+                prop_assert!(line.remove(name).is_some());
             }
             let is_foreign = |rank: &Rank| matches!(rank, Rank::Foreign { .. });
             for own in &children {
@@ -183,7 +194,7 @@ mod tests {
                 prop_assert!(kept == listed || (is_foreign(&kept) && is_foreign(&listed)), "{kept:?} {listed:?}");
             }
             for name in &children {
-                prop_assert!(line.remove(name));
+                prop_assert!(line.remove(name).is_some());
             }
             prop_assert!(line.is_empty() && line.sessions() == 0);
         }

@@ -109,10 +109,8 @@ struct Mirror {
     next: i64,
     /// Contenders that asked for no list, since there is this.
     users: BTreeSet<Subscriber>,
-    /// Who wants to hear of the end of which node.
-    followers: HashMap<String, Vec<Subscriber>>,
     /// Nodes that are being deleted by us.
-    doomed: HashMap<String, Doom>,
+    doomed: BTreeMap<String, Doom>,
     noise: u32,
     last_use: Time,
 }
@@ -177,7 +175,8 @@ impl Mirrors {
 
     // What contenders ask.
 
-    /// A contender is about to create nodes in a directory. True where it needs no list, since a mirror will tell it where it stands.
+    /// A contender is about to create nodes in a directory. Where it needs no list, gives the number of the mirror that will tell it where
+    /// it stands.
     pub(super) fn join(
         &mut self,
         now: Time,
@@ -185,34 +184,35 @@ impl Mirrors {
         directory: &Arc<str>,
         line: impl FnOnce() -> Line,
         machine: Subscriber,
-    ) -> bool {
+    ) -> Option<Subscriber> {
         let is_hot = self.note_use(now, directory);
-        if let Some(mirror) = self.of(directory) {
-            let fits = mirror.line.is_like(&line());
-            if fits {
-                mirror.users.insert(machine);
-                (mirror.noise, mirror.last_use) = (0, now);
+        let number = self.by_directory.get(directory).copied();
+        if let Some(mirror) = number.and_then(|number| self.mirrors.get_mut(&number)) {
+            if !mirror.line.is_like(&line()) {
+                return None;
             }
-            return fits;
+            mirror.users.insert(machine);
+            (mirror.noise, mirror.last_use) = (0, now);
+            return number;
         }
         let may_begin = is_hot && self.tries > 0 && self.mirrors.len() < MOST;
-        may_begin && self.begin(now, session, directory, line(), machine)
+        if may_begin { self.begin(now, session, directory, line(), machine) } else { None }
     }
 
     /// The counterpart: nothing of the contender is left there.
-    pub(super) fn leave(&mut self, now: Time, directory: &str, machine: Subscriber) {
+    pub(super) fn leave(&mut self, now: Time, directory: &str, number: Option<Subscriber>, machine: Subscriber) {
         if let Some(used) = self.use_of.get_mut(directory) {
             used.present = used.present.saturating_sub(1);
         }
-        if let Some(mirror) = self.of(directory) {
+        if let Some(mirror) = number.and_then(|number| self.mirrors.get_mut(&number)) {
             mirror.users.remove(&machine);
             (mirror.noise, mirror.last_use) = (0, now);
         }
     }
 
-    /// Whether this contender still has a mirror there.
-    pub(super) fn serves(&mut self, directory: &str, machine: Subscriber) -> bool {
-        self.of(directory).is_some_and(|mirror| mirror.users.contains(&machine))
+    /// Whether there still is this mirror.
+    pub(super) fn stands(&self, number: Subscriber) -> bool {
+        self.mirrors.contains_key(&number)
     }
 
     /// Where a node stands in its queue. A mirror that does not know it is broken.
@@ -220,11 +220,10 @@ impl Mirrors {
         &mut self,
         now: Time,
         session: &mut Session<Tag>,
-        directory: &str,
+        number: Subscriber,
         own: &str,
         rank: impl FnOnce(&Line) -> Rank,
     ) -> View {
-        let Some(&number) = self.by_directory.get(directory) else { return View::None };
         match self.mirrors.get(&number) {
             None => View::None,
             Some(Mirror { stage: Stage::Coming(_), .. }) => View::Coming,
@@ -236,48 +235,42 @@ impl Mirrors {
         }
     }
 
-    /// Tells `machine` when the node is gone. False where no mirror shows it.
-    pub(super) fn follow(&mut self, now: Time, directory: &str, name: &str, machine: Subscriber) -> bool {
-        let Some(mirror) = self.of(directory) else { return false };
-        if !mirror.is_live() || !mirror.line.contains(name) {
-            return false;
-        }
-        let followers = mirror.followers.entry(name.to_owned()).or_default();
-        if !followers.contains(&machine) {
-            followers.push(machine);
+    /// Tells `machine` when the node is gone. False where it is not shown.
+    pub(super) fn follow(&mut self, now: Time, number: Subscriber, name: &str, machine: Subscriber) -> bool {
+        let mirror = self.mirrors.get_mut(&number).filter(|mirror| mirror.is_live());
+        let Some(mate) = mirror.and_then(|mirror| mirror.line.mate_mut(name)) else { return false };
+        if !mate.followers.contains(&machine) {
+            mate.followers.push(machine);
         }
         self.look_by(now + LOOK);
         true
     }
 
     /// `machine` does not want to hear of the node any more.
-    pub(super) fn unfollow(&mut self, directory: &str, name: &str, machine: Subscriber) {
-        let Some(mirror) = self.of(directory) else { return };
+    pub(super) fn unfollow(&mut self, number: Subscriber, name: &str, machine: Subscriber) {
+        let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         if let Some(doom) = mirror.doomed.get_mut(name) {
             doom.followers.retain(|&follower| follower != machine);
         }
-        if let Some(followers) = mirror.followers.get_mut(name) {
-            followers.retain(|&follower| follower != machine);
-            if followers.is_empty() {
-                mirror.followers.remove(name);
-            }
+        if let Some(mate) = mirror.line.mate_mut(name) {
+            mate.followers.retain(|&follower| follower != machine);
         }
     }
 
     /// From now on `to` uses the mirror, and follows the node, in the place of `from`.
-    pub(super) fn hand_over(&mut self, directory: &str, name: &str, from: Subscriber, to: Subscriber) {
-        let Some(mirror) = self.of(directory) else { return };
+    pub(super) fn hand_over(&mut self, number: Subscriber, name: &str, from: Subscriber, to: Subscriber) {
+        let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         if mirror.users.remove(&from) {
             mirror.users.insert(to);
         }
-        let followers = mirror.followers.get_mut(name).into_iter().flatten();
+        let followers = mirror.line.mate_mut(name).into_iter().flat_map(|mate| &mut mate.followers);
         followers.filter(|follower| **follower == from).for_each(|follower| *follower = to);
     }
 
     /// A delete of this node is about to be sent.
-    pub(super) fn doom(&mut self, directory: &str, name: &str, machine: Subscriber) {
-        self.unfollow(directory, name, machine);
-        if let Some(mirror) = self.of(directory) {
+    pub(super) fn doom(&mut self, number: Subscriber, name: &str, machine: Subscriber) {
+        self.unfollow(number, name, machine);
+        if let Some(mirror) = self.mirrors.get_mut(&number) {
             mirror.doomed.entry(name.to_owned()).or_default();
         }
     }
@@ -287,26 +280,24 @@ impl Mirrors {
         &mut self,
         now: Time,
         session: &mut Session<Tag>,
-        directory: &str,
+        number: Subscriber,
         name: &str,
         is_gone: bool,
     ) {
-        let Some(&number) = self.by_directory.get(directory) else { return };
         let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         let Some(doom) = mirror.doomed.remove(name) else { return };
-        let path = || format!("{directory}/{name}");
+        let path = format!("{}/{name}", mirror.directory);
         let told = doom.followers.into_iter();
         match (is_gone, doom.is_gone) {
-            (true, true) => self.told.extend(told.map(|follower| (follower, Told::Passed(path())))),
-            (false, true) => self.told.extend(told.map(|follower| (follower, Told::Gone(path())))),
+            (true, true) => self.told.extend(told.map(|follower| (follower, Told::Passed(path.clone())))),
+            (false, true) => self.told.extend(told.map(|follower| (follower, Told::Gone(path.clone())))),
             (true, false) if mirror.line.contains(name) => self.end(now, session, number, Some(BAN)),
             (_, false) => {}
         }
     }
 
-    /// A node that is shown was read, and is not there.
-    pub(super) fn is_wrong(&mut self, now: Time, session: &mut Session<Tag>, directory: &str, name: &str) {
-        let Some(&number) = self.by_directory.get(directory) else { return };
+    /// A node that is shown was read, and is not there or may not be read.
+    pub(super) fn is_wrong(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, name: &str) {
         if self.mirrors.get(&number).is_some_and(|mirror| mirror.line.contains(name)) {
             self.end(now, session, number, Some(BAN));
         }
@@ -375,8 +366,8 @@ impl Mirrors {
         }
         self.due = None;
         for mirror in self.mirrors.values() {
-            let followers = mirror.followers.values().flatten().collect::<BTreeSet<_>>();
-            self.told.extend(followers.into_iter().map(|&follower| (follower, Told::Look)));
+            let followers = mirror.line.followers().collect::<BTreeSet<_>>();
+            self.told.extend(followers.into_iter().map(|follower| (follower, Told::Look)));
         }
         if !self.mirrors.is_empty() {
             self.look_by(now + if self.told.is_empty() { IDLE } else { LOOK });
@@ -392,15 +383,15 @@ impl Mirrors {
         directory: &Arc<str>,
         line: Line,
         machine: Subscriber,
-    ) -> bool {
+    ) -> Option<Subscriber> {
         if &**directory == "/" {
             // What is below it has no path that begins with it and a slash.
-            return false;
+            return None;
         }
         let number = self.last_number + 1;
         let tag = |step| Tag { machine: number, step };
         if !session.watch_below(now, directory, number, tag(Step::WatchBelow)) {
-            return false;
+            return None;
         }
         self.last_number = number;
         let list = Request::GetChildren2 { path: directory.to_string(), watch: false };
@@ -411,15 +402,14 @@ impl Mirrors {
             line,
             next: 0,
             users: BTreeSet::from([machine]),
-            followers: HashMap::new(),
-            doomed: HashMap::new(),
+            doomed: BTreeMap::new(),
             noise: 0,
             last_use: now,
         };
         self.mirrors.insert(number, mirror);
         self.by_directory.insert(Arc::clone(directory), number);
         self.look_by(now + IDLE);
-        true
+        Some(number)
     }
 
     fn listed(
@@ -482,10 +472,6 @@ impl Mirrors {
     fn look_by(&mut self, at: Time) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
-
-    fn of(&mut self, directory: &str) -> Option<&mut Mirror> {
-        self.mirrors.get_mut(self.by_directory.get(directory)?)
-    }
 }
 
 impl Mirror {
@@ -533,10 +519,7 @@ impl Mirror {
     }
 
     fn go(&mut self, name: &str, path: &str, told: &mut VecDeque<(Subscriber, Told)>) -> Result<(), Broken> {
-        if !self.line.remove(name) {
-            return Err(Broken);
-        }
-        let followers = self.followers.remove(name).unwrap_or_default();
+        let followers = self.line.remove(name).ok_or(Broken)?;
         if Mutant::ForgetFollower.lives() {
             return Ok(());
         }

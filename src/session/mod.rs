@@ -14,7 +14,7 @@ mod lease;
 mod servers;
 mod watches;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -167,7 +167,7 @@ pub struct Session<T> {
     watches: Watches,
     child_watches: Watches,
     /// Directories below which everything is watched, on this connection, and for whom.
-    watched_below: HashMap<String, Subscriber>,
+    watched_below: BTreeMap<String, Subscriber>,
     frames: Frames,
     output: Vec<u8>,
     commands: VecDeque<Command>,
@@ -242,7 +242,7 @@ impl<T> Session<T> {
             in_flight: VecDeque::new(),
             watches: Watches::default(),
             child_watches: Watches::default(),
-            watched_below: HashMap::new(),
+            watched_below: BTreeMap::new(),
             output: Vec::new(),
             commands: VecDeque::new(),
             events: VecDeque::new(),

@@ -1,7 +1,6 @@
 //! How a contender comes to its nodes: they are created, and found again where the answer was lost.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use super::{Contender, Due, Line, Node, Output, Place, Stage, Stand, Wish};
 use crate::error::{Error, Status};
@@ -19,7 +18,7 @@ impl Contender {
             stand.is_present = true;
             let Wish { directory, mode, with_kazoo, .. } = &stand.wish;
             let line = || Line::new(*mode, *with_kazoo);
-            stand.is_mirrored = desk.mirrors.join(desk.now, desk.session, directory, line, desk.machine);
+            stand.mirror = desk.mirrors.join(desk.now, desk.session, directory, line, desk.machine);
         }
     }
 
@@ -27,7 +26,7 @@ impl Contender {
     pub(super) fn depart(&mut self, desk: &mut Desk<'_>) {
         for stand in self.stands.iter_mut().filter(|stand| stand.is_present) {
             stand.is_present = false;
-            desk.mirrors.leave(desk.now, &stand.wish.directory, desk.machine);
+            desk.mirrors.leave(desk.now, &stand.wish.directory, stand.mirror.take(), desk.machine);
         }
     }
 
@@ -37,7 +36,7 @@ impl Contender {
         self.stage = Stage::Joining { leaving: false };
         desk.send(Step::Create, &self.creation());
         for at in 0..self.stands.len() {
-            if self.stands.get(at).is_some_and(|stand| !stand.is_mirrored) {
+            if self.stands.get(at).is_some_and(|stand| stand.mirror.is_none()) {
                 self.list(desk, at);
             }
         }
@@ -45,7 +44,7 @@ impl Contender {
 
     /// One transaction for all its nodes: so all queues see the contenders in one order, and no two of them wait for each other.
     fn creation(&self) -> Request {
-        let mut creates: Vec<Request> = self.stands.iter().flat_map(|stand| self.creates(stand)).collect();
+        let mut creates: Vec<Request> = self.stands.iter().flat_map(creates).collect();
         match creates.pop() {
             Some(only) if creates.is_empty() => only,
             last => {
@@ -53,16 +52,6 @@ impl Contender {
                 Request::Multi(creates)
             }
         }
-    }
-
-    fn creates(&self, stand: &Stand) -> Vec<Request> {
-        let wish = &stand.wish;
-        let mode = match wish.under {
-            Some(_) => CreateMode::Ephemeral,
-            None => CreateMode::EphemeralSequential,
-        };
-        let path = format!("{}/{}", wish.directory, self.asked(stand));
-        vec![create(path, wish.data.clone(), mode); wish.count]
     }
 
     /// All ancestors, the nodes, and the lists in one write. Those that exist say so, and only the nodes' answer counts.
@@ -158,20 +147,14 @@ impl Contender {
     fn adopt_created(&mut self, desk: &mut Desk<'_>, created: Vec<(String, i64)>, leaving: bool) -> Option<Output> {
         let mut created = created.into_iter();
         let mut fits = true;
-        for at in 0..self.stands.len() {
-            let Some(stand) = self.stands.get(at) else { continue };
-            let asked = self.asked(stand);
-            let (directory, count) = (Arc::clone(&stand.wish.directory), stand.wish.count);
+        for Stand { wish, asked, nodes, .. } in &mut self.stands {
             let own = |(path, czxid): (String, i64)| {
-                let name = path.strip_prefix(&*directory)?.strip_prefix('/')?;
-                let is_own = name.starts_with(&asked) && !name.contains('/');
-                is_own.then(|| Node::new(&directory, name, Some(czxid)))
+                let name = path.strip_prefix(&*wish.directory)?.strip_prefix('/')?;
+                let is_own = name.starts_with(&**asked) && !name.contains('/');
+                is_own.then(|| Node::new(path, Some(czxid)))
             };
-            let nodes: Vec<Node> = created.by_ref().take(count).filter_map(own).collect();
-            fits &= nodes.len() == count;
-            if let Some(stand) = self.stands.get_mut(at) {
-                stand.nodes = nodes;
-            }
+            *nodes = created.by_ref().take(wish.count).filter_map(own).collect();
+            fits &= nodes.len() == wish.count;
         }
         if !fits || created.next().is_some() {
             self.forget_nodes();
@@ -203,9 +186,8 @@ impl Contender {
 
     fn check_sequences(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         for stand in &self.stands {
-            let asked = self.asked(stand);
             for node in stand.nodes.iter().filter(|_| stand.wish.under.is_none()) {
-                let number = name::sequence(&node.name, &asked);
+                let number = name::sequence(&node.name, &stand.asked);
                 if number.is_some_and(|number| (0..SEQUENCE_LIMIT).contains(&number)) {
                     continue;
                 }
@@ -289,11 +271,9 @@ impl Contender {
 
     /// Looks for them in the answers. They were made in one transaction, so all are there or none; what is missing was deleted.
     fn search(&mut self, desk: &mut Desk<'_>, at: usize, children: Vec<String>, leaving: bool) -> Option<Output> {
-        let stand = self.stands.get(at)?;
-        let (asked, directory) = (self.asked(stand), Arc::clone(&stand.wish.directory));
-        let own = children.iter().filter(|name| name.starts_with(&asked));
-        let nodes = own.map(|name| Node::new(&directory, name, None)).collect();
-        self.stands.get_mut(at)?.nodes = nodes;
+        let Stand { wish, asked, nodes, .. } = self.stands.get_mut(at)?;
+        let own = children.iter().filter(|name| name.starts_with(&**asked));
+        *nodes = own.map(|name| Node::new(format!("{}/{name}", wish.directory), None)).collect();
         // Where one of the lists was refused, all are asked for again: a node may stand there.
         if !self.is_last(at) || self.retry.due != Due::Never {
             return None;
@@ -362,6 +342,16 @@ fn is_surely_not_created(code: Code) -> bool {
             | C::SESSION_CLOSED_REQUIRE_SASL_AUTH
             | C::QUOTA_EXCEEDED
     )
+}
+
+fn creates(stand: &Stand) -> Vec<Request> {
+    let wish = &stand.wish;
+    let mode = match wish.under {
+        Some(_) => CreateMode::Ephemeral,
+        None => CreateMode::EphemeralSequential,
+    };
+    let path = [&*wish.directory, "/", &stand.asked].concat();
+    vec![create(path, wish.data.clone(), mode); wish.count]
 }
 
 fn list(directory: &str) -> Request {

@@ -50,7 +50,9 @@ impl Contender {
             let Some(stand) = self.stands.get(spot.stand) else { continue };
             if let Some(node) = stand.nodes.get(spot.node).filter(|node| !node.is_gone) {
                 desk.session.unwatch_doomed(&node.path, desk.machine);
-                desk.mirrors.doom(&stand.wish.directory, &node.name, desk.machine);
+                if let Some(mirror) = stand.mirror {
+                    desk.mirrors.doom(mirror, &node.name, desk.machine);
+                }
                 desk.send(Step::Delete(spot), &Request::Delete { path: node.path.clone(), version: -1 });
             }
         }
@@ -92,14 +94,14 @@ impl Contender {
     /// Those behind learn from the answer, where the mirror is what they go by.
     fn tell_mirror(&self, desk: &mut Desk<'_>, spot: Spot, result: &Result<Response, Failure>) {
         let Some(stand) = self.stands.get(spot.stand) else { return };
-        let Some(node) = stand.nodes.get(spot.node) else { return };
+        let (Some(mirror), Some(node)) = (stand.mirror, stand.nodes.get(spot.node)) else { return };
         let is_gone = match result {
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => true,
             Err(Failure::Code(_)) => false,
             // The mirror goes with the connection.
             Err(Failure::ConnectionLost) => return,
         };
-        desk.mirrors.deleted(desk.now, desk.session, &stand.wish.directory, &node.name, is_gone);
+        desk.mirrors.deleted(desk.now, desk.session, mirror, &node.name, is_gone);
     }
 
     pub(super) fn try_again_later(&mut self) {

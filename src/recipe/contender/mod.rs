@@ -18,7 +18,7 @@ use super::{Desk, Spot, Step};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::proto::{Code, EventKind, Response};
-use crate::session::Failure;
+use crate::session::{Failure, Subscriber};
 use crate::time::Time;
 
 /// The first wait before a refused delete is tried again; it doubles up to the last.
@@ -146,14 +146,16 @@ pub struct Contender {
 #[derive(Debug)]
 struct Stand {
     wish: Wish,
+    /// What its nodes are called, but for the sequence number that the server puts behind.
+    asked: String,
     nodes: Vec<Node>,
     place: Place,
     /// A list is under way.
     is_asked: bool,
     /// It was noted that somebody is about to be in the directory.
     is_present: bool,
-    /// A mirror tells where it stands.
-    is_mirrored: bool,
+    /// The mirror that tells where it stands.
+    mirror: Option<Subscriber>,
     /// Nodes with the same sequence number that were created later.
     later: Vec<String>,
 }
@@ -306,16 +308,9 @@ impl Contender {
     /// A contender for places in one or several directories. `one_look`: do not wait.
     /// Its names begin with `kin`, as do all of its client's.
     pub fn new(wishes: Vec<Wish>, one_look: bool, kin: u64, entropy: u64) -> Self {
-        let stand = |wish| Stand {
-            wish,
-            nodes: Vec::new(),
-            place: Place::Listing,
-            is_asked: false,
-            is_present: false,
-            is_mirrored: false,
-            later: Vec::new(),
-        };
-        Self::with_stands(wishes.into_iter().map(stand).collect(), name::protected_prefix(kin, entropy), one_look)
+        let prefix = name::protected_prefix(kin, entropy);
+        let stands = wishes.into_iter().map(|wish| Stand::new(wish, &prefix)).collect();
+        Self::with_stands(stands, prefix, one_look)
     }
 
     fn with_stands(stands: Vec<Stand>, prefix: String, one_look: bool) -> Self {
@@ -350,7 +345,7 @@ impl Contender {
     pub fn token(&self) -> Option<i64> {
         let stand = self.stands.first()?;
         if Mutant::TokenIsSequence.lives() {
-            return stand.nodes.first().and_then(|node| name::sequence(&node.name, &self.asked(stand)));
+            return stand.nodes.first().and_then(|node| name::sequence(&node.name, &stand.asked));
         }
         stand.nodes.first().and_then(|node| node.czxid)
     }
@@ -460,7 +455,9 @@ impl Contender {
                 }
                 if !Mutant::SplitWithoutWatches.lives() {
                     desk.session.hand_over_watch(&node.path, desk.machine, own);
-                    desk.mirrors.hand_over(&stand.wish.directory, &node.name, desk.machine, own);
+                    if let Some(mirror) = stand.mirror {
+                        desk.mirrors.hand_over(mirror, &node.name, desk.machine, own);
+                    }
                 }
             }
             let part = Self::with_stands(vec![stand], prefix.clone(), false);
@@ -484,13 +481,6 @@ impl Contender {
     fn spots(&self) -> Vec<Spot> {
         let of_stand = |(stand, has): (usize, &Stand)| (0..has.nodes.len()).map(move |node| Spot { stand, node });
         self.stands.iter().enumerate().flat_map(of_stand).collect()
-    }
-
-    /// What this stand's nodes are called, but for the sequence number that the server puts behind.
-    fn asked(&self, stand: &Stand) -> String {
-        let base = stand.wish.mode.base();
-        let number = stand.wish.under.as_deref().map_or("", |under| name::number(under, stand.wish.mode));
-        format!("{}{base}{number}", self.prefix)
     }
 
     /// For messages: where it stands.
@@ -598,9 +588,23 @@ impl Contender {
 }
 
 impl Stand {
+    fn new(wish: Wish, prefix: &str) -> Self {
+        let number = wish.under.as_deref().map_or("", |under| name::number(under, wish.mode));
+        Self {
+            asked: [prefix, wish.mode.base(), number].concat(),
+            wish,
+            nodes: Vec::new(),
+            place: Place::Listing,
+            is_asked: false,
+            is_present: false,
+            mirror: None,
+            later: Vec::new(),
+        }
+    }
+
     /// What a mirror told has to be asked for.
     fn forget_mirror(&mut self) {
-        self.is_mirrored = false;
+        self.mirror = None;
         let own = self.nodes.iter_mut().map(|node| &mut node.watch);
         let ahead = match &mut self.place {
             Place::Waiting(wait) if wait.watch == Watch::Mirrored => {
@@ -614,10 +618,11 @@ impl Stand {
 }
 
 impl Node {
-    fn new(directory: &str, name: &str, czxid: Option<i64>) -> Self {
+    /// One whose full path is known.
+    fn new(path: String, czxid: Option<i64>) -> Self {
         Self {
-            path: format!("{directory}/{name}"),
-            name: name.to_owned(),
+            name: name_of(&path).to_owned(),
+            path,
             czxid,
             watch: Watch::Unset,
             is_confirmed: true,
@@ -626,4 +631,8 @@ impl Node {
             revoked_at: None,
         }
     }
+}
+
+fn name_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Contender, Due, Look, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch};
+use super::{Contender, Due, Look, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch, name_of};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::proto::{Code, EventKind, Request, Response};
@@ -39,15 +39,15 @@ impl Contender {
 
     /// Finds the place of one stand, in its mirror or by a list.
     fn seek(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
-        let Stand { wish, nodes, place, later, is_mirrored, .. } = self.stands.get_mut(at)?;
+        let Stand { wish, nodes, place, later, mirror, .. } = self.stands.get_mut(at)?;
         *place = Place::Listing;
         let own = &nodes.first()?.name;
-        let view = match (*is_mirrored, &wish.under) {
-            (false, _) => View::None,
-            (true, None) => desk
-                .mirrors
-                .place(desk.now, desk.session, &wish.directory, own, |line| line.rank(own, wish.mode, later)),
-            (true, Some(under)) => desk.mirrors.place(desk.now, desk.session, &wish.directory, under, |_| Rank::First),
+        let view = match (*mirror, &wish.under) {
+            (None, _) => View::None,
+            (Some(mirror), None) => {
+                desk.mirrors.place(desk.now, desk.session, mirror, own, |line| line.rank(own, wish.mode, later))
+            }
+            (Some(mirror), Some(under)) => desk.mirrors.place(desk.now, desk.session, mirror, under, |_| Rank::First),
         };
         match view {
             View::At(rank) => {
@@ -56,7 +56,7 @@ impl Contender {
             }
             View::Coming => None,
             View::None => {
-                *is_mirrored = false;
+                *mirror = None;
                 self.list(desk, at);
                 None
             }
@@ -124,7 +124,7 @@ impl Contender {
     }
 
     fn watch_ahead(&mut self, desk: &mut Desk<'_>, at: usize) {
-        let Some(Stand { wish, place: Place::Waiting(wait), is_mirrored, .. }) = self.stands.get_mut(at) else {
+        let Some(Stand { place: Place::Waiting(wait), mirror, .. }) = self.stands.get_mut(at) else {
             return;
         };
         if wait.watch != Watch::Unset {
@@ -132,7 +132,10 @@ impl Contender {
         }
         let name = name_of(&wait.ahead);
         // Who came first of two with one number is not in their names.
-        if *is_mirrored && !wait.is_tie && desk.mirrors.follow(desk.now, &wish.directory, name, desk.machine) {
+        if let Some(mirror) = *mirror
+            && !wait.is_tie
+            && desk.mirrors.follow(desk.now, mirror, name, desk.machine)
+        {
             wait.is_ours = name.starts_with(kin(&self.prefix));
             wait.watch = Watch::Mirrored;
             return;
@@ -143,9 +146,10 @@ impl Contender {
 
     /// Own nodes that a mirror shows are not watched otherwise, unless what is written into them matters.
     fn follow_own(&mut self, desk: &mut Desk<'_>) {
-        for stand in self.stands.iter_mut().filter(|stand| stand.is_mirrored && !self.is_revocable) {
+        for stand in self.stands.iter_mut().filter(|_| !self.is_revocable) {
+            let Some(mirror) = stand.mirror else { continue };
             for node in stand.nodes.iter_mut().filter(|node| node.watch == Watch::Unset && node.czxid.is_some()) {
-                if desk.mirrors.follow(desk.now, &stand.wish.directory, &node.name, desk.machine) {
+                if desk.mirrors.follow(desk.now, mirror, &node.name, desk.machine) {
                     node.watch = Watch::Mirrored;
                 }
             }
@@ -240,7 +244,7 @@ impl Contender {
     /// The mirror of a stand shows the queue now, or it is not there any more.
     pub(super) fn mirror_changed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         for stand in &mut self.stands {
-            if stand.is_mirrored && !desk.mirrors.serves(&stand.wish.directory, desk.machine) {
+            if stand.mirror.is_some_and(|mirror| !desk.mirrors.stands(mirror)) {
                 stand.forget_mirror();
             }
         }
@@ -274,14 +278,14 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let Stand { wish, place, .. } = self.stands.get_mut(at)?;
-        let Place::Waiting(wait) = place else { return None };
+        let Stand { place, mirror, .. } = self.stands.get_mut(at)?;
+        let (Place::Waiting(wait), Some(mirror)) = (place, *mirror) else { return None };
         match result {
             Ok(Response::Data { data, stat }) if wait.look == Look::Done => {
                 wait.seen = Some(Seen::new(stat.ephemeral_owner, data.unwrap_or_default()));
             }
             Err(Failure::Code(_)) if wait.look == Look::Done => {
-                desk.mirrors.is_wrong(desk.now, desk.session, &wish.directory, name_of(&wait.ahead));
+                desk.mirrors.is_wrong(desk.now, desk.session, mirror, name_of(&wait.ahead));
             }
             _ => {}
         }
@@ -437,12 +441,12 @@ impl Contender {
     }
 
     fn stop_waiting(&self, desk: &mut Desk<'_>, at: usize) {
-        let Some(Stand { wish, place, .. }) = self.stands.get(at) else { return };
-        match place {
-            Place::Waiting(Wait { ahead, watch: Watch::Mirrored, .. }) => {
-                desk.mirrors.unfollow(&wish.directory, name_of(ahead), desk.machine);
+        let Some(Stand { wish, place, mirror, .. }) = self.stands.get(at) else { return };
+        match (place, mirror) {
+            (Place::Waiting(Wait { ahead, watch: Watch::Mirrored, .. }), Some(mirror)) => {
+                desk.mirrors.unfollow(*mirror, name_of(ahead), desk.machine);
             }
-            Place::Waiting(wait) => desk.unwatch(&wait.ahead),
+            (Place::Waiting(wait), _) => desk.unwatch(&wait.ahead),
             _ => {}
         }
         if wish.mode == Mode::Lease {
@@ -474,10 +478,6 @@ fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
             Err(Error::new(Status::Foreign, format!("{directory}: {why}")))
         }
     }
-}
-
-fn name_of(path: &str) -> &str {
-    path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
 /// Whether so many leases may be out.
