@@ -270,8 +270,9 @@ impl Operation {
         }
         progress.stage = Stage::Done(result);
         let hooks = std::mem::take(&mut progress.hooks);
-        self.progress.notify();
+        // First the lock: who wakes needs it, and would have to sleep again.
         drop(progress);
+        self.progress.notify();
         hooks.into_iter().for_each(run);
     }
 

@@ -2,6 +2,7 @@
 //! which tries every order in which threads may come to them.
 
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[cfg(feature = "loom")]
@@ -39,20 +40,34 @@ pub(super) fn current_thread() -> ThreadId {
 pub(crate) struct Monitor<T> {
     value: Mutex<T>,
     changed: Condvar,
+    /// How many threads wait; it changes under the lock.
+    waiting: AtomicUsize,
 }
 
 impl<T> Monitor<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Mutex::new(value), changed: Condvar::new() }
+        Self { value: Mutex::new(value), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         lock(&self.value)
     }
 
-    /// Wakes all who wait, so that they look at the value.
+    /// Wakes all who wait, so that they look at the value, which was changed before; the lock may be free again. Where nobody waits, which
+    /// is often, no system call is spent on it.
     pub(crate) fn notify(&self) {
-        self.changed.notify_all();
+        // Who began to wait before the value was changed had counted himself under the lock by then.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Has `wait` give the lock away until it is notified.
+    fn counted<'a, R>(&'a self, guard: MutexGuard<'a, T>, wait: impl FnOnce(MutexGuard<'a, T>) -> R) -> R {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let woken = wait(guard);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        woken
     }
 
     /// Waits as long as `condition` holds, `limit` at most; with a limit of zero it looks, and does not wait.
@@ -74,7 +89,7 @@ impl<T> Monitor<T> {
 impl<T> Monitor<T> {
     /// Waits until somebody notifies, `limit` at most, or for no reason at all.
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
-        self.changed.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+        self.counted(guard, |guard| self.changed.wait_timeout(guard, limit)).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn wait_for_ever<'a>(
@@ -82,7 +97,7 @@ impl<T> Monitor<T> {
         guard: MutexGuard<'a, T>,
         condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        self.changed.wait_while(guard, condition).unwrap_or_else(PoisonError::into_inner)
+        self.counted(guard, |guard| self.changed.wait_while(guard, condition)).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait_in_time<'a>(
@@ -91,7 +106,8 @@ impl<T> Monitor<T> {
         limit: Duration,
         condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        self.changed.wait_timeout_while(guard, limit, condition).unwrap_or_else(PoisonError::into_inner).0
+        let wait = |guard| self.changed.wait_timeout_while(guard, limit, condition);
+        self.counted(guard, wait).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -100,7 +116,7 @@ impl<T> Monitor<T> {
 impl<T> Monitor<T> {
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         if limit == Duration::MAX {
-            return self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            return self.counted(guard, |guard| self.changed.wait(guard)).unwrap_or_else(PoisonError::into_inner);
         }
         drop(guard);
         thread::yield_now();
@@ -113,7 +129,7 @@ impl<T> Monitor<T> {
         mut condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
         while condition(&mut guard) {
-            guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self.counted(guard, |guard| self.changed.wait(guard)).unwrap_or_else(PoisonError::into_inner);
         }
         guard
     }
