@@ -120,6 +120,12 @@ impl Part {
         self.session.shell.set_revocable(self.id, handler)
     }
 
+    pub(crate) fn set_local_handover(&self, max_passes: u32) -> Result<()> {
+        let mut result = Ok(());
+        self.tell(|engine, _| result = engine.set_local_handover(self.id, max_passes))?;
+        result
+    }
+
     pub(crate) fn participants(&self, both: bool) -> Result<Pending> {
         self.call(|engine, now| engine.participants(now, self.id, both))
     }
@@ -354,6 +360,18 @@ impl Lock {
         Ok(self.hold_by(owner)?.token)
     }
 
+    /// How often the lock had been passed on in this process, with the same token, when that hold began
+    /// ([`set_local_handover`](Self::set_local_handover)); 0 for one that came through the queue. A store compares the token and then this.
+    /// Errors as above.
+    pub fn fencing_pass(&self) -> Result<u32> {
+        Ok(self.hold()?.pass)
+    }
+
+    /// That of the hold of `owner`, and nobody else's. Errors as for [`fencing_token_by`](Self::fencing_token_by).
+    pub fn fencing_pass_by(&self, owner: Owner) -> Result<u32> {
+        Ok(self.hold_by(owner)?.pass)
+    }
+
     /// How long that hold is safe without hearing from a server; zero where it is not safe now. Errors as above.
     pub fn remaining(&self) -> Result<Duration> {
         Ok(self.hold()?.remaining)
@@ -419,6 +437,24 @@ impl Lock {
         let leaves = self.leaves();
         leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.ask(|_, _| ())))?;
         leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.set_revocable(handler.clone())))
+    }
+
+    /// Lets the threads of this process that queue for this mutex pass it on among themselves, up to `max_passes` times in a row, before
+    /// they give it up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of
+    /// this client on this path that are set so: one node stands for all who wait by them, in the order in which they began, and is given from one
+    /// to the next without asking a server. Who waits in another process, behind that node, waits for at most `max_passes` holds more
+    /// than without; then the node is removed, and the next one here joins the queue at its end.
+    ///
+    /// Only a hold that is [`Held`](LockState::Held) is passed on, and none whose node somebody has asked for, as far as it is looked for
+    /// ([`set_revocable`](Self::set_revocable)). The node keeps the data of the call that made it. All holds that were passed on have the
+    /// token of the first, and a store tells them apart by [`fencing_pass`](Self::fencing_pass). A multi-lock joins with a node of its own, and what it has got is not passed on.
+    ///
+    /// Errors: UNSUPPORTED for all but mutexes; CLOSED.
+    pub fn set_local_handover(&self, max_passes: u32) -> Result<()> {
+        match &*self.parts {
+            [part] => part.set_local_handover(max_passes),
+            _ => Err(self.error(Status::Unsupported)),
+        }
     }
 
     /// Takes the handle out of service, as dropping it does: those that wait on it wake with CLOSED, and what is held by it

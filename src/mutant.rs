@@ -95,12 +95,18 @@ pub enum Mutant {
     ForgetFollower,
     /// Takes a mirror down without a word to those who rely on it.
     LeaveUsersBlind,
+    /// Passes a lock on in its process for as long as anybody there waits.
+    PassForever,
+    /// Passes on a hold that is not surely safe.
+    PassBlindly,
+    /// Takes the place of a cohort along when the call gives up that stands for it.
+    ForgetCohort,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 47] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -145,6 +151,9 @@ impl Mutant {
         Self::TrustOldMirror,
         Self::ForgetFollower,
         Self::LeaveUsersBlind,
+        Self::PassForever,
+        Self::PassBlindly,
+        Self::ForgetCohort,
     ];
 
     /// Whether this one is alive on this thread.

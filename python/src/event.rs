@@ -57,9 +57,9 @@ impl Listener {
                 let (state, previous) = (client_state(py, *state)?, client_state(py, *previous)?);
                 needed.client_event.bind(py).call1((state, previous))
             }
-            Event::Lock { lock, path, token, state, previous } => {
+            Event::Lock { lock, path, token, pass, state, previous } => {
                 let (state, previous) = (lock_state(py, *state)?, lock_state(py, *previous)?);
-                needed.lock_event.bind(py).call1((self.find(py, *lock), &**path, state, previous, *token))
+                needed.lock_event.bind(py).call1((self.find(py, *lock), &**path, state, previous, *token, *pass))
             }
         }
     }

@@ -38,7 +38,9 @@ class LockEvent(Event):
     previous: LockState
     """How it stood before."""
     token: int
-    """Its fencing token, which tells one hold from the next."""
+    """Its fencing token, which tells one hold from the next, but for those that were passed on in this process."""
+    passes: int = 0
+    """How often the lock had been passed on in this process when the hold began: its ``fencing_pass``."""
 
 
 # Programs see these as zklock.LockEvent and so on.

@@ -21,6 +21,8 @@ const RECHECK: std::time::Duration = std::time::Duration::from_millis(10);
 pub(super) enum Attempt {
     /// Nothing: it waits until there are enough leases at all.
     Outside,
+    /// Nothing of its own: it waits behind the contender of its cohort.
+    Behind,
     /// A look at the leases that are out.
     Look(u64),
     /// A contender; that of the inner mutex, where it wants leases.
@@ -80,13 +82,19 @@ impl Engine {
     }
 
     /// Ends what stands for a call.
-    pub(super) fn drop_attempt(&mut self, now: Time, attempt: Attempt) {
+    pub(super) fn drop_attempt(&mut self, now: Time, lock: LockId, attempt: Attempt) {
         match attempt {
-            Attempt::Outside => {}
+            Attempt::Outside | Attempt::Behind => {}
             Attempt::Look(machine) => {
                 self.machines.remove(&machine);
             }
-            Attempt::Queue(machine) => self.dismiss_unless_leaving(now, machine),
+            Attempt::Queue(machine) if Mutant::ForgetCohort.lives() => self.dismiss_unless_leaving(now, machine),
+            Attempt::Queue(machine) => {
+                if !self.hand_down(now, lock, machine) {
+                    self.dismiss_unless_leaving(now, machine);
+                    self.muster(now, lock);
+                }
+            }
             Attempt::Leases { inside, leases } => {
                 self.dismiss_unless_leaving(now, leases);
                 self.dismiss_unless_leaving(now, inside);
@@ -109,7 +117,7 @@ impl Engine {
         match attempt {
             Attempt::Leases { inside, .. } => {
                 let semaphore = self.members(lock).first().copied().unwrap_or(lock);
-                self.hold_by(machine, semaphore, owner);
+                self.hold_by(machine, semaphore, owner, 0);
                 self.granted(now, op, lock, owner, &[semaphore]);
                 if !Mutant::StayInside.lives() {
                     self.dismiss(now, inside, None);
@@ -137,14 +145,17 @@ impl Engine {
         if joined.is_empty() {
             return self.reenter(now, op);
         }
+        if let Some(op) = self.ops.get_mut(&op) {
+            op.joined.clone_from(&joined);
+        }
+        if self.fall_in(now, op, one_look) {
+            return;
+        }
         let wishes: Vec<Wish> = joined.iter().filter_map(|&member| self.wish(member, owner)).collect();
         if wishes.len() < joined.len() {
             return self.give_up(now, op, Status::Closed.into());
         }
         let is_revocable = joined.iter().any(|&member| self.is_revocable(member));
-        if let Some(op) = self.ops.get_mut(&op) {
-            op.joined = joined;
-        }
         self.enqueue(now, op, wishes, one_look, is_revocable, Attempt::Queue);
     }
 
@@ -184,7 +195,7 @@ impl Engine {
             Entry::Open => {}
             Entry::Free if Mutant::JoinOneByOne.lives() => {
                 for &only in &joined {
-                    self.hold_by(machine, only, owner);
+                    self.hold_by(machine, only, owner, 0);
                     self.hold_mut(only, owner).into_iter().for_each(|hold| hold.count = 0);
                 }
                 return self.join(now, op);
@@ -201,7 +212,7 @@ impl Engine {
         }
         self.enter(&entered, owner);
         match &*joined {
-            [only] => self.hold_by(machine, *only, owner),
+            [only] => self.hold_by(machine, *only, owner, 0),
             _ => self.split(now, machine, &joined, owner),
         }
         self.granted(now, op, lock, owner, &joined);
@@ -220,23 +231,23 @@ impl Engine {
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
             self.machines.insert(machine, Machine::Contender(part, Role::Acquiring(0)));
-            self.hold_by(machine, lock, owner);
+            self.hold_by(machine, lock, owner, 0);
         }
     }
 
-    /// A contender that is in becomes a hold.
-    fn hold_by(&mut self, machine: u64, lock: LockId, owner: Owner) {
+    /// A contender that is in becomes a hold, or after so many passes that of another.
+    pub(super) fn hold_by(&mut self, machine: u64, lock: LockId, owner: Owner, pass: u32) {
         self.set_role(machine, Role::Holding(lock, owner));
         let Some(Machine::Contender(contender, _)) = self.machines.get(&machine) else { return };
         let token = contender.token().unwrap_or_default();
         let (trust, told) = (Trust::Sure, LockState::Free);
         if let Some(granted) = self.locks.get_mut(&lock) {
-            granted.holds.push(Hold { owner, count: 1, machine, token, trust, told });
+            granted.holds.push(Hold { owner, count: 1, machine, token, pass, trust, told });
         }
     }
 
     /// A call has what it wanted, and so have others of the same owner.
-    fn granted(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner, joined: &[LockId]) {
+    pub(super) fn granted(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner, joined: &[LockId]) {
         self.answer(op, Ok(Answer::Done));
         if self.check_at.is_none() {
             self.check_at = Some(now + self.session.beat());
@@ -265,9 +276,9 @@ impl Engine {
                 if matches!(self.may_enter(now, &members, owner), Entry::Open) {
                     self.enter(&members, owner);
                     self.answer(op, Ok(Answer::Done));
-                    self.drop_attempt(now, attempt);
+                    self.drop_attempt(now, lock, attempt);
                 } else if waits_for_it {
-                    self.drop_attempt(now, attempt);
+                    self.drop_attempt(now, lock, attempt);
                     self.join(now, op);
                 }
             }
@@ -287,7 +298,7 @@ impl Engine {
             for op in self.calls_of(lock, owner) {
                 let Some(Op { kind: Kind::Acquire { attempt, .. }, .. }) = self.ops.get(&op) else { continue };
                 let attempt = *attempt;
-                self.drop_attempt(now, attempt);
+                self.drop_attempt(now, lock, attempt);
                 self.join(now, op);
             }
         }
@@ -393,9 +404,10 @@ impl Engine {
 
     /// There are not enough leases any more: others, who want less, shall not wait for that.
     fn step_back(&mut self, now: Time, op: OpId) {
-        if let Some(attempt) = self.attempt(op) {
+        if let Some(Op { kind: Kind::Acquire { lock, attempt, .. }, .. }) = self.ops.get(&op) {
+            let (lock, attempt) = (*lock, *attempt);
             self.set_attempt(op, Attempt::Outside);
-            self.drop_attempt(now, attempt);
+            self.drop_attempt(now, lock, attempt);
             self.join(now, op);
         }
     }
@@ -446,7 +458,7 @@ impl Engine {
                 Attempt::Outside => self.join(now, op),
                 Attempt::Leases { .. } if i64::from(*quantity) > i64::from(value) => self.step_back(now, op),
                 Attempt::Leases { leases, .. } => self.feed(now, leases, Input::Max(value)),
-                Attempt::Look(_) | Attempt::Queue(_) => {}
+                Attempt::Behind | Attempt::Look(_) | Attempt::Queue(_) => {}
             }
         }
     }
@@ -574,9 +586,10 @@ impl Engine {
         }
     }
 
-    fn set_attempt(&mut self, op: OpId, attempt: Attempt) {
-        if let Some(Op { kind: Kind::Acquire { attempt: current, .. }, .. }) = self.ops.get_mut(&op) {
-            *current = attempt;
+    pub(super) fn set_attempt(&mut self, op: OpId, attempt: Attempt) {
+        if let Some(Op { kind: Kind::Acquire { lock, attempt: current, .. }, .. }) = self.ops.get_mut(&op) {
+            let (lock, before) = (*lock, std::mem::replace(current, attempt));
+            self.regroup(lock, op, before, attempt);
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Backlog {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Subject {
     Session,
-    Hold(LockId, i64),
+    Hold(LockId, i64, u32),
     Node(LockId, String),
 }
 
@@ -156,7 +156,7 @@ impl Subject {
     fn of(news: &News) -> Self {
         match news {
             News::Event(Event::Client { .. }) => Self::Session,
-            News::Event(Event::Lock { lock, token, .. }) => Self::Hold(*lock, *token),
+            News::Event(Event::Lock { lock, token, pass, .. }) => Self::Hold(*lock, *token, *pass),
             News::Revocation(Revocation { lock, node_path }) => Self::Node(*lock, node_path.clone()),
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn hold(token: i64, previous: LockState, state: LockState) -> News {
-        News::Event(Event::Lock { lock: 1, path: Arc::from("/a"), token, state, previous })
+        News::Event(Event::Lock { lock: 1, path: Arc::from("/a"), token, pass: 0, state, previous })
     }
 
     fn session(previous: ClientState, state: ClientState) -> News {

@@ -43,6 +43,7 @@ impl Engine {
             let freed = lock.holds.drain(..).map(|hold| hold.freed(id, &lock.path));
             self.news.extend(freed);
         }
+        self.cohorts.clear();
         let op = self.open(now, Kind::Close, None);
         self.session.close(now, now + CLOSE_LIMIT.min(self.session.timeout() / 3));
         self.settle(now);
@@ -66,7 +67,8 @@ impl Engine {
             _ => {}
         }
         let (path, holds, multis) = (path.into(), Vec::new(), Vec::new());
-        self.locks.insert(id, Lock { path, directory, recipe, data: None, is_revocable: false, holds, multis });
+        let (data, is_revocable, max_passes) = (None, false, 0);
+        self.locks.insert(id, Lock { path, directory, recipe, data, is_revocable, max_passes, holds, multis });
         id
     }
 
@@ -94,6 +96,7 @@ impl Engine {
             self.news.push_back(hold.freed(lock, &removed.path));
             self.dismiss(now, hold.machine, None);
         }
+        self.muster_in(now, &removed.directory);
         self.settle(now);
     }
 
@@ -220,8 +223,9 @@ impl Engine {
         let members = self.members(lock);
         let mut leaving = Vec::new();
         for &member in members.iter().rev() {
+            let heir = self.heir(now, member, owner);
             match self.leave(member, owner) {
-                Ok(machine) => leaving.extend(machine),
+                Ok(machine) => leaving.extend(machine.filter(|&machine| !self.pass_on(now, machine, heir))),
                 Err(error) => {
                     if let Some(op) = self.ops.get_mut(&op) {
                         op.failure.get_or_insert(error);
@@ -236,6 +240,7 @@ impl Engine {
             self.dismiss(now, machine, wait.then_some(op));
         }
         for member in members {
+            self.muster(now, member);
             self.settle_reentry(now, member, owner);
         }
         if matches!(self.ops.get(&op), Some(Op { kind: Kind::Release { left: 0, .. }, .. })) {
@@ -506,12 +511,19 @@ impl Engine {
         self.answer(op, Err(error));
         match kind {
             Kind::Acquire { .. } if Mutant::LeaveNode.lives() => {}
-            Kind::Acquire { attempt, .. } => self.drop_attempt(now, attempt),
+            Kind::Acquire { lock, attempt, .. } => self.drop_attempt(now, lock, attempt),
             Kind::Ask { machine } => {
                 self.machines.remove(&machine);
             }
             Kind::Connect | Kind::Reenter { .. } | Kind::Release { .. } | Kind::Close => {}
         }
+    }
+
+    /// A call that was to look only once has seen somebody ahead.
+    pub(super) fn found_busy(&mut self, now: Time, op: OpId) {
+        let path = self.path_of(op);
+        let told = self.told_of(op).unwrap_or_else(|| "somebody holds it or is ahead".to_owned());
+        self.give_up(now, op, Error::new(Status::Timeout, format!("{path}: {told}")));
     }
 
     /// A wait that was ended by this program: the lock's path, and how.

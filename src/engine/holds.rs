@@ -14,6 +14,8 @@ pub(super) struct Hold {
     pub(super) count: u32,
     pub(super) machine: u64,
     pub(super) token: i64,
+    /// How often the contender was passed on before.
+    pub(super) pass: u32,
     pub(super) trust: Trust,
     pub(super) told: LockState,
 }
@@ -34,8 +36,8 @@ pub(super) enum Trust {
 impl Hold {
     /// The last thing to be told of it.
     pub(super) fn freed(&self, lock: LockId, path: &Arc<str>) -> News {
-        let (path, token, previous) = (Arc::clone(path), self.token, self.told);
-        News::Event(Event::Lock { lock, path, token, state: LockState::Free, previous })
+        let (path, previous) = (Arc::clone(path), self.told);
+        News::Event(Event::Lock { lock, path, token: self.token, pass: self.pass, state: LockState::Free, previous })
     }
 }
 
@@ -76,7 +78,7 @@ impl Engine {
         let safe = matches!(state, LockState::Held | LockState::Suspended);
         let lease = self.session.lease().filter(|_| safe);
         let remaining = lease.map_or(Duration::ZERO, |lease| lease.remaining(now));
-        HoldView { state, token: hold.token, remaining }
+        HoldView { state, token: hold.token, pass: hold.pass, remaining }
     }
 
     pub(super) fn hold_state(&self, now: Time, hold: &Hold) -> LockState {
@@ -147,6 +149,7 @@ impl Engine {
             hold.trust = Trust::Lost(removal);
         }
         self.tell(now, lock);
+        self.muster(now, lock);
         self.settle_reentry(now, lock, owner);
     }
 
@@ -180,8 +183,8 @@ impl Engine {
         for (hold, state) in told.holds.iter_mut().zip(states) {
             let previous = std::mem::replace(&mut hold.told, state);
             if previous != state {
-                let (path, token) = (Arc::clone(&told.path), hold.token);
-                self.news.push_back(News::Event(Event::Lock { lock, path, token, state, previous }));
+                let (path, token, pass) = (Arc::clone(&told.path), hold.token, hold.pass);
+                self.news.push_back(News::Event(Event::Lock { lock, path, token, pass, state, previous }));
             }
         }
     }

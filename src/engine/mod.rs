@@ -9,6 +9,7 @@
 mod attempt;
 mod backlog;
 mod calls;
+mod cohort;
 mod holds;
 mod knots;
 mod waits;
@@ -30,6 +31,7 @@ use crate::time::Time;
 use attempt::Attempt;
 pub use backlog::Backlog;
 pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
+use cohort::Cohort;
 use holds::{Hold, Trust};
 use knots::Knots;
 pub use waits::{Waiting, WaitsFor};
@@ -131,6 +133,8 @@ pub enum Event {
         path: Arc<str>,
         /// The fencing token of the hold.
         token: i64,
+        /// How often it had been passed on in this process.
+        pass: u32,
         /// Now.
         state: LockState,
         /// Before.
@@ -163,6 +167,8 @@ pub struct HoldView {
     pub state: LockState,
     /// Its fencing token.
     pub token: i64,
+    /// How often the lock was passed on in this process with that token, before it came to this hold.
+    pub pass: u32,
     /// How long it is safe without hearing from a server; zero if it is not.
     pub remaining: Duration,
 }
@@ -170,9 +176,11 @@ pub struct HoldView {
 impl HoldView {
     /// Two holds as one: as surely as the less sure of them.
     pub(crate) fn and(self, other: Self) -> Self {
+        let (token, pass) = (self.token, self.pass).min((other.token, other.pass));
         Self {
             state: if other.state as i32 > self.state as i32 { other.state } else { self.state },
-            token: self.token.min(other.token),
+            token,
+            pass,
             remaining: self.remaining.min(other.remaining),
         }
     }
@@ -186,6 +194,8 @@ pub struct Engine {
     chroot: String,
     locks: BTreeMap<LockId, Lock>,
     by_directory: HashMap<Arc<str>, Vec<LockId>>,
+    /// Those who stand in a directory as one.
+    cohorts: HashMap<Arc<str>, Cohort>,
     ops: BTreeMap<OpId, Op>,
     /// The calls that wait to get into a lock, by who makes them.
     entering: BTreeMap<(LockId, Owner), Vec<OpId>>,
@@ -220,6 +230,8 @@ struct Lock {
     recipe: Recipe,
     data: Option<Vec<u8>>,
     is_revocable: bool,
+    /// So often what is held by it may be passed on to others of its cohort; 0: it belongs to none.
+    max_passes: u32,
     holds: Vec<Hold>,
     /// The multi-locks that it is part of.
     multis: Vec<LockId>,
@@ -307,6 +319,7 @@ impl Engine {
             chroot: target.chroot,
             locks: BTreeMap::new(),
             by_directory: HashMap::new(),
+            cohorts: HashMap::new(),
             ops: BTreeMap::new(),
             entering: BTreeMap::new(),
             machines: BTreeMap::new(),
@@ -668,9 +681,7 @@ impl Engine {
             (Role::Acquiring(op), Output::In) => self.arrived(now, machine, op),
             (Role::Acquiring(op), Output::Busy) => {
                 self.retire(machine);
-                let path = self.path_of(op);
-                let told = self.told_of(op).unwrap_or_else(|| "somebody holds it or is ahead".to_owned());
-                self.give_up(now, op, Error::new(Status::Timeout, format!("{path}: {told}")));
+                self.found_busy(now, op);
             }
             (Role::Acquiring(op), Output::Failed(error)) => {
                 self.retire(machine);
@@ -761,6 +772,9 @@ impl Engine {
         }
         if let Some(at) = deadline {
             self.deadlines.remove(&(at, op));
+        }
+        if let Kind::Acquire { lock, attempt: Attempt::Behind, .. } = kind {
+            self.fall_out(lock, op);
         }
         self.answers.push_back((op, result));
     }

@@ -69,6 +69,13 @@ pub(super) enum Hindrance<'a> {
     OwnHold {
         own: Option<&'a str>,
     },
+    /// The node of its cohort, behind which it waits.
+    Cohort {
+        node: &'a str,
+        is_in: bool,
+        /// So many are ahead of that one.
+        count: usize,
+    },
 }
 
 impl Engine {
@@ -95,6 +102,10 @@ impl Engine {
         let (waits_for, own, ahead, session_id, count) = match &hindrance {
             Hindrance::Unknown { own } => (WaitsFor::Server, *own, None, 0, 0),
             Hindrance::OwnHold { own } => (WaitsFor::OwnHold, *own, None, 0, 0),
+            Hindrance::Cohort { node, count, .. } => {
+                let count = u64::try_from(*count).unwrap_or(u64::MAX).saturating_add(1);
+                (WaitsFor::Node, None, Some(*node), self.session.id(), count)
+            }
             Hindrance::Count { path, wanted, max } => {
                 let missing = i64::from(*wanted) - i64::from(*max);
                 (WaitsFor::Count, None, Some(path.as_str()), 0, missing.unsigned_abs())
@@ -125,6 +136,7 @@ impl Engine {
     pub(super) fn hindrance(&self, lock: LockId, attempt: Attempt, quantity: u32) -> Hindrance<'_> {
         match attempt {
             Attempt::Outside => self.lacking(lock, quantity),
+            Attempt::Behind => self.in_front(lock),
             Attempt::Look(_) => Hindrance::Unknown { own: None },
             Attempt::Queue(machine) | Attempt::Leases { leases: machine, .. } => {
                 let Some(Machine::Contender(contender, _)) = self.machines.get(&machine) else {
@@ -175,6 +187,10 @@ impl Hindrance<'_> {
         let path = |full: &str| full.get(chroot.len()..).unwrap_or_default().to_owned();
         Some(match self {
             Self::Unknown { .. } | Self::OwnHold { .. } => return None,
+            Self::Cohort { node, is_in: true, .. } => format!("held in this process, by {}", path(node)),
+            Self::Cohort { node, is_in: false, .. } => {
+                format!("others of this process wait before it, by {}", path(node))
+            }
             Self::Count { path: count, wanted, max } => {
                 format!("{wanted} leases are wanted, and the count {} says {max}", path(count))
             }

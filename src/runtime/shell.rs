@@ -455,7 +455,9 @@ fn flush(state: &mut State) -> io::Result<()> {
 fn report(event: &Event) {
     match event {
         Event::Client { state, previous } => tracing::info!(?state, ?previous, "client"),
-        Event::Lock { path, token, state, previous, .. } => tracing::debug!(%path, token, ?state, ?previous, "lock"),
+        Event::Lock { path, token, pass, state, previous, .. } => {
+            tracing::debug!(%path, token, pass, ?state, ?previous, "lock");
+        }
     }
 }
 

@@ -63,7 +63,7 @@ def test_what_an_event_is() -> None:
     assert hash(event) == hash(same)
     assert event != LockEvent(None, "/a", LOST, HELD, 8)
     assert repr(event) == (
-        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 4>, previous=<LockState.HELD: 1>, token=7)"
+        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 4>, previous=<LockState.HELD: 1>, token=7, passes=0)"
     )
     client = ClientEvent(state=CLOSED, previous=CONNECTED)
     assert client == ClientEvent(CLOSED, CONNECTED)

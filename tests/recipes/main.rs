@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cohort;
 mod fence;
 mod multi;
 mod revocation;

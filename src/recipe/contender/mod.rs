@@ -377,6 +377,16 @@ impl Contender {
         ahead.collect::<Option<Vec<_>>>().filter(|_| self.stage == Stage::Queued)?.into_iter().max()
     }
 
+    /// Whether somebody has asked for one of its nodes to be given up, as far as it was to look for that.
+    pub fn is_asked_back(&self) -> bool {
+        self.nodes().any(|node| node.revoked_at.is_some())
+    }
+
+    /// Whether it leaves where it would have to wait.
+    pub fn looks_once(&self) -> bool {
+        self.one_look
+    }
+
     /// Whether its nodes are watched, so that their removal would be noticed.
     pub fn is_watched(&self) -> bool {
         self.nodes().all(|node| node.watch != Watch::Unset)
