@@ -307,6 +307,8 @@ typedef struct zkl_event {
     const char *path;
     /** The fencing token of the hold or of the leases, or 0. */
     int64_t token;
+    /** How often the lock had been passed on in this process when the hold began (zkl_fencing_pass), or 0. */
+    int64_t pass;
 } zkl_event;
 
 /** Is called with each event. It must return: no exception, no longjmp. */
@@ -497,6 +499,27 @@ int zkl_client_event_fd(const zkl_client *client);
 zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
 
 /**
+ * Lets the threads of this process that queue for this mutex pass it on among themselves, up to max_passes times in a row, before
+ * its node is given up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of one
+ * client on one path that are set so: one node stands for all who wait by them, in the order in which they began, and a release gives it to the
+ * next of them without asking a server. It pays where many threads of one process want one lock.
+ *
+ * Fairness: who waits in another process, behind that node, waits for at most max_passes holds more than without (the largest of the
+ * handles' numbers). Then the node is removed, and the next thread here joins the queue at its end. Nobody here overtakes
+ * another: who gives up leaves the place to the next.
+ *
+ * Only a hold that is ZKL_LOCK_HELD is passed on, and none whose node somebody has asked for (zkl_set_revocable). The node keeps the
+ * data of the acquire that made it. All holds that were passed on have the fencing token of the first: a store that is to tell them apart
+ * compares zkl_fencing_pass, too. A multi-lock joins with nodes of its own, and what it has got is not passed on. With a
+ * limit of 0, an acquire that finds others of this process there fails without asking a server.
+ *
+ * Returns: ZKL_OK; ZKL_E_UNSUPPORTED for all but mutexes; ZKL_E_INVALID for a negative number; ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_mutex_set_local_handover(zkl_lock *lock, int32_t max_passes);
+
+/**
  * Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
  * InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
  * written to *lock_out is to be freed with zkl_lock_free.
@@ -655,6 +678,16 @@ int32_t zkl_lock_state(const zkl_lock *lock);
  * Does not block; any thread.
  */
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
+
+/**
+ * How often the lock had been passed on in this process, with the same token, when that hold began (zkl_mutex_set_local_handover);
+ * 0 for a hold that came through the queue. Of a multi-lock: that which belongs to the token. A store that is to tell the
+ * threads of one process apart refuses a smaller token, and with an equal token a smaller pass.
+ *
+ * Returns: as zkl_fencing_token, with *pass_out set.
+ * Does not block; any thread.
+ */
+zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *pass_out);
 
 /**
  * Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever recipe it
@@ -965,6 +998,14 @@ int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
  * Does not block; any thread.
  */
 zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
+
+/**
+ * How often the lock had been passed on in this process when the hold of an owner, and of nobody else, began, as zkl_fencing_pass.
+ *
+ * Returns: as zkl_fencing_token_as, with *pass_out set.
+ * Does not block; any thread.
+ */
+zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *pass_out);
 
 /**
  * How long the hold of an owner, and of nobody else, is safe without hearing from a server, in milliseconds, as zkl_remaining_ms.

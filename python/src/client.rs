@@ -121,17 +121,20 @@ impl Client {
     /// A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each thread. Nothing is sent yet.
     ///
     /// ``timeout`` (seconds; None waits without limit) is for ``with``; ``acquire()`` has its own. ``data`` is what the
-    /// lock's nodes carry; None means this host's address, as in Curator. Raises ValueError for a path that ZooKeeper
-    /// would not take, ClientClosed.
-    #[pyo3(signature = (path, timeout=None, data=None))]
+    /// lock's nodes carry; None means this host's address, as in Curator. With ``local_handover`` the threads of this process pass it
+    /// on among themselves, up to so many times in a row: see ``Lock.set_local_handover()``. Raises ValueError for a path that
+    /// ZooKeeper would not take, ClientClosed.
+    #[pyo3(signature = (path, timeout=None, data=None, *, local_handover=0))]
     fn mutex<'py>(
         &self,
         py: Python<'py>,
         path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
         data: Option<&[u8]>,
+        #[pyo3(from_py_with = whole::local_handover)] local_handover: u32,
     ) -> PyResult<Bound<'py, Mutex>> {
         let lock = self.core.mutex(&path).or_raise(py)?;
+        lock.set_local_handover(local_handover).or_raise(py)?;
         lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data, self.listener(py))?)
     }
 

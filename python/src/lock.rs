@@ -19,6 +19,7 @@ use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
 use crate::waiting::{self, Waiting};
+use crate::whole;
 
 /// A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
 ///
@@ -246,6 +247,21 @@ impl Lock {
         self.members.iter().try_for_each(|member| member.get().set_revocable(callback))
     }
 
+    /// Lets the threads of this process that queue for this mutex pass it on among themselves, up to ``max_passes`` times in a row,
+    /// before its node is given up; 0 as at first: never. It concerns acquires that begin later.
+    ///
+    /// One node stands for all who wait by this client's handles on the path that are set so, in the order in which they began, and a
+    /// release gives it to the next of them without asking a server. Who waits in another process, behind that node, waits for at most
+    /// ``max_passes`` holds more than without. Only a hold that is HELD is passed on. All of them have one fencing token, and differ
+    /// in ``fencing_pass``. Does not block. Raises zklock.Error for all but a Mutex, ValueError for a negative number.
+    fn set_local_handover(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::max_passes)] max_passes: u32,
+    ) -> PyResult<()> {
+        self.core.set_local_handover(max_passes).or_raise(py)
+    }
+
     /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive. Does not block.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
@@ -279,6 +295,15 @@ impl Lock {
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.fencing_token().or_raise(py)
+    }
+
+    /// How often the lock had been passed on in this process, with the same token, when that hold began
+    /// (``set_local_handover()``); 0 for a hold that came through the queue. A store compares the token and then this.
+    ///
+    /// Does not block. Raises as ``fencing_token`` does.
+    #[getter]
+    fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
+        self.core.fencing_pass().or_raise(py)
     }
 
     /// The path of the calling thread's node, without the client's chroot. A multi-lock has ``node_paths``.

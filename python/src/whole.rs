@@ -1,4 +1,4 @@
-//! Whole numbers, as Python has them: of leases, the values of counts, and fencing tokens.
+//! Whole numbers, as Python has them: of leases and passes, the values of counts, and fencing tokens.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,6 +18,14 @@ pub(crate) fn value(value: &Bound<'_, PyAny>) -> PyResult<i32> {
 
 pub(crate) fn quantity(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     parse("quantity", value, "1 or more")
+}
+
+pub(crate) fn max_passes(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    parse("max_passes", value, "0 to 4294967295")
+}
+
+pub(crate) fn local_handover(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    parse("local_handover", value, "0 to 4294967295")
 }
 
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<i64> {

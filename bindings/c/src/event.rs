@@ -36,6 +36,8 @@ pub struct zkl_event {
     pub path: *const c_char,
     /// The fencing token of the hold or of the leases, or 0.
     pub token: i64,
+    /// How often the lock had been passed on in this process when the hold began (zkl_fencing_pass), or 0.
+    pub pass: i64,
 }
 
 /// Is called with each event. It must return: no exception, no longjmp.
@@ -168,8 +170,9 @@ impl Callback {
                 lock: ptr::null_mut(),
                 path: ptr::null(),
                 token: 0,
+                pass: 0,
             },
-            Event::Lock { lock, token, state, previous, .. } => zkl_event {
+            Event::Lock { lock, token, pass, state, previous, .. } => zkl_event {
                 size: SIZE,
                 kind: ZKL_EVENT_LOCK,
                 state: state as i32,
@@ -177,6 +180,7 @@ impl Callback {
                 lock: handles.find(lock),
                 path: text.as_ptr(),
                 token,
+                pass: i64::from(pass),
             },
         };
         // SAFETY: the caller gave a function of this type; what it is lent outlives the call.

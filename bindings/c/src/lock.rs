@@ -95,6 +95,32 @@ pub unsafe extern "C" fn zkl_mutex_new(
     })
 }
 
+/// Lets the threads of this process that queue for this mutex pass it on among themselves, up to max_passes times in a row, before
+/// its node is given up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of one
+/// client on one path that are set so: one node stands for all who wait by them, in the order in which they began, and a release gives it to the
+/// next of them without asking a server. It pays where many threads of one process want one lock.
+///
+/// Fairness: who waits in another process, behind that node, waits for at most max_passes holds more than without (the largest of the
+/// handles' numbers). Then the node is removed, and the next thread here joins the queue at its end. Nobody here overtakes
+/// another: who gives up leaves the place to the next.
+///
+/// Only a hold that is ZKL_LOCK_HELD is passed on, and none whose node somebody has asked for (zkl_set_revocable). The node keeps the
+/// data of the acquire that made it. All holds that were passed on have the fencing token of the first: a store that is to tell them apart
+/// compares zkl_fencing_pass, too. A multi-lock joins with nodes of its own, and what it has got is not passed on. With a
+/// limit of 0, an acquire that finds others of this process there fails without asking a server.
+///
+/// Returns: ZKL_OK; ZKL_E_UNSUPPORTED for all but mutexes; ZKL_E_INVALID for a negative number; ZKL_E_HANDLE, ZKL_E_FORKED,
+/// ZKL_E_CLOSED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_mutex_set_local_handover(lock: *mut zkl_lock, max_passes: i32) -> zkl_status {
+    status(|| {
+        let max_passes = u32::try_from(max_passes)
+            .map_err(|_| Error::new(Status::Invalid, format!("max_passes is {max_passes}; expected 0 or more")))?;
+        handle::get(lock)?.set_local_handover(max_passes)
+    })
+}
+
 /// Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
 /// InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
 /// written to *lock_out is to be freed with zkl_lock_free.
@@ -339,6 +365,22 @@ pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mu
         // SAFETY: the caller lends it for the length of the call.
         let out = unsafe { Output::new("token_out", token_out)? };
         out.set(handle::get(lock)?.fencing_token()?);
+        Ok(())
+    })
+}
+
+/// How often the lock had been passed on in this process, with the same token, when that hold began (zkl_mutex_set_local_handover);
+/// 0 for a hold that came through the queue. Of a multi-lock: that which belongs to the token. A store that is to tell the
+/// threads of one process apart refuses a smaller token, and with an equal token a smaller pass.
+///
+/// Returns: as zkl_fencing_token, with *pass_out set.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, pass_out: *mut i64) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends it for the length of the call.
+        let out = unsafe { Output::new("pass_out", pass_out)? };
+        out.set(i64::from(handle::get(lock)?.fencing_pass()?));
         Ok(())
     })
 }

@@ -229,6 +229,20 @@ pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64,
     })
 }
 
+/// How often the lock had been passed on in this process when the hold of an owner, and of nobody else, began, as zkl_fencing_pass.
+///
+/// Returns: as zkl_fencing_token_as, with *pass_out set.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_fencing_pass_as(lock: *const zkl_lock, owner: u64, pass_out: *mut i64) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller lends it for the length of the call.
+        let out = unsafe { Output::new("pass_out", pass_out)? };
+        out.set(i64::from(handle::get(lock)?.fencing_pass_by(owner_of(owner))?));
+        Ok(())
+    })
+}
+
 /// How long the hold of an owner, and of nobody else, is safe without hearing from a server, in milliseconds, as zkl_remaining_ms.
 ///
 /// Returns: as zkl_fencing_token_as, with *remaining_ms_out set.
