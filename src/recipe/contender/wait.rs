@@ -426,8 +426,13 @@ impl Contender {
     }
 
     pub(super) fn watch_for_revocation(&mut self, desk: &mut Desk<'_>) {
-        if self.is_revocable && matches!(self.stage, Stage::Queued | Stage::In) && desk.session.is_connected() {
-            self.watch_own(desk, |_| true);
+        if !self.is_revocable || !matches!(self.stage, Stage::Queued | Stage::In) {
+            return;
+        }
+        match desk.session.is_connected() {
+            true => self.watch_own(desk, |_| true),
+            // Somebody may have asked long ago: they are to be read when it is back, and not only when they change.
+            false => self.nodes_mut().for_each(|node| node.watch = Watch::Unset),
         }
     }
 
