@@ -50,6 +50,8 @@ struct Handle {
     path: usize,
     recipe: Recipe,
     is_revocable: bool,
+    /// So often may what is held by it be passed on among the threads.
+    max_passes: u32,
     /// Of several locks as one: which handles these are.
     members: Vec<usize>,
 }
@@ -142,7 +144,10 @@ impl Client {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
             for recipe in recipes(path, plan.forms[path]) {
                 let is_revocable = rng.u8(..4) == 0;
-                handles.push(Handle { lock: 0, path, recipe, is_revocable, members: Vec::new() });
+                // Some of the handles are not of the cohort.
+                let is_in_cohort = recipe == Recipe::Queue(Mode::Mutex) && number % 3 < 2;
+                let max_passes = if is_in_cohort { plan.max_passes } else { 0 };
+                handles.push(Handle { lock: 0, path, recipe, is_revocable, max_passes, members: Vec::new() });
             }
         }
         if plan.multis {
@@ -533,16 +538,19 @@ impl Client {
             };
             say(format!("answer to {:?} of thread {:?}: {result:?}", call.kind, call.actor));
             self.check_time(judge, now, &call, &result);
+            if result.is_ok() {
+                self.check_turn(judge, op, &call);
+            }
             self.answered(rng, judge, now, &call, result, &mut wishes);
         }
         while let Some(news) = self.engine.poll_news() {
             say(format!("{news:?}"));
             match news {
-                News::Event(Event::Lock { lock, token, state, previous, .. }) => {
+                News::Event(Event::Lock { lock, token, pass, state, previous, .. }) => {
                     if self.is_undisturbed && state == LockState::Uncertain {
                         judge.blame(|| format!("token {token} is {state:?} where nothing went wrong"));
                     }
-                    judge.told(self.index, lock, token, previous, state);
+                    judge.told(self.index, lock, (token, pass), previous, state);
                 }
                 News::Event(Event::Client { state, previous }) => judge.told_client(self.index, previous, state),
                 News::Revocation(revocation) => self.asked_back(judge, now, &revocation),
@@ -557,6 +565,22 @@ impl Client {
         if !self.handles.iter().any(is_of) {
             let index = self.index;
             judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
+        }
+    }
+
+    /// Those who pass a lock on among themselves have their turns in the order in which they began.
+    fn check_turn(&self, judge: &mut Judge, op: OpId, call: &Call) {
+        let is_cohorts =
+            |call: &Call| matches!(call.kind, Kind::Acquire { .. }) && self.handles[call.handle].max_passes > 0;
+        let path = |call: &Call| self.handles[call.handle].path;
+        let enters_again = |actor: usize| self.held(actor).iter().any(|&(handle, _)| handle == call.handle);
+        if !is_cohorts(call) || call.actor.is_some_and(enters_again) {
+            return;
+        }
+        let mut before = self.calls.range(..op).map(|(_, other)| other);
+        if let Some(other) = before.find(|other| is_cohorts(other) && path(other) == path(call)) {
+            let (index, actor, waits) = (self.index, call.actor, other.actor);
+            judge.blame(|| format!("client {index}: thread {actor:?} overtook thread {waits:?}"));
         }
     }
 
@@ -656,7 +680,7 @@ impl Client {
             let since = self.connected_at.max(ago(now, self.session_timeout));
             let stood_still = now < self.stood_still + self.session_timeout * 2;
             let count_since = ago(now, self.session_timeout * if stood_still { 5 } else { 2 });
-            let grant = Grant { path, stance, nodes, token: view.token, since, count_since };
+            let grant = Grant { path, stance, nodes, token: (view.token, view.pass), since, count_since };
             judge.granted(now, self.holder(actor, held), grant);
         }
         if tokens.windows(2).any(|pair| pair[0] != pair[1]) {
@@ -710,7 +734,7 @@ impl Client {
                 }
                 // With nothing due, what is seen is what was told.
                 if is_settled {
-                    judge.seen(self.index, lock, view.token, view.state);
+                    judge.seen(self.index, lock, (view.token, view.pass), view.state);
                 }
             }
         }
@@ -742,7 +766,8 @@ fn multi(rng: &mut Rng, handles: &[Handle]) -> Handle {
         is_new
     });
     members.truncate(rng.usize(2..=members.len().max(2)));
-    Handle { lock: 0, path: 0, recipe: Recipe::Multi(Box::default()), is_revocable: false, members }
+    let recipe = Recipe::Multi(Box::default());
+    Handle { lock: 0, path: 0, recipe, is_revocable: false, max_passes: 0, members }
 }
 
 /// Makes a lock of a handle.
@@ -756,6 +781,9 @@ fn open(engine: &mut Engine, local: Time, handles: &mut [Handle], at: usize) {
     handles[at].lock = engine.add_lock(&path_of(handles[at].path), recipe);
     if handles[at].is_revocable {
         engine.set_revocable(local, handles[at].lock, true);
+    }
+    if handles[at].max_passes > 0 {
+        let _ = engine.set_local_handover(handles[at].lock, handles[at].max_passes);
     }
 }
 

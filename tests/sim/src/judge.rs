@@ -18,6 +18,9 @@ pub(crate) struct Holder {
     pub(crate) owner: Owner,
 }
 
+/// What a store compares: the fencing token of a hold, and how often it had been passed on in its process.
+pub(crate) type Pair = (i64, u32);
+
 /// Whom a hold excludes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
@@ -37,7 +40,7 @@ pub(crate) struct Grant {
     pub(crate) path: usize,
     pub(crate) stance: Stance,
     pub(crate) nodes: Vec<String>,
-    pub(crate) token: i64,
+    pub(crate) token: Pair,
     /// What happened before he should know.
     pub(crate) since: Time,
     /// News of how many leases there are may be this old.
@@ -58,7 +61,7 @@ pub(crate) struct Question {
 pub(crate) struct Judge {
     claims: BTreeMap<Holder, Claim>,
     /// The newest token that was given out for each path to somebody who excludes all others.
-    last: BTreeMap<usize, i64>,
+    last: BTreeMap<usize, Pair>,
     /// Nodes that are no more, and since when.
     gone: BTreeMap<String, Time>,
     /// Those that are, by directory.
@@ -73,10 +76,14 @@ pub(crate) struct Judge {
     revoked: BTreeMap<String, Revoked>,
     /// The client and the thread that last held by a node.
     holders: BTreeMap<String, (usize, usize)>,
+    /// How often a node was passed on in its process, and when last.
+    passes: BTreeMap<String, (u32, Time)>,
+    /// How often it may be.
+    pub(crate) max_passes: u32,
     /// What was told of each session, by client.
     clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
-    told: BTreeMap<(usize, u64, i64), LockState>,
+    told: BTreeMap<(usize, u64, Pair), LockState>,
     pub(crate) grants: usize,
     pub(crate) losses: usize,
     pub(crate) verdict: Option<String>,
@@ -87,7 +94,7 @@ struct Claim {
     path: usize,
     stance: Stance,
     nodes: Vec<String>,
-    token: i64,
+    token: Pair,
     until: Time,
 }
 
@@ -200,8 +207,10 @@ impl Judge {
 
     /// Somebody still has a node, and should know who asked for it before `since`.
     pub(crate) fn should_know(&mut self, client: usize, node: &str, since: Time) {
-        if self.revoked.get(node).is_some_and(|revoked| revoked.asked_at < since && revoked.told_at < revoked.asked_at)
-        {
+        // Who was passed it a moment ago may not.
+        let is_new = self.passes.get(node).is_some_and(|&(pass, at)| pass > 0 && at >= since);
+        let is_unheard = |revoked: &Revoked| revoked.asked_at < since && revoked.told_at < revoked.asked_at;
+        if !is_new && self.revoked.get(node).is_some_and(is_unheard) {
             self.blame(|| format!("client {client} was never told to give up {node}"));
         }
     }
@@ -210,14 +219,16 @@ impl Judge {
     pub(crate) fn granted(&mut self, now: Time, holder: Holder, grant: Grant) {
         self.grants += 1;
         let Grant { path, stance, nodes, token, since, count_since } = grant;
-        let who = format!("path {path}: thread {} of client {} was granted token {token}", holder.actor, holder.client);
+        let who =
+            format!("path {path}: thread {} of client {} was granted token {token:?}", holder.actor, holder.client);
         if nodes.iter().any(|node| self.gone.get(node).is_some_and(|&gone| gone < since)) {
             self.blame(|| format!("{who}, whose node had long been gone"));
         }
         let is_void = self.is_void(&nodes);
         if !is_void {
-            self.check_nodes(&who, &nodes, token);
+            self.check_nodes(&who, &nodes, token.0);
             self.check_token(&who, path, stance, token);
+            self.check_passes(now, &who, &nodes, token);
             self.check_order(&who, &holder, stance, &nodes);
         }
         self.holders.extend(nodes.iter().map(|node| (node.clone(), (holder.client, holder.actor))));
@@ -244,14 +255,26 @@ impl Judge {
         }
     }
 
+    /// A node is passed on one time after the other, and not more often than it may be: who waits behind it counts on that.
+    fn check_passes(&mut self, now: Time, who: &str, nodes: &[String], (_, pass): Pair) {
+        for node in nodes {
+            let expected = self.passes.get(node).map_or(0, |(passes, _)| passes + 1);
+            if pass != expected || pass > self.max_passes {
+                let most = self.max_passes;
+                self.blame(|| format!("{who}, which is pass {expected} of {node}, of {most}"));
+            }
+            self.passes.insert(node.clone(), (pass, now));
+        }
+    }
+
     /// Tokens grow. Readers that are in together may have come in any order.
-    fn check_token(&mut self, who: &str, path: usize, stance: Stance, token: i64) {
+    fn check_token(&mut self, who: &str, path: usize, stance: Stance, token: Pair) {
         if stance == Stance::Leases {
             return;
         }
-        let last = self.last.get(&path).copied().unwrap_or(i64::MIN);
+        let last = self.last.get(&path).copied().unwrap_or((i64::MIN, 0));
         if token <= last {
-            self.blame(|| format!("{who} after {last}"));
+            self.blame(|| format!("{who} after {last:?}"));
         }
         if stance != Stance::Shared {
             self.last.insert(path, token);
@@ -303,7 +326,8 @@ impl Judge {
         };
         if let Some((other, claim)) = others.into_iter().find(excluded) {
             let left = claim.until - now;
-            let text = format!("two hold a lock: {who} while {other:?} may rely on token {} for {left:?}", claim.token);
+            let text =
+                format!("two hold a lock: {who} while {other:?} may rely on token {:?} for {left:?}", claim.token);
             self.blame(|| text);
         }
     }
@@ -315,7 +339,7 @@ impl Judge {
             return;
         }
         let Some(queue) = own.nodes.first().and_then(|node| self.queues.get(directory(node))) else { return };
-        let out = queue.values().filter(|node| node.token <= own.token).count();
+        let out = queue.values().filter(|node| node.token <= own.token.0).count();
         if out > most {
             self.blame(|| format!("{who}, with which {out} of {most} leases are out"));
         }
@@ -332,12 +356,12 @@ impl Judge {
         let was_gone = |node: &String| self.gone.get(node).is_some_and(|&gone| since.is_some_and(|since| gone < since));
         if claim.nodes.iter().any(was_gone) {
             let token = claim.token;
-            self.blame(|| format!("{holder:?} takes token {token} for safe, whose node had long been gone"));
+            self.blame(|| format!("{holder:?} takes token {token:?} for safe, whose node had long been gone"));
         }
         let Some(claim) = self.claims.get(&holder) else { return };
         if until > now && claim.nodes.iter().any(|node| self.gone.contains_key(node)) && !self.is_void(&claim.nodes) {
             let token = claim.token;
-            self.blame(|| format!("{holder:?} takes token {token} for safe, whose node is gone"));
+            self.blame(|| format!("{holder:?} takes token {token:?} for safe, whose node is gone"));
         }
     }
 
@@ -383,19 +407,19 @@ impl Judge {
     }
 
     /// A client's program was told how a hold stands.
-    pub(crate) fn told(&mut self, client: usize, lock: u64, token: i64, previous: LockState, state: LockState) {
+    pub(crate) fn told(&mut self, client: usize, lock: u64, token: Pair, previous: LockState, state: LockState) {
         let key = (client, lock, token);
         let before = self.told.get(&key).copied().unwrap_or(LockState::Free);
         if before != previous {
             self.blame(|| {
-                format!("client {client}: token {token} was {before:?} and is now told to have been {previous:?}")
+                format!("client {client}: token {token:?} was {before:?} and is now told to have been {previous:?}")
             });
         }
         if before == state {
-            self.blame(|| format!("client {client}: token {token} was told twice to be {state:?}"));
+            self.blame(|| format!("client {client}: token {token:?} was told twice to be {state:?}"));
         }
         if before == LockState::Lost && state != LockState::Free {
-            self.blame(|| format!("client {client}: token {token} was lost and came back as {state:?}"));
+            self.blame(|| format!("client {client}: token {token:?} was lost and came back as {state:?}"));
         }
         self.losses += usize::from(state == LockState::Lost);
         self.told.insert(key, state);
@@ -420,10 +444,10 @@ impl Judge {
     }
 
     /// A client's program looked, with nothing due: what it sees is what it was told.
-    pub(crate) fn seen(&mut self, client: usize, lock: u64, token: i64, state: LockState) {
+    pub(crate) fn seen(&mut self, client: usize, lock: u64, token: Pair, state: LockState) {
         let told = self.told.get(&(client, lock, token)).copied().unwrap_or(LockState::Free);
         if told != state {
-            self.blame(|| format!("client {client}: token {token} is {state:?}, and was told to be {told:?}"));
+            self.blame(|| format!("client {client}: token {token:?} is {state:?}, and was told to be {told:?}"));
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) struct Plan {
     pub(crate) forms: Vec<Form>,
     /// Whether clients take several locks as one.
     pub(crate) multis: bool,
+    /// How often threads of one process pass a mutex on among themselves; 0 where they do not.
+    pub(crate) max_passes: u32,
     pub(crate) session_timeout: Duration,
     /// How often a follower tells its leader which sessions gave a sign of life.
     pub(crate) relay: Duration,
@@ -113,6 +115,7 @@ impl Plan {
             clients,
             forms,
             multis,
+            max_passes: 0,
             session_timeout,
             relay: session_timeout / *pick(rng, &[4, 8, 20]),
             latency: (ms(latency.0), ms(latency.1)),
@@ -133,7 +136,21 @@ impl Plan {
         plan.is_undisturbed = plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < session_timeout;
         let operations = operations(rng, &plan.forms);
         plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
+        plan.form_cohorts(&mut rng.clone());
         plan
+    }
+}
+
+impl Plan {
+    /// In some runs threads form cohorts, and then there are more of them. With dice of their own: those of the other runs fall as before.
+    fn form_cohorts(&mut self, dice: &mut Rng) {
+        if !self.forms.contains(&Form::Mutex) || dice.u8(..3) != 0 {
+            return;
+        }
+        self.max_passes = dice.u32(1..=3);
+        for client in &mut self.clients {
+            client.rounds.extend((0..dice.usize(..=4)).map(|_| dice.u32(1..=6)));
+        }
     }
 }
 

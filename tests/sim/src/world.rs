@@ -164,6 +164,7 @@ impl World {
                 Form::Mutex | Form::ReadWrite => {}
             }
         }
+        self.judge.max_passes = self.plan.max_passes;
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
         self.set_leader_timer();
