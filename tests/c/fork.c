@@ -104,6 +104,7 @@ static void the_parents_operations_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_is_held_as(tasks, 7));
     EXPECT(ZKL_E_FORKED, zkl_lock_state_as(tasks, 7));
     EXPECT(ZKL_E_FORKED, zkl_fencing_token_as(tasks, 7, &out));
+    EXPECT(ZKL_E_FORKED, zkl_fencing_pass_as(tasks, 7, &out));
     EXPECT(ZKL_E_FORKED, zkl_remaining_ms_as(tasks, 7, &out));
     EXPECT(ZKL_E_FORKED, zkl_lock_node_path_as(tasks, 7, buf, sizeof buf, &needed));
     zkl_op *const ops[] = {over, waits};
@@ -131,6 +132,8 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_is_held_in_process(lock));
     EXPECT(ZKL_E_FORKED, zkl_lock_state(lock));
     EXPECT(ZKL_E_FORKED, zkl_fencing_token(lock, &out));
+    EXPECT(ZKL_E_FORKED, zkl_fencing_pass(lock, &out));
+    EXPECT(ZKL_E_FORKED, zkl_mutex_set_local_handover(lock, 1));
     EXPECT(ZKL_E_FORKED, zkl_remaining_ms(lock, &out));
     EXPECT(ZKL_E_FORKED, zkl_lock_set_data(lock, NULL, 0));
     EXPECT(ZKL_E_FORKED, zkl_participants(lock, count_participant, &out));

@@ -232,6 +232,8 @@ static void wrong_locks(void)
         REFUSES(zkl_is_held_in_process(bad));
         REFUSES(zkl_lock_state(bad));
         REFUSES(zkl_fencing_token(bad, &out));
+        REFUSES(zkl_fencing_pass(bad, &out));
+        REFUSES(zkl_mutex_set_local_handover(bad, 1));
         REFUSES(zkl_remaining_ms(bad, &out));
         REFUSES(zkl_lock_set_data(bad, (const uint8_t *)"x", 1));
         REFUSES(zkl_participants(bad, count_participant, &out));
@@ -254,6 +256,7 @@ static void wrong_locks(void)
         REFUSES(zkl_is_held_as(bad, 1));
         REFUSES(zkl_lock_state_as(bad, 0));
         REFUSES(zkl_fencing_token_as(bad, 1, &out));
+        REFUSES(zkl_fencing_pass_as(bad, 1, &out));
         REFUSES(zkl_remaining_ms_as(bad, 1, &out));
         REFUSES(zkl_lock_node_path_as(bad, 1, buf, sizeof buf, &needed));
         CHECK(started == (zkl_op *)&all && buf[0] == '-' && needed == 7);
@@ -570,6 +573,8 @@ static void outputs_that_are_null(void)
     OK(zkl_acquire(lock));
     EXPECT(ZKL_E_INVALID, zkl_fencing_token(lock, NULL));
     SAYS("token_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_fencing_pass(lock, NULL));
+    SAYS("pass_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_remaining_ms(lock, NULL));
     SAYS("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_participants(lock, NULL, NULL));
@@ -598,6 +603,8 @@ static void outputs_that_are_null(void)
     SAYS("leases_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_fencing_token_as(lock, 0, NULL));
     SAYS("token_out is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_fencing_pass_as(lock, 0, NULL));
+    SAYS("pass_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_remaining_ms_as(lock, 0, NULL));
     SAYS("remaining_ms_out is NULL");
     EXPECT(ZKL_E_INVALID, zkl_leases_fencing_token(leases, NULL));

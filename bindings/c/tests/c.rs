@@ -120,6 +120,21 @@ fn revoke_with_sanitizers() {
 }
 
 #[test]
+fn handover() {
+    run(Plain, "handover", Leaks::AreErrors);
+}
+
+#[test]
+fn handover_under_valgrind() {
+    run(Valgrind, "handover", Leaks::AreErrors);
+}
+
+#[test]
+fn handover_with_sanitizers() {
+    run(Sanitizers, "handover", Leaks::AreErrors);
+}
+
+#[test]
 fn fence() {
     run(Plain, "fence", Leaks::AreErrors);
 }
