@@ -194,6 +194,7 @@ impl World {
                     (self.engine.close(now), soon)
                 }
                 2 => return self.engine.close_entrance(now, lock),
+                3 | 4 => return drop(self.engine.set_local_handover(lock, u32::from(dice.byte() % 4))),
                 _ => return self.engine.set_data(lock, Some(dice.bytes())),
             },
         };
