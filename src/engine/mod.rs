@@ -506,7 +506,8 @@ impl Engine {
     fn next_event(&mut self, now: Time) -> Option<session::Event<Tag>> {
         while let Some((machine, told)) = self.mirrors.poll() {
             match told {
-                Told::Changed => self.feed(now, machine, Input::Mirror),
+                Told::Live => self.feed(now, machine, Input::MirrorLive),
+                Told::Ended(was_sound) => self.feed(now, machine, Input::MirrorEnded(was_sound)),
                 Told::Gone(path) => self.feed(now, machine, Input::Fired(EventKind::Deleted, &path)),
                 Told::Passed(path) => self.feed(now, machine, Input::Passed(&path)),
                 Told::Look => self.feed(now, machine, Input::Look),

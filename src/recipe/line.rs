@@ -124,11 +124,6 @@ impl Line {
         self.groups.get_mut(mark.key)?.iter_mut().find(|mate| &*mate.name == name)
     }
 
-    /// All who follow somebody.
-    pub(super) fn followers(&self) -> impl Iterator<Item = Subscriber> {
-        self.groups.values().flatten().flat_map(|mate| mate.followers.iter().copied())
-    }
-
     /// Whether this node has taken the number of another, that excludes others.
     pub(super) fn is_nested(&self, name: &str) -> bool {
         let group = self.groups.get(name::number(name, self.mode));

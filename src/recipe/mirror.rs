@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::line::Line;
-use super::name::Kind;
+use super::name::{self, Kind};
 use super::rank::Rank;
 use super::{Step, Tag};
 use crate::mutant::Mutant;
@@ -35,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// change; a list and a watch for each who joins cost as much as that with about a dozen.
 const FEW: usize = 8;
 const MANY: usize = 12;
-/// So many changes by others, while nobody here joins or leaves, cost more than the mirror saves.
+/// So many changes by others, while nobody here joins or leaves, cost more than a mirror saves.
 const NOISE: u32 = 256;
 /// So many directories at most.
 const MOST: usize = 128;
@@ -55,8 +55,9 @@ const NUMBERS: Subscriber = 1 << 63;
 /// All mirrors of one client.
 #[derive(Debug)]
 pub struct Mirrors {
-    /// What the names of this client's nodes begin with.
+    /// What the names of this client's nodes begin with, as a number and as an example.
     kin: u64,
+    prefix: String,
     mirrors: BTreeMap<Subscriber, Mirror>,
     by_directory: HashMap<Arc<str>, Subscriber>,
     use_of: HashMap<Arc<str>, Use>,
@@ -64,13 +65,18 @@ pub struct Mirrors {
     tries: u32,
     told: VecDeque<(Subscriber, Told)>,
     due: Option<Time>,
+    /// Who began to wait since the last look, and before.
+    fresh: Vec<Subscriber>,
+    waiting: Vec<Subscriber>,
 }
 
 /// What a mirror tells one who uses it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It shows the queue now, or there is none any more.
-    Changed,
+    /// It shows the queue now.
+    Live,
+    /// There is none any more, and what it showed last was so (true), or may not have been.
+    Ended(bool),
     /// The node at this path is gone.
     Gone(String),
     /// The same, and it was deleted by a request of ours: the session was alive then.
@@ -133,11 +139,23 @@ struct Doom {
 /// A mirror that does not show what is there.
 struct Broken;
 
+/// Why a mirror is taken down.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// Nobody uses it.
+    Idle,
+    /// There are too many in the queue, or too much is going on.
+    Crowd,
+    /// It was refused, or does not show what is there.
+    Wrong,
+}
+
 impl Mirrors {
     /// None yet. `kin`: what the names of this client's nodes begin with.
     pub fn new(kin: u64) -> Self {
         Self {
             kin,
+            prefix: name::protected_prefix(kin, 0),
             mirrors: BTreeMap::new(),
             by_directory: HashMap::new(),
             use_of: HashMap::new(),
@@ -145,6 +163,8 @@ impl Mirrors {
             tries: TRIES,
             told: VecDeque::new(),
             due: None,
+            fresh: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -229,21 +249,26 @@ impl Mirrors {
             Some(Mirror { stage: Stage::Coming(_), .. }) => View::Coming,
             Some(mirror) if mirror.line.contains(own) => View::At(rank(&mirror.line)),
             Some(_) => {
-                self.end(now, session, number, Some(BAN));
+                self.end(now, session, number, End::Wrong);
                 View::None
             }
         }
     }
 
     /// Tells `machine` when the node is gone. False where it is not shown.
-    pub(super) fn follow(&mut self, now: Time, number: Subscriber, name: &str, machine: Subscriber) -> bool {
+    pub(super) fn follow(&mut self, number: Subscriber, name: &str, machine: Subscriber) -> bool {
         let mirror = self.mirrors.get_mut(&number).filter(|mirror| mirror.is_live());
         let Some(mate) = mirror.and_then(|mirror| mirror.line.mate_mut(name)) else { return false };
         if !mate.followers.contains(&machine) {
             mate.followers.push(machine);
         }
-        self.look_by(now + LOOK);
         true
+    }
+
+    /// A contender waits for a node that nobody has read: it will be told when that may be worth it.
+    pub(super) fn will_look(&mut self, now: Time, machine: Subscriber) {
+        self.fresh.push(machine);
+        self.look_by(now + LOOK);
     }
 
     /// `machine` does not want to hear of the node any more.
@@ -291,7 +316,7 @@ impl Mirrors {
         match (is_gone, doom.is_gone) {
             (true, true) => self.told.extend(told.map(|follower| (follower, Told::Passed(path.clone())))),
             (false, true) => self.told.extend(told.map(|follower| (follower, Told::Gone(path.clone())))),
-            (true, false) if mirror.line.contains(name) => self.end(now, session, number, Some(BAN)),
+            (true, false) if mirror.line.contains(name) => self.end(now, session, number, End::Wrong),
             (_, false) => {}
         }
     }
@@ -299,7 +324,7 @@ impl Mirrors {
     /// A node that is shown was read, and is not there or may not be read.
     pub(super) fn is_wrong(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, name: &str) {
         if self.mirrors.get(&number).is_some_and(|mirror| mirror.line.contains(name)) {
-            self.end(now, session, number, Some(BAN));
+            self.end(now, session, number, End::Wrong);
         }
     }
 
@@ -313,6 +338,8 @@ impl Mirrors {
         self.mirrors.clear();
         self.by_directory.clear();
         self.told.clear();
+        self.fresh.clear();
+        self.waiting.clear();
         self.due = None;
     }
 
@@ -330,12 +357,12 @@ impl Mirrors {
             Err(Failure::ConnectionLost) => self.tries = self.tries.saturating_sub(u32::from(is_watch)),
             Err(Failure::Code(Code::UNIMPLEMENTED)) if is_watch => {
                 self.tries = 0;
-                self.end(now, session, machine, None);
+                self.end(now, session, machine, End::Wrong);
             }
             Ok(_) if is_watch => self.tries = TRIES,
             Ok(Response::Children2 { children, stat }) => self.listed(now, session, machine, children, Some(stat)),
             Err(Failure::Code(Code::NO_NODE)) if !is_watch => self.listed(now, session, machine, Vec::new(), None),
-            Ok(_) | Err(Failure::Code(_)) => self.end(now, session, machine, Some(BAN)),
+            Ok(_) | Err(Failure::Code(_)) => self.end(now, session, machine, End::Wrong),
         }
     }
 
@@ -343,15 +370,15 @@ impl Mirrors {
     pub fn fired(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, kind: EventKind, path: &str) {
         let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         if kind == EventKind::PersistentWatchRemoved {
-            return self.end(now, session, number, Some(PAUSE));
+            return self.end(now, session, number, End::Crowd);
         }
-        let seen = mirror.note(kind, path, &mut self.told);
-        let ban = match seen {
-            Err(Broken) => BAN,
-            Ok(()) if mirror.noise > NOISE || mirror.line.sessions() > MANY => PAUSE,
+        let seen = mirror.note(name::kin(&self.prefix), kind, path, &mut self.told);
+        let why = match seen {
+            Err(Broken) => End::Wrong,
+            Ok(()) if mirror.noise > NOISE || mirror.line.sessions() > MANY => End::Crowd,
             Ok(()) => return,
         };
-        self.end(now, session, number, Some(ban));
+        self.end(now, session, number, why);
     }
 
     /// Does what is due.
@@ -362,16 +389,13 @@ impl Mirrors {
         let is_idle = |mirror: &Mirror| mirror.users.is_empty() && now >= mirror.last_use + IDLE;
         let idle = self.mirrors.iter().filter(|(_, mirror)| is_idle(mirror)).map(|(&number, _)| number);
         for number in idle.collect::<Vec<_>>() {
-            self.end(now, session, number, None);
+            self.end(now, session, number, End::Idle);
         }
-        self.due = None;
-        for mirror in self.mirrors.values() {
-            let followers = mirror.line.followers().collect::<BTreeSet<_>>();
-            self.told.extend(followers.into_iter().map(|follower| (follower, Told::Look)));
-        }
-        if !self.mirrors.is_empty() {
-            self.look_by(now + if self.told.is_empty() { IDLE } else { LOOK });
-        }
+        // Who waits is told once, at the second look.
+        let waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.fresh));
+        self.told.extend(waiting.into_iter().map(|waiting| (waiting, Told::Look)));
+        let pause = if self.waiting.is_empty() { IDLE } else { LOOK };
+        self.due = (!self.mirrors.is_empty()).then(|| now + pause);
     }
 
     // Beginning and ending.
@@ -426,7 +450,7 @@ impl Mirrors {
         let last_words: BTreeMap<String, bool> = heard.into_iter().collect();
         let listed: BTreeSet<&String> = children.iter().collect();
         if last_words.iter().any(|(name, &is_there)| listed.contains(name) != is_there) {
-            return self.end(now, session, number, Some(BAN));
+            return self.end(now, session, number, End::Wrong);
         }
         // A server counts two changes for a child that came and went, and one for a child that came.
         mirror.next = stat.map_or(0, |stat| (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2);
@@ -434,21 +458,26 @@ impl Mirrors {
             mirror.line.insert(name);
         });
         if mirror.line.sessions() > FEW {
-            return self.end(now, session, number, Some(PAUSE));
+            return self.end(now, session, number, End::Crowd);
         }
-        self.told.extend(mirror.users.iter().map(|&user| (user, Told::Changed)));
+        self.told.extend(mirror.users.iter().map(|&user| (user, Told::Live)));
     }
 
     /// Takes a mirror down, and says so to those who use it.
-    fn end(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, ban: Option<Duration>) {
+    fn end(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, why: End) {
         let Some(mirror) = self.mirrors.remove(&number) else { return };
+        let (is_sound, pause) = match why {
+            End::Idle => (true, None),
+            End::Crowd => (true, Some(PAUSE)),
+            End::Wrong => (false, Some(BAN)),
+        };
         self.by_directory.remove(&mirror.directory);
         session.unwatch_below(now, &mirror.directory);
         if !Mutant::LeaveUsersBlind.lives() {
-            self.told.extend(mirror.users.into_iter().map(|user| (user, Told::Changed)));
+            self.told.extend(mirror.users.into_iter().map(|user| (user, Told::Ended(is_sound))));
         }
-        if let (Some(used), Some(ban)) = (self.use_of.get_mut(&mirror.directory), ban) {
-            used.not_before = Some(now + ban);
+        if let Some(used) = self.use_of.get_mut(&mirror.directory) {
+            used.not_before = pause.map(|pause| now + pause);
         }
     }
 
@@ -480,13 +509,21 @@ impl Mirror {
     }
 
     /// Takes in one change.
-    fn note(&mut self, kind: EventKind, path: &str, told: &mut VecDeque<(Subscriber, Told)>) -> Result<(), Broken> {
-        self.noise += 1;
+    fn note(
+        &mut self,
+        kin: &str,
+        kind: EventKind,
+        path: &str,
+        told: &mut VecDeque<(Subscriber, Told)>,
+    ) -> Result<(), Broken> {
         let name = match path.strip_prefix(&*self.directory) {
             Some("") => return self.note_own(kind),
             Some(below) => below.strip_prefix('/').filter(|name| !name.contains('/')),
             None => None,
         };
+        if name.is_none_or(|name| name::kin(name) != kin) {
+            self.noise += 1;
+        }
         let (Some(name), EventKind::Created | EventKind::Deleted) = (name, kind) else { return Ok(()) };
         let has_come = kind == EventKind::Created;
         if let Stage::Coming(heard) = &mut self.stage {

@@ -56,8 +56,10 @@ pub enum Input<'a> {
     Confirm,
     /// Our own delete of a node ahead is answered, and the node was gone by then.
     Passed(&'a str),
-    /// A mirror that it uses shows the queue now, or is not there any more.
-    Mirror,
+    /// A mirror that it uses shows the queue now.
+    MirrorLive,
+    /// There is none any more, and what it showed last was so (true), or may not have been.
+    MirrorEnded(bool),
     /// It may have waited for long enough to want to know for whom.
     Look,
     /// So many leases may be out from now on.
@@ -236,15 +238,8 @@ struct Wait {
     gap: bool,
     /// What it said when it was last read.
     seen: Option<Seen>,
-    look: Look,
-}
-
-/// A node ahead that a mirror shows is not read before its waiter has waited for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    Later,
-    Next,
-    Done,
+    /// It was not watched but shown by a mirror, and has been asked for since.
+    is_looked_at: bool,
 }
 
 /// What is known of a node ahead.
@@ -426,7 +421,8 @@ impl Contender {
             Input::Leave => self.leave(desk),
             Input::Confirm => self.confirm(desk),
             Input::Passed(path) => self.passed(desk, path),
-            Input::Mirror => self.mirror_changed(desk),
+            Input::MirrorLive => self.seek_all(desk),
+            Input::MirrorEnded(was_sound) => self.mirror_ended(desk, was_sound),
             Input::Look => self.look(desk),
             Input::Max(max) => self.max_changed(desk, max),
             Input::Retry => self.retry(desk),
@@ -520,7 +516,7 @@ impl Contender {
                 wait.gap = !Mutant::GrantAcrossGap.lives();
             }
             if !Mutant::TrustOldMirror.lives() {
-                stand.forget_mirror();
+                stand.forget_mirror(false);
             }
         }
         None
@@ -613,12 +609,12 @@ impl Stand {
     }
 
     /// What a mirror told has to be asked for.
-    fn forget_mirror(&mut self) {
+    fn forget_mirror(&mut self, was_sound: bool) {
         self.mirror = None;
         let own = self.nodes.iter_mut().map(|node| &mut node.watch);
         let ahead = match &mut self.place {
             Place::Waiting(wait) if wait.watch == Watch::Mirrored => {
-                wait.gap = true;
+                wait.gap |= !was_sound;
                 Some(&mut wait.watch)
             }
             _ => None,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Contender, Due, Look, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch, name_of};
+use super::{Contender, Due, Node, Output, Place, REVOKE, Removal, Seen, Stage, Stand, Wait, Watch, name_of};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::proto::{Code, EventKind, Request, Response};
@@ -134,10 +134,11 @@ impl Contender {
         // Who came first of two with one number is not in their names.
         if let Some(mirror) = *mirror
             && !wait.is_tie
-            && desk.mirrors.follow(desk.now, mirror, name, desk.machine)
+            && desk.mirrors.follow(mirror, name, desk.machine)
         {
             wait.is_ours = name.starts_with(kin(&self.prefix));
             wait.watch = Watch::Mirrored;
+            desk.mirrors.will_look(desk.now, desk.machine);
             return;
         }
         wait.watch = Watch::Asked;
@@ -149,7 +150,7 @@ impl Contender {
         for stand in self.stands.iter_mut().filter(|_| !self.is_revocable) {
             let Some(mirror) = stand.mirror else { continue };
             for node in stand.nodes.iter_mut().filter(|node| node.watch == Watch::Unset && node.czxid.is_some()) {
-                if desk.mirrors.follow(desk.now, mirror, &node.name, desk.machine) {
+                if desk.mirrors.follow(mirror, &node.name, desk.machine) {
                     node.watch = Watch::Mirrored;
                 }
             }
@@ -241,11 +242,11 @@ impl Contender {
         None
     }
 
-    /// The mirror of a stand shows the queue now, or it is not there any more.
-    pub(super) fn mirror_changed(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
+    /// The mirror of a stand is not there any more. What it has shown last was so, or may not have been.
+    pub(super) fn mirror_ended(&mut self, desk: &mut Desk<'_>, was_sound: bool) -> Option<Output> {
         for stand in &mut self.stands {
             if stand.mirror.is_some_and(|mirror| !desk.mirrors.stands(mirror)) {
-                stand.forget_mirror();
+                stand.forget_mirror(was_sound);
             }
         }
         let output = self.seek_all(desk);
@@ -255,17 +256,15 @@ impl Contender {
         output
     }
 
-    /// Reads the nodes ahead that are known from a mirror alone, to know whose they are; once for each, and not at once.
+    /// Reads the nodes ahead that are known from a mirror alone, to know whose they are.
     pub(super) fn look(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         for (at, stand) in self.stands.iter_mut().enumerate() {
-            let Place::Waiting(wait) = &mut stand.place else { continue };
-            match wait.look {
-                Look::Later => wait.look = Look::Next,
-                Look::Next if wait.watch == Watch::Mirrored => {
-                    wait.look = Look::Done;
-                    desk.send(Step::LookAhead(at), &Request::GetData { path: wait.ahead.clone(), watch: false });
-                }
-                Look::Next | Look::Done => {}
+            if let Place::Waiting(wait) = &mut stand.place
+                && wait.watch == Watch::Mirrored
+                && wait.seen.is_none()
+                && !std::mem::replace(&mut wait.is_looked_at, true)
+            {
+                desk.send(Step::LookAhead(at), &Request::GetData { path: wait.ahead.clone(), watch: false });
             }
         }
         None
@@ -281,10 +280,10 @@ impl Contender {
         let Stand { place, mirror, .. } = self.stands.get_mut(at)?;
         let (Place::Waiting(wait), Some(mirror)) = (place, *mirror) else { return None };
         match result {
-            Ok(Response::Data { data, stat }) if wait.look == Look::Done => {
+            Ok(Response::Data { data, stat }) if wait.is_looked_at => {
                 wait.seen = Some(Seen::new(stat.ephemeral_owner, data.unwrap_or_default()));
             }
-            Err(Failure::Code(_)) if wait.look == Look::Done => {
+            Err(Failure::Code(_)) if wait.is_looked_at => {
                 desk.mirrors.is_wrong(desk.now, desk.session, mirror, name_of(&wait.ahead));
             }
             _ => {}
@@ -476,7 +475,7 @@ fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
             is_ours: false,
             gap: false,
             seen: None,
-            look: Look::Later,
+            is_looked_at: false,
         })),
         Rank::Foreign { name, family } => {
             let why = format!("{name} belongs to {family}, which zklock can't take turns with");
