@@ -287,7 +287,8 @@ impl Lock {
         Ok(Acquiring::new(operation, Arc::clone(&self.parts)))
     }
 
-    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
+    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone, unless the lock was
+    /// passed on to another thread of this process ([`set_local_handover`](Self::set_local_handover)).
     ///
     /// Errors: NOT_OWNER from a thread that does not hold, and nothing changes; LOST where the hold had been lost; CONNECTION
     /// where no server confirmed within the session timeout. In every case but the first the entry is released. Of a multi-lock all that
@@ -418,7 +419,8 @@ impl Lock {
 
     /// What those who wait on this handle wait for, in this process, in the order in which they began; of a multi-lock, those who wait for
     /// its handle, and not for those of its locks. It is what the client knows: no server is asked, and nobody waits. Who is
-    /// ahead of them in other processes, [`participants`](Self::participants) tells, by the same paths.
+    /// ahead of them in other processes, [`participants`](Self::participants) tells, by the same paths. Who waits behind others of his
+    /// process ([`set_local_handover`](Self::set_local_handover)) has no node of his own: that which stands for all of them is ahead.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
         Ok(self.parts.iter().map(Part::waiting).collect::<Result<Vec<_>>>()?.concat())
     }

@@ -187,7 +187,8 @@ impl Lock {
         }
     }
 
-    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone.
+    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone, unless the lock was
+    /// passed on to another thread of this process (``set_local_handover()``).
     ///
     /// Blocks for the session timeout at most; Ctrl-C interrupts the wait for the confirmation, not the release. Raises
     /// NotOwner in a thread that does not hold, and changes nothing then; LockLost where the hold had been lost,
@@ -221,7 +222,8 @@ impl Lock {
     /// for a multi-lock do so on its handle, and not on those of its locks.
     ///
     /// It is what the client knows: no server is asked, so it answers where none does. Who stands ahead in other processes,
-    /// ``participants()`` tells, by the same paths. Does not block.
+    /// ``participants()`` tells, by the same paths. Who waits behind others of his process (``set_local_handover()``) has no node of
+    /// his own: that which stands for all of them is ahead. Does not block.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
         Ok(waiting::all(self.core.waiting().or_raise(py)?))
     }

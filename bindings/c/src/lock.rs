@@ -107,7 +107,8 @@ pub unsafe extern "C" fn zkl_mutex_new(
 /// Only a hold that is ZKL_LOCK_HELD is passed on, and none whose node somebody has asked for (zkl_set_revocable). The node keeps the
 /// data of the acquire that made it. All holds that were passed on have the fencing token of the first: a store that is to tell them apart
 /// compares zkl_fencing_pass, too. A multi-lock joins with nodes of its own, and what it has got is not passed on. With a
-/// limit of 0, an acquire that finds others of this process there fails without asking a server.
+/// limit of 0, an acquire that finds others of this process there fails without asking a server. zkl_participants shows the one node,
+/// and zkl_waiting all who wait by the handle.
 ///
 /// Returns: ZKL_OK; ZKL_E_UNSUPPORTED for all but mutexes; ZKL_E_INVALID for a negative number; ZKL_E_HANDLE, ZKL_E_FORKED,
 /// ZKL_E_CLOSED, ZKL_E_INTERNAL.
@@ -288,9 +289,10 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
 /// whichever acquired it by this handle. Of a multi-lock, all that the thread holds of its locks is released by one entry each,
 /// whatever becomes of the others, and the first failure is returned.
 ///
-/// Returns: ZKL_OK, and the server has confirmed that the lock's node is gone; ZKL_E_NOT_OWNER where this thread does not
-/// hold the lock (a semaphore mutex: nobody does by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so
-/// that others may have held it in the meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
+/// Returns: ZKL_OK, and the server has confirmed that the lock's node is gone, or the lock was passed on to another thread of this
+/// process (zkl_mutex_set_local_handover); ZKL_E_NOT_OWNER where this thread does not hold the lock (a semaphore mutex: nobody does
+/// by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so that others may have held it in the meantime;
+/// ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
 /// ZKL_E_CLOSED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too; as is, with ZKL_E_CLOSED for a multi-lock one of whose locks was
 /// freed, what is left of it.

@@ -64,7 +64,8 @@ pub type zkl_waiting_cb = Option<unsafe extern "C" fn(user: *mut c_void, wait: *
 /// Calls cb once for each acquire by this handle that waits, in any thread of this process, with what it waits for, in the order in
 /// which they began, and with user as it was given. Those who wait for a multi-lock do so on its handle, and not on those of its locks.
 /// The callback may call any function of zklock. It is what the client knows: no server is asked, so it answers where none does.
-/// Who stands ahead in other processes, zkl_participants tells, by the same paths.
+/// Who stands ahead in other processes, zkl_participants tells, by the same paths. Who waits behind others of his process
+/// (zkl_mutex_set_local_handover) has no node of his own: that which stands for all of them is ahead.
 ///
 /// Returns: ZKL_OK, also where nobody waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. Where it
 /// fails, cb was not called.
