@@ -114,8 +114,8 @@ impl Contender {
             self.nodes_mut().for_each(|node| node.watch = Watch::Set);
         }
         self.follow_own(desk);
-        // Leases see their own nodes in the list that they watch.
-        if self.stands.iter().any(|stand| stand.wish.mode != Mode::Lease) {
+        // Leases see their own nodes in the list that they watch, but not that they are asked back.
+        if self.is_revocable || self.stands.iter().any(|stand| stand.wish.mode != Mode::Lease) {
             self.watch_own(desk, |node| node.watch == Watch::Unset);
         }
         for at in 0..self.stands.len() {
