@@ -48,7 +48,9 @@ def test_signatures() -> None:
         "on_event=None)"
     )
     assert str(inspect.signature(zklock.Client)) == expected
-    for method in [zklock.Client.mutex, zklock.Client.semaphore_mutex, zklock.Client.rwlock]:
+    signature = "(self, /, path, timeout=None, data=None, *, local_handover=0)"
+    assert str(inspect.signature(zklock.Client.mutex)) == signature
+    for method in [zklock.Client.semaphore_mutex, zklock.Client.rwlock]:
         assert str(inspect.signature(method)) == "(self, /, path, timeout=None, data=None)"
     assert str(inspect.signature(zklock.Client.multi)) == "(self, /, locks, timeout=None, *, in_order=False)"
     expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None)"
