@@ -13,7 +13,7 @@ use crate::lock::{Lock, Part};
 use crate::operation::{Entrance, Notices};
 use crate::path;
 use crate::recipe::{Mode, Task};
-use crate::runtime::{Handlers, Pending, Shell, in_background, is_io_thread, now};
+use crate::runtime::{Handlers, Pending, Shell, in_background, is_serving, now};
 use crate::semaphore::Semaphore;
 use crate::session::{ClientState, ConnectString};
 use crate::time::Time;
@@ -331,8 +331,8 @@ impl OpenSession {
             shell.stop(patience);
             closed.map(drop)
         };
-        // What ends a client is waited for, and half of that is the I/O thread's to do.
-        if is_io_thread() { in_background(end) } else { end() }
+        // What ends a client is waited for, and half of that is to be done by the thread that reads.
+        if is_serving() { in_background(end) } else { end() }
     }
 
     pub(crate) fn add_multi(&self, steps: &Arc<[Entrance]>, notices: &Arc<Notices>) {

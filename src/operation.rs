@@ -112,13 +112,15 @@ impl Operation {
     /// How it ended, after `slice` at most; DEADLOCK where the calling thread must not wait. The deadline is kept by this thread itself, whatever the I/O thread is doing. Where
     /// `keeps`, a success is the program's from now on, and stays when it abandons the operation.
     pub(crate) fn wait_for(&self, slice: Duration, keeps: bool) -> Option<Result<()>> {
-        if let Err(forked) = self.check() {
-            return Some(Err(forked));
-        }
         let end = Instant::now().checked_add(slice);
         let mut told = None;
-        let mut progress = self.lock();
+        let mut read = None;
         loop {
+            // Each time: a hook that was run by this thread may have forked, and this be the child.
+            if let Err(forked) = self.check() {
+                return Some(Err(forked));
+            }
+            let mut progress = self.lock();
             if let Some(result) = self.look(&mut progress, keeps) {
                 return Some(result);
             }
@@ -126,27 +128,34 @@ impl Operation {
                 return Some(Err(deadlock));
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
+            let left_of_slice = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let at = progress.got;
             match progress.stage {
-                Stage::Waiting(op) if left.is_zero() && told != Some(progress.got) => {
-                    let got = progress.got;
-                    told = Some(got);
+                Stage::Waiting(op) if left.is_zero() && told != Some(at) => {
+                    told = Some(at);
                     drop(progress);
                     // Whoever has the answer, this thread or another, notifies those who wait.
-                    self.with_step(got, |step| {
+                    self.with_step(at, |step| {
                         step.shell.expire(op);
                     });
-                    progress = self.lock();
                     continue;
                 }
+                _ if left_of_slice.is_zero() => return None,
                 _ => {}
-            }
-            let left_of_slice = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            if left_of_slice.is_zero() {
-                return None;
             }
             // Once the deadline has passed, who is at it will be done with it in a moment.
             let limit = if left.is_zero() { left_of_slice } else { left.min(left_of_slice) };
-            progress = self.progress.wait(progress, limit);
+            match progress.stage {
+                Stage::Waiting(op) if read != Some(op) => {
+                    drop(progress);
+                    let limit = (limit < Duration::MAX).then_some(limit);
+                    self.with_step(at, |step| {
+                        // Where another thread reads, this one is notified.
+                        read = (!step.shell.read_for(op, limit)).then_some(op);
+                    });
+                }
+                _ => drop(self.progress.wait(progress, limit)),
+            }
         }
     }
 

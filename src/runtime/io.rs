@@ -22,7 +22,7 @@ const WAKER: Token = Token(0);
 static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
 
 thread_local! {
-    /// In which process this is the I/O thread.
+    /// In which process this thread reads for others: the I/O thread, or one that does so in its place.
     static SERVING: Cell<Option<Epoch>> = const { Cell::new(None) };
 }
 
@@ -109,12 +109,19 @@ impl Io {
     }
 }
 
-/// Whether the calling thread is the I/O thread, which must not wait for itself.
-pub(crate) fn is_io_thread() -> bool {
+/// Whether the calling thread reads for others, and must not wait for what it would read.
+pub(crate) fn is_serving() -> bool {
     SERVING.try_with(Cell::get).unwrap_or_default() == Some(Epoch::current())
 }
 
-/// Does what the I/O thread must not, since it waits for that thread. What comes of it is logged.
+/// Does what is to be done for others by a thread that goes on to read for them.
+pub(super) fn serving(work: impl FnOnce()) {
+    let before = SERVING.replace(Some(Epoch::current()));
+    work();
+    SERVING.set(before);
+}
+
+/// Does what a thread that serves others must not, since it waits for that thread. What comes of it is logged.
 pub(crate) fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = || {
         if let Err(error) = work() {
@@ -157,7 +164,6 @@ impl Loop {
     fn run(mut self, mut poll: Poll) {
         SERVING.set(Some(Epoch::current()));
         let mut events = Events::with_capacity(256);
-        let mut buffer = vec![0; 64 * 1024];
         loop {
             match poll.poll(&mut events, self.pause()) {
                 Ok(()) => {}
@@ -173,11 +179,7 @@ impl Loop {
             let mut ready: Vec<Token> = events.iter().map(|event| event.token()).collect();
             ready.extend(std::mem::take(&mut self.unfinished));
             for token in ready {
-                if let Some(shell) = self.clients.get(&token).map(Arc::clone) {
-                    let (next, more) = shell.ready(&mut buffer);
-                    self.plan(token, next);
-                    self.unfinished.extend(more.then_some(token));
-                }
+                self.serve(token, Shell::ready);
             }
             if self.take_over() {
                 return;
@@ -207,10 +209,7 @@ impl Loop {
             self.plan(token, None);
         }
         for token in touched {
-            if let Some(shell) = self.clients.get(&token).map(Arc::clone) {
-                let next = shell.tick();
-                self.plan(token, next);
-            }
+            self.serve(token, Shell::tick);
         }
         stop
     }
@@ -221,10 +220,19 @@ impl Loop {
             if at > now {
                 return;
             }
-            let next = self.clients.get(&token).and_then(|shell| shell.tick());
-            // A timer that is due again at once would keep others from their turn.
-            self.plan(token, next.map(|next| next.max(now + Duration::from_nanos(1))));
+            self.serve(token, |shell| {
+                let (next, more) = shell.tick();
+                // A timer that is due again at once would keep others from their turn.
+                (next.map(|next| next.max(now + Duration::from_nanos(1))), more)
+            });
         }
+    }
+
+    fn serve(&mut self, token: Token, work: impl FnOnce(&Shell) -> (Option<Time>, bool)) {
+        let Some(shell) = self.clients.get(&token).map(Arc::clone) else { return self.plan(token, None) };
+        let (next, more) = work(&shell);
+        self.plan(token, next);
+        self.unfinished.extend(more.then_some(token));
     }
 
     fn plan(&mut self, token: Token, at: Option<Time>) {

@@ -2,22 +2,33 @@
 
 mod callback;
 mod clock;
+#[cfg(not(feature = "loom"))]
+mod connection;
 mod dispatcher;
 mod eventfd;
 mod fork;
 mod io;
+#[cfg(not(feature = "loom"))]
+mod lookout;
 mod outlet;
 mod resolve;
 mod shell;
 mod signals;
 mod sync;
+#[cfg(feature = "loom")]
+mod wire;
+
+#[cfg(feature = "loom")]
+use wire as connection;
+#[cfg(feature = "loom")]
+use wire as lookout;
 
 pub(crate) use callback::during;
 pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
 pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
-pub(crate) use io::{in_background, is_io_thread};
+pub(crate) use io::{in_background, is_serving};
 pub use outlet::Handlers;
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use shell::models;

@@ -2,20 +2,25 @@
 //!
 //! Whoever has something for the engine, a calling thread or the I/O thread, takes the lock, feeds it, carries out what it
 //! says (bytes go straight to the socket), and tells exactly those whose call is answered, after the lock is free again.
+//!
+//! The socket is read by the I/O thread, or by a thread that waits for an answer: the *reader*. There is one at most, and it alone ends its
+//! turn: when its call is answered, by whomever, or its time is over.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mio::net::TcpStream;
-use mio::{Interest, Token};
+use mio::Token;
 
+use super::connection::{Connection, Watch};
 use super::fork::Epoch;
-use super::io::Io;
+use super::io::{Io, serving};
+use super::lookout::{Lookout, Seen};
 use super::outlet::Outlet;
-use super::sync::{Monitor, Mutex, lock};
+use super::sync::{Monitor, Mutex, MutexGuard, lock};
 use super::{clock, resolve};
 use crate::config::Config;
 use crate::engine::{Answer, Engine, Event, LockId, News, OpId};
@@ -43,6 +48,11 @@ struct State {
     /// Answers that came when it was another server's turn.
     resolved: Vec<(Server, Vec<SocketAddr>)>,
     callers: HashMap<OpId, Arc<dyn Caller>>,
+    reader: Option<Reader>,
+    /// Where the reader waits. None when the client is closed.
+    lookout: Option<Arc<Lookout>>,
+    /// What is read comes here first.
+    buffer: Box<[u8]>,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
     /// The I/O thread, as long as the client has a place there.
@@ -52,18 +62,27 @@ struct State {
 enum Link {
     Idle,
     Resolving(Server),
-    Connecting { stream: TcpStream, others: Vec<SocketAddr> },
-    Open(TcpStream),
+    Connecting { connection: Connection, others: Vec<SocketAddr> },
+    Open(Connection),
+}
+
+/// The thread that reads the socket in the place of the I/O thread.
+struct Reader {
+    /// What it waits for.
+    op: OpId,
+    /// Where it waits.
+    socket: Option<RawFd>,
 }
 
 impl Shell {
     /// Gives an engine a place on the I/O thread, and its handler somebody who calls it.
     pub(crate) fn start(engine: Engine, config: &Config) -> Result<Arc<Self>> {
         let outlet = Outlet::open(config.calls(), config.handler())?;
-        Io::join(|io, token| Self::new(engine, token, Some(io), outlet))
+        let lookout = Lookout::new()?;
+        Io::join(|io, token| Self::new(engine, token, Some(io), outlet, lookout))
     }
 
-    fn new(engine: Engine, token: Token, io: Option<Arc<Io>>, outlet: Arc<Outlet>) -> Arc<Self> {
+    fn new(engine: Engine, token: Token, io: Option<Arc<Io>>, outlet: Arc<Outlet>, lookout: Lookout) -> Arc<Self> {
         let state = State {
             engine,
             link: Link::Idle,
@@ -71,6 +90,9 @@ impl Shell {
             resolving: Vec::new(),
             resolved: Vec::new(),
             callers: HashMap::new(),
+            reader: None,
+            lookout: Some(Arc::new(lookout)),
+            buffer: vec![0; BUFFER].into(),
             planned: None,
             io,
         };
@@ -87,7 +109,12 @@ impl Shell {
     /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
     /// `patience` or not at all.
     pub(crate) fn stop(&self, patience: Time) {
-        let io = lock(&self.state).io.take();
+        let io = {
+            let mut state = lock(&self.state);
+            // Its descriptor is closed with the client, or by a reader that has been woken and not gone yet.
+            state.lookout = None;
+            state.io.take()
+        };
         if let Some(io) = io {
             io.leave(self.token);
         }
@@ -204,35 +231,91 @@ impl Shell {
         self.with(|engine, now| engine.cancel_op(now, op));
     }
 
+    // The reader.
+
+    /// Waits until a call is answered, `limit` at most, and reads the socket meanwhile. False, at once, where that is not for this thread to do:
+    /// another one reads already, or is about to hand the answer over, or there is no connection.
+    pub(crate) fn read_for(&self, op: OpId, limit: Option<Duration>) -> bool {
+        let end = limit.map(|limit| clock::now() + limit);
+        let Some(mut turn) = self.take_turn(op) else { return false };
+        while !turn.is_over {
+            let mut seen = turn.lookout.wait(turn.socket, end.map(|end| end - clock::now()));
+            if end.is_some_and(|end| clock::now() >= end) {
+                // Whatever it was: others' answers may come all the time.
+                seen = Seen::Nothing;
+            }
+            self.go_on(&mut turn, seen);
+            // A child that somebody's hook has forked, and in it a copy of this thread, leaves all as it is.
+            turn.is_over |= self.check().is_err();
+        }
+        true
+    }
+
+    fn take_turn(&self, op: OpId) -> Option<Turn<'_>> {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        let is_free = state.reader.is_none() && matches!(state.link, Link::Open(_)) && state.callers.contains_key(&op);
+        let lookout = state.lookout.clone().filter(|_| is_free)?;
+        let socket = state.link.socket();
+        state.reader = Some(Reader { op, socket });
+        self.pump(&mut state, clock::now(), &mut woken);
+        drop(state);
+        let mut turn = Turn { shell: self, lookout, op, socket, is_over: false };
+        serving(|| self.finish(woken));
+        turn.is_over = self.check().is_err();
+        Some(turn)
+    }
+
+    /// Once it has waited.
+    fn go_on(&self, turn: &mut Turn<'_>, seen: Seen) {
+        let mut woken = Woken::default();
+        let mut state = lock(&self.state);
+        // Where its time is over, too: a thread that stood still may find its answer there.
+        if seen != Seen::Alarm {
+            receive(&mut state, Thoroughly::No);
+        }
+        self.pump(&mut state, clock::now(), &mut woken);
+        turn.is_over = seen == Seen::Nothing || !state.callers.contains_key(&turn.op);
+        if turn.is_over {
+            self.end_turn(&mut state, &mut woken);
+        }
+        turn.socket = state.link.socket();
+        drop(state);
+        woken.reader = None;
+        if turn.is_over { self.finish(woken) } else { serving(|| self.finish(woken)) }
+    }
+
+    /// The I/O thread reads again, and first what has come in meanwhile.
+    fn end_turn(&self, state: &mut State, woken: &mut Woken) {
+        state.reader = None;
+        self.pump(state, clock::now(), woken);
+    }
+
     // The I/O thread.
 
     /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick, and whether the
     /// socket may have still more.
-    pub(super) fn ready(&self, buffer: &mut [u8]) -> (Option<Time>, bool) {
-        let mut woken = Woken::default();
+    pub(super) fn ready(&self) -> (Option<Time>, bool) {
         let mut state = lock(&self.state);
-        let now = clock::now();
         if matches!(state.link, Link::Connecting { .. }) {
-            self.finish_connecting(&mut state, now);
+            self.finish_connecting(&mut state, clock::now());
         }
-        let more = matches!(state.link, Link::Open(_)) && receive(&mut state, buffer);
-        self.pump(&mut state, clock::now(), &mut woken);
-        // The I/O thread itself is here, and need not be told.
-        woken.thread = None;
-        state.planned = state.engine.next_timeout();
-        let next = state.planned;
-        drop(state);
-        self.finish(woken);
-        (next, more)
+        let more = receive(&mut state, Thoroughly::Yes);
+        (self.go_to_sleep(state), more)
     }
 
-    /// Something may be due. Gives the time of the next tick.
-    pub(super) fn tick(&self) -> Option<Time> {
-        let mut woken = Woken::default();
+    /// Something may be due. Gives the time of the next tick. What has come in is read first: where a thread that stood still was the reader, it may
+    /// be there that nothing is due.
+    pub(super) fn tick(&self) -> (Option<Time>, bool) {
         let mut state = lock(&self.state);
-        let now = clock::now();
-        state.engine.advance(now);
-        self.pump(&mut state, now, &mut woken);
+        let more = receive(&mut state, Thoroughly::Yes);
+        state.engine.advance(clock::now());
+        (self.go_to_sleep(state), more)
+    }
+
+    fn go_to_sleep(&self, mut state: MutexGuard<'_, State>) -> Option<Time> {
+        let mut woken = Woken::default();
+        self.pump(&mut state, clock::now(), &mut woken);
         // The I/O thread itself is here, and need not be told.
         woken.thread = None;
         state.planned = state.engine.next_timeout();
@@ -263,7 +346,7 @@ impl Shell {
                     Command::Disconnect => state.link = Link::Idle,
                 }
             }
-            match flush(state) {
+            match flush(state).and_then(|()| watch(state)) {
                 Ok(()) => break,
                 Err(cause) => {
                     state.link = Link::Idle;
@@ -282,6 +365,14 @@ impl Shell {
             }
             self.outlet.tell(news);
         }
+        let socket = state.link.socket();
+        if let Some(reader) = &mut state.reader {
+            let is_answered = !woken.callers.is_empty() && !state.callers.contains_key(&reader.op);
+            if is_answered || reader.socket != socket {
+                woken.reader = state.lookout.clone();
+            }
+            reader.socket = socket;
+        }
         let next = state.engine.next_timeout();
         if next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned)) {
             state.planned = next;
@@ -295,6 +386,13 @@ impl Shell {
         }
         for (caller, op, answer) in woken.callers {
             caller.answered(op, answer);
+            if self.check().is_err() {
+                // A child that somebody's hook has forked.
+                return;
+            }
+        }
+        if let Some(lookout) = woken.reader {
+            lookout.wake();
         }
         for event in &woken.events {
             report(event);
@@ -363,8 +461,8 @@ impl Shell {
         while !addresses.is_empty() {
             let address = addresses.remove(0);
             match begin(state, address, self.token) {
-                Ok(stream) => {
-                    state.link = Link::Connecting { stream, others: addresses };
+                Ok(connection) => {
+                    state.link = Link::Connecting { connection, others: addresses };
                     return;
                 }
                 Err(error) => cause = error.to_string(),
@@ -374,21 +472,19 @@ impl Shell {
     }
 
     fn finish_connecting(&self, state: &mut State, now: Time) {
-        let Link::Connecting { stream, others } = std::mem::replace(&mut state.link, Link::Idle) else { return };
-        let failed = match (stream.take_error(), stream.peer_addr()) {
-            (Ok(Some(cause)) | Err(cause), _) => cause,
-            (Ok(None), Ok(_)) => {
-                let local = stream.local_addr().map(|address| address.ip().to_string()).unwrap_or_default();
-                state.link = Link::Open(stream);
+        let Link::Connecting { connection, others } = std::mem::replace(&mut state.link, Link::Idle) else { return };
+        let failed = match connection.outcome() {
+            Some(Ok(local)) => {
+                state.link = Link::Open(connection);
                 state.engine.connected(now, &local);
                 return;
             }
-            (Ok(None), Err(cause)) if cause.kind() == io::ErrorKind::NotConnected => {
+            None => {
                 // Not yet: the event was an old one.
-                state.link = Link::Connecting { stream, others };
+                state.link = Link::Connecting { connection, others };
                 return;
             }
-            (Ok(None), Err(cause)) => cause,
+            Some(Err(cause)) => cause,
         };
         self.try_next(state, now, others, &failed.to_string());
     }
@@ -399,30 +495,43 @@ impl Shell {
     }
 }
 
-fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<TcpStream> {
-    let io = state.io.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-    let mut stream = TcpStream::connect(address)?;
-    // Two requests in two writes must not wait for each other's acknowledgement.
-    stream.set_nodelay(true)?;
-    io.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-    Ok(stream)
+impl Link {
+    /// What a reader waits at.
+    fn socket(&self) -> Option<RawFd> {
+        if let Self::Open(connection) = self { Some(connection.socket()) } else { None }
+    }
 }
 
+fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<Connection> {
+    let io = state.io.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    Connection::begin(io, token, address)
+}
+
+/// How much is read at once.
+const BUFFER: usize = 16 * 1024;
 /// How often a socket is read before others have their turn.
 const READS: usize = 4;
 
+/// Whether a socket is read until it says that it is empty: who is told only once that it has something must, who looks again need not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thoroughly {
+    Yes,
+    No,
+}
+
 /// Feeds what has come in. True if there may be more.
-fn receive(state: &mut State, buffer: &mut [u8]) -> bool {
+fn receive(state: &mut State, thoroughly: Thoroughly) -> bool {
     for _ in 0..READS {
-        let Link::Open(stream) = &mut state.link else { return false };
-        let failed = match stream.read(buffer) {
+        let Link::Open(connection) = &mut state.link else { return false };
+        let failed = match connection.read(&mut state.buffer) {
             Ok(0) => "it closed the connection".to_owned(),
             Ok(count) => {
-                let bytes = buffer.get(..count).unwrap_or_default();
-                if state.engine.received(clock::now(), bytes).is_continue() {
+                let bytes = state.buffer.get(..count).unwrap_or_default();
+                let goes_on = state.engine.received(clock::now(), bytes).is_continue();
+                if goes_on && (thoroughly == Thoroughly::Yes || count == BUFFER) {
                     continue;
                 }
-                // The engine has hung up, and what else is in the socket is nobody's.
+                // Where the engine has hung up, what else is in the socket is nobody's.
                 return false;
             }
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return false,
@@ -438,10 +547,10 @@ fn receive(state: &mut State, buffer: &mut [u8]) -> bool {
 
 /// Sends what there is to send, as far as the socket takes it; the rest goes when it has room.
 fn flush(state: &mut State) -> io::Result<()> {
-    let Link::Open(stream) = &mut state.link else { return Ok(()) };
+    let Link::Open(connection) = &mut state.link else { return Ok(()) };
     let output = state.engine.output();
     while !output.is_empty() {
-        match stream.write(output) {
+        match connection.write(output) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => drop(output.drain(..count)),
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -450,6 +559,13 @@ fn flush(state: &mut State) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The I/O thread is told what nobody else looks for.
+fn watch(state: &mut State) -> io::Result<()> {
+    let Link::Open(connection) = &mut state.link else { return Ok(()) };
+    let watch = Watch { input: state.reader.is_none(), room: !state.engine.output().is_empty() };
+    connection.set_watch(watch)
 }
 
 fn report(event: &Event) {
@@ -467,13 +583,35 @@ struct Woken {
     callers: Vec<(Arc<dyn Caller>, OpId, Result<Answer>)>,
     /// To be told that the next timeout has come nearer.
     thread: Option<Arc<Io>>,
+    /// The reader is to look: its call is answered, or there is another socket, or none.
+    reader: Option<Arc<Lookout>>,
     /// To be logged.
     events: Vec<Event>,
 }
 
+/// A thread's turn as the reader.
+struct Turn<'a> {
+    shell: &'a Shell,
+    lookout: Arc<Lookout>,
+    op: OpId,
+    socket: Option<RawFd>,
+    is_over: bool,
+}
+
+/// However it ends, the socket is read.
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut woken = Woken::default();
+            self.shell.end_turn(&mut lock(&self.shell.state), &mut woken);
+            self.shell.finish(woken);
+        }
+    }
+}
+
 /// Whoever made a call.
 pub(crate) trait Caller: Send + Sync {
-    /// It is answered; every call is, once. No lock is held, and the thread is often the I/O thread: it must not be kept waiting.
+    /// It is answered; every call is, once. No lock is held, and the thread is often one that reads for others: it must not be kept waiting.
     fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>);
 }
 
@@ -523,12 +661,19 @@ impl Pending {
 
     /// Waits `slice` at most.
     pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
+        if let Some(answer) = self.waiter.wait(Some(Duration::ZERO)) {
+            return Some(answer);
+        }
         let left = self.deadline.map(|deadline| deadline - clock::now());
         let limit = match left {
             Some(left) => Some(left.min(slice)),
             None => (slice < Duration::MAX).then_some(slice),
         };
-        if let Some(answer) = self.waiter.wait(limit) {
+        let has_waited = limit != Some(Duration::ZERO) && self.shell.read_for(self.op, limit);
+        if let Err(forked) = self.shell.check() {
+            return Some(Err(forked));
+        }
+        if let Some(answer) = self.waiter.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
             return Some(answer);
         }
         // Whoever has the answer is about to hand it over.

@@ -1,6 +1,6 @@
 //! What may happen to a call at the same time: its answer comes, its caller's deadline passes, somebody cancels it, the client is
 //! closed. Loom tries every order. In each the caller wakes, with the one answer that the engine gave, and nothing of the call
-//! is left.
+//! is left; and whoever was the reader, the socket is read.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
@@ -16,6 +16,7 @@ use crate::proto::{
 };
 use crate::recipe::Mode;
 use crate::runtime::outlet::{Caller as Handlers, Outlet};
+use crate::runtime::wire::Wire;
 use crate::session::{ConnectString, SessionConfig};
 
 #[test]
@@ -113,6 +114,145 @@ fn a_cancel_a_close_and_the_deadline_at_once() {
     assert_eq!(ends, [Status::Canceled.name(), Status::Closed.name(), LATE]);
 }
 
+#[test]
+fn who_waits_reads_the_answer_itself_or_finds_that_the_io_thread_did() {
+    let ends = ends_at_a_socket(|world| {
+        let call = world.acquire();
+        let server = world.thread(|world| world.refuse());
+        let end = call.wait();
+        server.join().unwrap();
+        end
+    });
+    assert_eq!(ends, [Status::Denied.name()]);
+}
+
+#[test]
+fn the_reader_is_woken_by_a_cancel() {
+    let ends = ends_at_a_socket(|world| {
+        let call = Arc::new(world.acquire());
+        let canceler = world.thread({
+            let call = Arc::clone(&call);
+            move |_| call.shell.cancel(call.op)
+        });
+        let end = call.wait();
+        canceler.join().unwrap();
+        end
+    });
+    assert_eq!(ends, [Status::Canceled.name()]);
+}
+
+#[test]
+fn the_reader_is_woken_by_a_close() {
+    let ends = ends_at_a_socket(|world| {
+        let call = world.acquire();
+        let closer = world.thread(|world| close(&world.shell));
+        let end = call.wait();
+        closer.join().unwrap();
+        end
+    });
+    assert_eq!(ends, [Status::Closed.name()]);
+}
+
+#[test]
+fn a_reader_whose_slice_is_over_gives_the_socket_back() {
+    let ends = ends_at_a_socket(|world| {
+        let call = world.acquire();
+        let server = world.thread(|world| world.refuse());
+        // So long that it never passes by the clock: loom would not know it again.
+        let slice = call.wait_for(Duration::from_secs(1000));
+        // The I/O thread reads meanwhile.
+        server.join().unwrap();
+        slice.unwrap_or_else(|| call.wait())
+    });
+    assert_eq!(ends, [Status::Denied.name()]);
+}
+
+#[test]
+fn one_of_two_reads_and_both_are_answered() {
+    let ends = ends_at_a_socket(|world| {
+        let (first, second) = (world.acquire(), world.acquire());
+        let other = world.thread(move |_| second.wait());
+        world.refuse();
+        let end = first.wait();
+        assert_eq!(other.join().unwrap().unwrap_err().status(), Status::Denied);
+        end
+    });
+    assert_eq!(ends, [Status::Denied.name()]);
+}
+
+#[test]
+fn a_call_is_answered_while_another_is_read_for() {
+    let ends = ends_at_a_socket(|world| {
+        let (first, second) = (world.acquire(), world.acquire());
+        let other = world.thread(move |world| {
+            world.shell.cancel(second.op);
+            second.wait()
+        });
+        world.refuse();
+        let end = first.wait();
+        let other = other.join().unwrap().unwrap_err().status();
+        assert!(matches!(other, Status::Canceled | Status::Denied));
+        end
+    });
+    assert_eq!(ends, [Status::Denied.name()]);
+}
+
+/// A client with a connection, and an I/O thread.
+struct World {
+    shell: Arc<Shell>,
+    wire: Arc<Wire>,
+}
+
+/// All the ways in which it ends.
+fn ends_at_a_socket(scene: impl Fn(&Arc<World>) -> Result<Answer> + Send + Sync + 'static) -> Vec<&'static str> {
+    let seen = Arc::new(std::sync::Mutex::new(BTreeSet::new()));
+    let ends = Arc::clone(&seen);
+    loom::model(move || {
+        let world = Arc::new(World::new());
+        let io_thread = world.thread(|world| {
+            while world.wire.poll() {
+                world.shell.ready();
+            }
+        });
+        let end = scene(&world).unwrap_err().status();
+        assert!(lock(&world.shell.state).reader.is_none(), "nobody gives the socket back");
+        world.wire.end();
+        io_thread.join().unwrap();
+        ends.lock().unwrap().insert(end.name());
+    });
+    let seen = seen.lock().unwrap();
+    seen.iter().copied().collect()
+}
+
+impl World {
+    fn new() -> Self {
+        let shell = connected();
+        let mut state = lock(&shell.state);
+        let wire = Arc::clone(&state.lookout.as_ref().unwrap().wire);
+        state.link = Link::Open(Connection::over(&wire));
+        drop(state);
+        shell.tell(|_, _| {}).unwrap();
+        Self { shell, wire }
+    }
+
+    fn acquire(&self) -> Pending {
+        acquire(&self.shell, Patience::Forever)
+    }
+
+    /// The server refuses all that it was asked, one after the other.
+    fn refuse(&self) {
+        let mut asked = self.wire.take_output();
+        while !asked.is_empty() {
+            self.wire.arrive(&refusal(&mut asked));
+        }
+    }
+
+    fn thread<T: 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + 'static) -> thread::JoinHandle<T> {
+        let world = Arc::clone(self);
+        thread::spawn(move || work(&world))
+    }
+}
+
 /// TIMEOUT or CONNECTION, depending on how long the server has been silent.
 const LATE: &str = "late";
 
@@ -164,7 +304,8 @@ pub(crate) fn connected() -> Arc<Shell> {
     assert!(engine.received(now, &bytes).is_continue());
     assert!(engine.poll_answer().is_some());
     engine.output().clear();
-    Shell::new(engine, Token(1), None, Arc::new(Outlet::new(Handlers::None, None)))
+    let outlet = Arc::new(Outlet::new(Handlers::None, None));
+    Shell::new(engine, Token(1), None, outlet, Lookout::new().unwrap())
 }
 
 fn acquire(shell: &Arc<Shell>, patience: Patience) -> Pending {
@@ -181,13 +322,19 @@ pub(crate) fn close(shell: &Arc<Shell>) {
 /// The server refuses what it was asked first.
 pub(crate) fn refuse(shell: &Shell) {
     shell.with(|engine, now| {
-        let frame = 4 + usize::try_from(u32::from_be_bytes(engine.output()[..4].try_into().unwrap())).unwrap();
-        let request: Vec<u8> = engine.output().drain(..frame).collect();
-        let xid = i32::from_be_bytes(request[4..8].try_into().unwrap());
-        let mut bytes = Vec::new();
-        encode_error(xid, 1, Code::NO_AUTH, &mut bytes);
+        let bytes = refusal(engine.output());
         assert!(engine.received(now, &bytes).is_continue());
     });
+}
+
+/// The answer to the first of these requests, which is taken away.
+fn refusal(requests: &mut Vec<u8>) -> Vec<u8> {
+    let frame = 4 + usize::try_from(u32::from_be_bytes(requests[..4].try_into().unwrap())).unwrap();
+    let request: Vec<u8> = requests.drain(..frame).collect();
+    let xid = i32::from_be_bytes(request[4..8].try_into().unwrap());
+    let mut bytes = Vec::new();
+    encode_error(xid, 1, Code::NO_AUTH, &mut bytes);
+    bytes
 }
 
 /// A server that knows one client, and does what it is asked.
