@@ -310,6 +310,7 @@ impl Shell {
         let mut state = lock(&self.state);
         let more = receive(&mut state, Thoroughly::Yes);
         state.engine.advance(clock::now());
+        state.planned = None;
         (self.go_to_sleep(state), more)
     }
 
@@ -318,7 +319,7 @@ impl Shell {
         self.pump(&mut state, clock::now(), &mut woken);
         // The I/O thread itself is here, and need not be told.
         woken.thread = None;
-        state.planned = state.engine.next_timeout();
+        // Not put off before it has come: the next call's deadline would be nearer again, and to be told.
         let next = state.planned;
         drop(state);
         self.finish(woken);
