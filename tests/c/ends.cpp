@@ -76,7 +76,8 @@ std::thread begin(zkl_config *config = nullptr)
     wanted = new_mutex(client, path);
     OK(zkl_acquire(held));
     std::thread waiter([] { waited = zkl_acquire(wanted); });
-    await_waiter();
+    /* A callback that ends the program waits for it itself, and may close the client while we would ask. */
+    if (config == nullptr) await_waiter();
     return waiter;
 }
 
