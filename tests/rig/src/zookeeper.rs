@@ -47,6 +47,15 @@ pub struct Options {
     host: Option<Arc<Host>>,
     /// Those of another ZooKeeper.
     jars: Option<PathBuf>,
+    medium: Medium,
+}
+
+/// Where a server's files are.
+#[derive(Clone, Copy)]
+enum Medium {
+    /// Where there is a file system for it.
+    Memory,
+    Disk,
 }
 
 impl ZooKeeper {
@@ -195,6 +204,13 @@ impl Options {
         self
     }
 
+    /// Has its files be on the disk, in the directory for temporary ones, and not in memory. They are forced there only if a JVM argument
+    /// says so.
+    pub fn on_disk(mut self) -> Self {
+        self.medium = Medium::Disk;
+        self
+    }
+
     /// The server's number in its ensemble, whose members stand in further lines.
     pub(crate) fn id(mut self, id: usize) -> Self {
         self.id = Some(id);
@@ -217,7 +233,7 @@ impl Options {
     /// Gives a server its port and its directory, without starting it.
     pub(crate) fn prepare(mut self) -> ZooKeeper {
         let place = self.host.clone().map_or_else(|| Place::Loopback(Port::reserve()), Place::Host);
-        let directory = Directory::create();
+        let directory = Directory::create(self.medium);
         fs::write(directory.0.join("zoo.cfg"), self.config(place.address(), &directory))
             .expect("write the server's configuration");
         self.jvm_arguments.push(format!("-Dznode.container.checkIntervalMs={}", self.container_sweep_ms));
@@ -250,7 +266,17 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         let (config_lines, jvm_arguments) = (Vec::new(), Vec::new());
-        Self { tick_ms: 500, container_sweep_ms: 250, config_lines, jvm_arguments, id: None, host: None, jars: None }
+        let medium = Medium::Memory;
+        Self {
+            tick_ms: 500,
+            container_sweep_ms: 250,
+            config_lines,
+            jvm_arguments,
+            id: None,
+            host: None,
+            jars: None,
+            medium,
+        }
     }
 }
 
@@ -333,12 +359,16 @@ impl Drop for Server {
 struct Directory(PathBuf);
 
 impl Directory {
-    fn create() -> Self {
+    fn create(medium: Medium) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
             let name = format!("zklock-rig-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            // Memory, where there is a file system for it: the servers write their transaction logs there.
-            let made = make(Path::new("/dev/shm").join(&name)).or_else(|_| make(std::env::temp_dir().join(&name)));
+            let on_disk = || make(std::env::temp_dir().join(&name));
+            // The servers write their transaction logs there.
+            let made = match medium {
+                Medium::Memory => make(Path::new("/dev/shm").join(&name)).or_else(|_| on_disk()),
+                Medium::Disk => on_disk(),
+            };
             match made {
                 Ok(path) => return Self(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
