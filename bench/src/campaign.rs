@@ -8,7 +8,7 @@ use serde::Serialize;
 use zklock_rig::{Options, ZooKeeper};
 
 use crate::driver::Process;
-use crate::machine::{self, Cores, Nanos};
+use crate::machine::{self, Cores, Nanos, SECOND};
 use crate::measure::{self, Figures};
 use crate::peer::{FLOOR, Peer, Workshop};
 use crate::workload::Workload;
@@ -30,8 +30,16 @@ pub(crate) struct Plan {
     pub(crate) disks: Vec<Disk>,
     pub(crate) rounds: usize,
     pub(crate) window: Nanos,
-    /// How long everybody runs before anything counts.
-    pub(crate) warm_up: Nanos,
+    pub(crate) warmth: Warmth,
+    /// How often a pair is done again at most, since others used the machine.
+    pub(crate) redo_limit: usize,
+}
+
+/// Whether everybody runs before anything counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Warmth {
+    Cold,
+    Warm,
 }
 
 /// Two windows, one right after the other.
@@ -56,8 +64,8 @@ pub(crate) enum Outcome {
 
 /// Cores that others may use in a window.
 const FOREIGN_LIMIT: f64 = 0.2;
-/// How often a pair is done again at most.
-const REDO_LIMIT: usize = 3;
+/// Until the server's JVM has compiled what it needs.
+const SERVER_WARM_UP: Nanos = 5 * SECOND;
 /// How long, and how often, it is looked whether others leave the machine alone, before a pair is done again.
 const QUIET_LOOK: Duration = Duration::from_millis(300);
 const QUIET_ATTEMPTS: usize = 40;
@@ -129,14 +137,14 @@ struct Fleet<'a> {
 impl Fleet<'_> {
     fn measure(&mut self, plan: &Plan, disk: Disk, peers: &[Peer], pairs: &mut Vec<Pair>) -> Result<(), String> {
         let floor = Peer::named(FLOOR)?;
-        if plan.warm_up > 0 {
+        if plan.warmth == Warmth::Warm {
             // A failure will come again, and be told then.
-            let _ = self.window(floor, 3 * plan.warm_up);
-            peers.iter().for_each(|&peer| drop(self.window(peer, plan.warm_up)));
+            let _ = self.window(floor, SERVER_WARM_UP);
+            peers.iter().for_each(|&peer| drop(self.window(peer, plan.window)));
         }
         for round in 0..plan.rounds {
             for &peer in peers {
-                let (outcome, redone) = self.pair(floor, peer, round, plan.window);
+                let (outcome, redone) = self.pair(floor, peer, round, plan);
                 let pair = Pair { disk, workload: self.workload, peer: peer.name, round, redone, outcome };
                 eprintln!("{}", progress(&pair));
                 pairs.push(pair);
@@ -145,13 +153,13 @@ impl Fleet<'_> {
         Ok(())
     }
 
-    fn pair(&mut self, floor: Peer, peer: Peer, round: usize, length: Nanos) -> (Outcome, usize) {
+    fn pair(&mut self, floor: Peer, peer: Peer, round: usize, plan: &Plan) -> (Outcome, usize) {
         for redone in 0.. {
-            let outcome = self.two_windows(floor, peer, round.is_multiple_of(2), length);
+            let outcome = self.two_windows(floor, peer, round.is_multiple_of(2), plan.window);
             match outcome {
                 Ok((floor, peer)) => {
                     let is_quiet = floor.foreign.max(peer.foreign) <= FOREIGN_LIMIT;
-                    if is_quiet || redone == REDO_LIMIT {
+                    if is_quiet || redone >= plan.redo_limit {
                         return (Outcome::Measured { floor: Box::new(floor), peer: Box::new(peer) }, redone);
                     }
                     wait_for_quiet();

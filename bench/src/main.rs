@@ -9,6 +9,7 @@
 )]
 
 mod campaign;
+mod crates;
 mod driver;
 mod floor;
 mod machine;
@@ -22,7 +23,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use campaign::{Disk, Plan};
+use campaign::{Disk, Plan, Warmth};
+use crates::{Naive, Threads, ZookeeperClient};
+use floor::Floor;
 use machine::Cores;
 use peer::{Peer, Workshop};
 use workload::Workload;
@@ -47,6 +50,9 @@ struct Arguments {
     /// How long a window is, in seconds.
     #[arg(long, default_value_t = 1.0)]
     window: f64,
+    /// How often a pair is done again at most, when others used the machine meanwhile.
+    #[arg(long, default_value_t = 3)]
+    redo: usize,
     /// The directory of the libzklock.so that is measured; by default the release build of the checkout.
     #[arg(long, value_name = "DIR")]
     lib: Option<PathBuf>,
@@ -72,23 +78,27 @@ fn main() -> ExitCode {
 }
 
 fn drive(peer: &str, address: &str) -> Result<ExitCode, String> {
-    let mut driver = floor::Floor::new(peer, address).ok_or_else(|| format!("no such peer: {peer}"))?;
-    driver::serve(&mut driver);
+    match peer {
+        "zookeeper-client" => driver::serve(&mut Threads::<ZookeeperClient>::new(address)),
+        "zookeeper" => driver::serve(&mut Threads::<Naive>::new(address)),
+        floor => driver::serve(&mut Floor::new(floor, address).ok_or_else(|| format!("no such peer: {floor}"))?),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn measure_all(arguments: &Arguments) -> Result<ExitCode, String> {
-    let plan = plan(arguments)?;
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release");
-    let workshop = Workshop::open(&plan.peers, arguments.lib.as_ref().unwrap_or(&built))?;
+    let library = arguments.lib.as_ref().unwrap_or(&built);
+    let plan = plan(arguments, library)?;
+    let workshop = Workshop::open(&plan.peers, library)?;
     let pairs = campaign::run(&plan, &workshop, Cores::find())?;
     print!("{}", table::tables(&pairs));
     Ok(if table::failures(&pairs) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn plan(arguments: &Arguments) -> Result<Plan, String> {
+fn plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
     let peers = match arguments.peers.as_slice() {
-        [] => Peer::all().to_vec(),
+        [] => Peer::all_with(library),
         names => names.iter().map(|name| Peer::named(name)).collect::<Result<_, _>>()?,
     };
     let workloads = match arguments.workloads.as_slice() {
@@ -100,5 +110,6 @@ fn plan(arguments: &Arguments) -> Result<Plan, String> {
         disks => disks.to_vec(),
     };
     let window = measure::length(arguments.window);
-    Ok(Plan { peers, workloads, disks, rounds: arguments.rounds, window, warm_up: window })
+    let (rounds, redo_limit) = (arguments.rounds, arguments.redo);
+    Ok(Plan { peers, workloads, disks, rounds, window, warmth: Warmth::Warm, redo_limit })
 }

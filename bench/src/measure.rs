@@ -41,7 +41,7 @@ pub(crate) struct Figures {
 /// How long after the command a window begins: until all threads wait for it.
 const RUN_UP: Nanos = 30_000_000;
 /// How long a driver may take for what was under way at the end of a window.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Reading the switches of more threads than this would disturb what is measured.
 const FEW_THREADS: usize = 32;
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use zklock_rig::CuratorVersion;
+
 use crate::workload::Workload;
 
 /// Something that locks.
@@ -20,6 +22,12 @@ enum Kind {
     Floor,
     /// A variant of `drivers/zklock.c`.
     Zklock(&'static str),
+    /// A script of `drivers/`, in the Python environment of the checkout.
+    Python(&'static str),
+    /// A variant of `drivers/CuratorLock.java`.
+    Curator(&'static str),
+    /// In this program, with another crate.
+    Crate,
 }
 
 /// Which workloads.
@@ -31,6 +39,9 @@ enum Suits {
     /// It differs from another only where many wait in one process.
     Crowds,
 }
+
+/// The function without which there is no hand-over within a process.
+const LOCAL_HAND_OVER: &[u8] = b"zkl_mutex_set_local_handover";
 
 /// What all ratios are taken to.
 pub(crate) const FLOOR: &str = "raw-b";
@@ -49,11 +60,22 @@ const PEERS: &[Peer] = &[
     Peer { name: "zklock-c", kind: Kind::Zklock("confirmed"), suits: Suits::All },
     Peer { name: "zklock-c-nowait", kind: Kind::Zklock("nowait"), suits: Suits::All },
     Peer { name: "zklock-c-sessions", kind: Kind::Zklock("sessions"), suits: Suits::Crowds },
+    Peer { name: "zklock-c-local", kind: Kind::Zklock("local"), suits: Suits::All },
+    Peer { name: "zklock-python", kind: Kind::Python("zklock_lock.py"), suits: Suits::All },
+    Peer { name: "curator", kind: Kind::Curator("own"), suits: Suits::All },
+    Peer { name: "curator-shared", kind: Kind::Curator("shared"), suits: Suits::Crowds },
+    Peer { name: "kazoo", kind: Kind::Python("kazoo_lock.py"), suits: Suits::All },
+    Peer { name: "zookeeper-client", kind: Kind::Crate, suits: Suits::All },
+    Peer { name: "zookeeper", kind: Kind::Crate, suits: Suits::All },
 ];
 
 impl Peer {
-    pub(crate) fn all() -> &'static [Self] {
-        PEERS
+    /// All that there are with this library, which may be older than the benchmark.
+    pub(crate) fn all_with(library: &Path) -> Vec<Self> {
+        let has_local = fs::read(library.join("libzklock.so"))
+            .is_ok_and(|bytes| bytes.windows(LOCAL_HAND_OVER.len()).any(|window| window == LOCAL_HAND_OVER));
+        let is_there = |peer: &&Self| has_local || peer.kind != Kind::Zklock("local");
+        PEERS.iter().filter(is_there).copied().collect()
     }
 
     pub(crate) fn named(name: &str) -> Result<Self, String> {
@@ -69,15 +91,21 @@ impl Peer {
     }
 }
 
+const ZKLOCK_C: &str = include_str!("../drivers/zklock.c");
+const ZKLOCK_H: &str = include_str!("../../include/zklock.h");
+const CURATOR_LOCK: &str = include_str!("../drivers/CuratorLock.java");
+const SCRIPTS: [(&str, &str); 3] = [
+    ("driving.py", include_str!("../drivers/driving.py")),
+    ("kazoo_lock.py", include_str!("../drivers/kazoo_lock.py")),
+    ("zklock_lock.py", include_str!("../drivers/zklock_lock.py")),
+];
+
 /// Where drivers are made: a directory that goes with this.
 pub(crate) struct Workshop {
     directory: PathBuf,
     /// Where libzklock.so is.
     library: PathBuf,
 }
-
-const ZKLOCK_C: &str = include_str!("../drivers/zklock.c");
-const ZKLOCK_H: &str = include_str!("../../include/zklock.h");
 
 impl Workshop {
     /// Makes the drivers that these peers need.
@@ -88,13 +116,20 @@ impl Workshop {
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Zklock(_))) {
             workshop.compile_c()?;
         }
+        if peers.iter().any(|peer| matches!(peer.kind, Kind::Python(_))) {
+            workshop.check_python()?;
+            SCRIPTS.iter().try_for_each(|(name, text)| workshop.write(name, text))?;
+        }
+        if peers.iter().any(|peer| matches!(peer.kind, Kind::Curator(_))) {
+            workshop.compile_java()?;
+        }
         Ok(workshop)
     }
 
     /// How a peer's driver is started for a server.
     pub(crate) fn command(&self, peer: Peer, address: &str) -> Command {
         match peer.kind {
-            Kind::Floor => {
+            Kind::Floor | Kind::Crate => {
                 // What runs now, also where its file was replaced meanwhile.
                 let mut command = Command::new("/proc/self/exe");
                 command.args(["drive", peer.name, address]);
@@ -103,6 +138,18 @@ impl Workshop {
             Kind::Zklock(variant) => {
                 let mut command = Command::new(self.directory.join("zklock"));
                 command.args([variant, address]);
+                command
+            }
+            Kind::Python(script) => {
+                let mut command = Command::new(python());
+                command.arg(self.directory.join(script)).arg(address);
+                command
+            }
+            Kind::Curator(variant) => {
+                let mut command = Command::new("java");
+                let class_path = CuratorVersion::Debian.class_path(&self.directory);
+                command.args(["-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &class_path]);
+                command.args(["CuratorLock", variant, address]);
                 command
             }
         }
@@ -122,9 +169,28 @@ impl Workshop {
         run(compiler)
     }
 
+    fn compile_java(&self) -> Result<(), String> {
+        self.write("CuratorLock.java", CURATOR_LOCK)?;
+        let mut compiler = Command::new("javac");
+        let class_path = CuratorVersion::Debian.class_path(&self.directory);
+        compiler.args(["-cp", &class_path, "CuratorLock.java"]).current_dir(&self.directory);
+        run(compiler)
+    }
+
+    fn check_python(&self) -> Result<(), String> {
+        let mut check = Command::new(python());
+        check.args(["-c", "import kazoo, zklock"]);
+        run(check).map_err(|error| format!("{error}; make build"))
+    }
+
     fn write(&self, name: &str, text: &str) -> Result<(), String> {
         fs::write(self.directory.join(name), text).map_err(|error| format!("write {name}: {error}"))
     }
+}
+
+/// The Python of the checkout's environment.
+fn python() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python")
 }
 
 impl Drop for Workshop {

@@ -56,6 +56,12 @@ pub struct Ticket {
 impl CuratorVersion {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Debian, Self::Newest];
+
+    /// The jars that a program with it is compiled and run with, as Java's option `-cp` wants them: a directory of its own is before
+    /// them.
+    pub fn class_path(self, first: &Path) -> String {
+        Java::of(self).class_path(first)
+    }
 }
 
 impl CuratorPeer {

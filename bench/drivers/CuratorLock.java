@@ -1,0 +1,152 @@
+// Curator's InterProcessMutex, as a driver of the benchmark: what it is told and what it answers stands at the head of
+// bench/src/driver.rs.
+//
+//     java -cp ... CuratorLock own | shared ADDRESS
+//
+// Either each worker has a mutex object of its own, or those of one path share one.
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.retry.ExponentialBackoffRetry;
+
+public final class CuratorLock {
+    private static final int SESSION_TIMEOUT_MS = 60_000;
+    private static final int CONNECTION_TIMEOUT_MS = 15_000;
+
+    private final boolean isShared;
+    private final String address;
+    private CuratorFramework client;
+    private long hold;
+    private List<Worker> workers = List.of();
+
+    private CuratorLock(boolean isShared, String address) {
+        this.isShared = isShared;
+        this.address = address;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        CuratorLock driver = new CuratorLock(arguments[0].equals("shared"), arguments[1]);
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            System.out.println(driver.obey(line.split(" ")));
+        }
+        System.exit(0);
+    }
+
+    private String obey(String[] words) {
+        try {
+            if (words[0].equals("prepare") && words.length == 5) {
+                prepare(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), Long.parseLong(words[4]) * 1000);
+                return "{}";
+            }
+            if (words[0].equals("go") && words.length == 3) {
+                return go(Long.parseLong(words[1]), Long.parseLong(words[2]));
+            }
+            return error("no such command: " + String.join(" ", words));
+        } catch (Exception exception) {
+            return error(exception.toString());
+        }
+    }
+
+    private void prepare(String base, int count, int paths, long hold) throws Exception {
+        disconnect();
+        this.hold = hold;
+        client = CuratorFrameworkFactory.newClient(
+                address, SESSION_TIMEOUT_MS, CONNECTION_TIMEOUT_MS, new ExponentialBackoffRetry(1000, 3));
+        client.start();
+        List<InterProcessMutex> mutexes = new ArrayList<>();
+        workers = new ArrayList<>();
+        for (int index = 0; index < count; index++) {
+            boolean isFirst = index < paths;
+            if (isFirst || !isShared) mutexes.add(new InterProcessMutex(client, base + "-" + index % paths));
+            InterProcessMutex mutex = mutexes.get(isShared ? index % paths : index);
+            // Each path is used once before, so that what is made once is there.
+            if (isFirst) {
+                mutex.acquire();
+                mutex.release();
+            }
+            workers.add(new Worker(mutex));
+        }
+    }
+
+    private String go(long start, long end) throws Exception {
+        for (Worker worker : workers) {
+            worker.start = start;
+            worker.end = end;
+            worker.start();
+        }
+        StringBuilder answer = new StringBuilder("{\"stamps\":[");
+        Exception failure = null;
+        for (int index = 0; index < workers.size(); index++) {
+            Worker worker = workers.get(index);
+            worker.join();
+            if (worker.failure != null) failure = worker.failure;
+            worker.tell(index, answer);
+        }
+        disconnect();
+        return failure == null ? answer.append("]}").toString() : error(failure.toString());
+    }
+
+    private void disconnect() {
+        if (client != null) client.close();
+        client = null;
+        workers = List.of();
+    }
+
+    private static String error(String text) {
+        return "{\"error\":\"" + text.replaceAll("[\"\\\\\\p{Cntrl}]", "'") + "\"}";
+    }
+
+    private final class Worker extends Thread {
+        private final InterProcessMutex mutex;
+        private long start;
+        private long end;
+        /** Four for each hold: when acquire was called and had returned, and the same of release. */
+        private long[] stamps = new long[4 * 4096];
+        private int count;
+        private Exception failure;
+
+        private Worker(InterProcessMutex mutex) {
+            this.mutex = mutex;
+        }
+
+        @Override
+        public void run() {
+            try {
+                for (long left = start - System.nanoTime(); left > 0; left = start - System.nanoTime()) {
+                    LockSupport.parkNanos(left);
+                }
+                while (cycle() < end) {}
+            } catch (Exception exception) {
+                failure = exception;
+            }
+        }
+
+        private long cycle() throws Exception {
+            if (count + 4 > stamps.length) stamps = java.util.Arrays.copyOf(stamps, 2 * stamps.length);
+            stamps[count] = System.nanoTime();
+            mutex.acquire();
+            stamps[count + 1] = System.nanoTime();
+            if (hold > 0) TimeUnit.NANOSECONDS.sleep(hold);
+            stamps[count + 2] = System.nanoTime();
+            mutex.release();
+            stamps[count + 3] = System.nanoTime();
+            count += 4;
+            return stamps[count - 1];
+        }
+
+        private void tell(int index, StringBuilder answer) {
+            for (int at = 0; at < count; at++) {
+                if (at % 4 == 0) answer.append(index == 0 && at == 0 ? "" : ",").append(index);
+                answer.append(',').append(stamps[at]);
+            }
+        }
+    }
+}

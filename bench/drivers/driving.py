@@ -1,0 +1,105 @@
+"""What drivers in Python have in common: what they are told and what they answer stands at the head of bench/src/driver.rs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+MICROSECOND, SECOND = 1_000, 1_000_000_000
+
+
+class Lock(Protocol):
+    def acquire(self) -> object: ...
+    def release(self) -> object: ...
+
+
+class Client(Protocol):
+    """A session, and a lock of its own for each worker."""
+
+    def lock(self, path: str) -> Lock: ...
+    def close(self) -> None: ...
+
+
+def sleep_until(when: int) -> None:
+    while (left := when - time.monotonic_ns()) > 0:
+        time.sleep(left / SECOND)
+
+
+def cycle(lock: Lock, hold: int) -> tuple[int, int, int, int]:
+    called = time.monotonic_ns()
+    lock.acquire()
+    acquired = time.monotonic_ns()
+    if hold:
+        time.sleep(hold / SECOND)
+    leaving = time.monotonic_ns()
+    lock.release()
+    return called, acquired, leaving, time.monotonic_ns()
+
+
+class Driver:
+    def __init__(self, connect: Callable[[str], Client], address: str) -> None:
+        self.connect, self.address = connect, address
+        self.client: Client | None = None
+
+    def prepare(self, base: str, workers: int, paths: int, hold: int) -> dict[str, Any]:
+        self.hold = hold
+        self.client = self.connect(self.address)
+        self.locks = [self.client.lock(f"{base}-{index % paths}") for index in range(workers)]
+        # Each is used once before, so that what is made once is there.
+        for lock in self.locks[:paths]:
+            cycle(lock, 0)
+        return {}
+
+    def go(self, start: int, end: int) -> dict[str, Any]:
+        stamps: list[int] = []
+        failures: list[str] = []
+
+        def work(index: int, lock: Lock) -> None:
+            own: list[int] = []
+            sleep_until(start)
+            try:
+                while True:
+                    one = cycle(lock, self.hold)
+                    own += (index, *one)
+                    if one[3] >= end:
+                        break
+            except Exception as error:
+                failures.append(f"{type(error).__name__}: {error}")
+            stamps.extend(own)
+
+        threads = [threading.Thread(target=work, args=pair) for pair in enumerate(self.locks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.disconnect()
+        return {"error": failures[0]} if failures else {"stamps": stamps}
+
+    def disconnect(self) -> None:
+        if self.client is not None:
+            self.client.close()
+            self.client = None
+
+    def obey(self, words: list[str]) -> dict[str, Any]:
+        match words:
+            case ["prepare", base, workers, paths, hold]:
+                return self.prepare(base, int(workers), int(paths), int(hold) * MICROSECOND)
+            case ["go", start, end]:
+                return self.go(int(start), int(end))
+        return {"error": f"no such command: {words}"}
+
+
+def serve(connect: Callable[[str], Client]) -> None:
+    driver = Driver(connect, sys.argv[1])
+    for line in sys.stdin:
+        try:
+            answer = driver.obey(line.split())
+        except Exception as error:
+            driver.disconnect()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    driver.disconnect()
