@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants chaos fuzz interop kazoo-suite models asan check deny header clean test-rust test-python test-chaos test-fuzz run-demo
+.PHONY: help tools setup build demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -36,7 +36,7 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny models test-rust build test-python test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -51,6 +51,11 @@ MINUTES ?= 5
 chaos: setup build ## let everything go wrong on three real servers for MINUTES=n, from SEED=n on, and print what came of it
 	@cargo build --quiet --locked --release -p zklock-chaos
 	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback)
+
+BENCH ?= --part locks,memory,scale --docs docs
+bench: setup build ## measure zklock's locks beside others' and the least possible, and write docs/benchmarks.md (hours; BENCH="--help")
+	@cargo build --quiet --locked --release -p zklock-bench
+	@$(CARGO_TARGET_DIR)/release/zklock-bench $(BENCH)
 
 SECONDS_EACH ?= 60
 fuzz: tools ## let fuzzers look for bytes that break something, SECONDS_EACH=60 for each (TARGETS="proto engine"; SANITIZE=1)
@@ -95,13 +100,17 @@ clean: ## remove everything that was built
 
 test-rust:
 	@echo "test: Rust and C, against real servers"
-	@$(CARGO_TEST) --workspace --exclude zklock-python --exclude zklock-chaos
+	@$(CARGO_TEST) --workspace --exclude zklock-python --exclude zklock-chaos --exclude zklock-bench
 
 test-python:
 	@echo "test: Python, against real servers; the demo"
 	@$(PYTHON) -m pytest tests/python -q
 	@echo "test: the Python type stubs are those of the module"
 	@$(PYTHON) -m mypy.stubtest zklock
+
+test-bench:
+	@echo "test: each driver of the benchmark for a moment"
+	@$(CARGO_TEST) -p zklock-bench
 
 test-chaos:
 	@echo "test: C, Python and Rust on three servers while everything goes wrong"

@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -50,10 +51,17 @@ static usage used(void) {
                    pages * sysconf(_SC_PAGESIZE)};
 }
 
-static void print_usage(const char *name, usage since) {
+/* One more of the steps that the answer begins with. */
+static void print_step(const char *name, usage since) {
+    static int is_first = 1;
     usage now = used();
-    printf("\"%s\":{\"seconds\":%.4f,\"cpu\":%.4f,\"heap\":%lld,\"rss\":%lld}", name, now.seconds - since.seconds,
+    printf("%s{\"step\":\"%s\",\"seconds\":%.4f,\"cpu\":%.4f,\"heap\":%lld,\"rss\":%lld}", is_first ? "{\"steps\":[" : ",", name, now.seconds - since.seconds,
            now.cpu - since.cpu, now.heap - since.heap, now.rss - since.rss);
+    is_first = 0;
+}
+
+static void print_end(int threads) {
+    printf("],\"threads\":%d}\n", threads);
 }
 
 static int thread_count(void) {
@@ -67,6 +75,8 @@ static int thread_count(void) {
 /* A message has no control characters; what JSON would not take in it becomes a quote of the other kind. */
 static void must(const char *what, zkl_status status) {
     if (status == ZKL_OK) return;
+    /* Instead of what was done before. */
+    __fpurge(stdout);
     printf("{\"error\":\"%s: ", what);
     for (const char *text = zkl_last_error_message(); *text; text++) putchar(*text == '"' || *text == '\\' ? '\'' : *text);
     printf("\"}\n");
@@ -122,18 +132,16 @@ static void held(size_t count) {
         must("acquire", zkl_op_wait(ops[i], -1));
         zkl_op_free(ops[i]);
     }
-    printf("{");
-    print_usage("acquire", before);
+    print_step("acquire", before);
     before = used();
     usleep(2000000);
-    printf(",");
-    print_usage("hold_two_seconds", before);
+    print_step("hold two seconds", before);
     before = used();
+    int threads = thread_count();
     for (size_t i = 0; i < count; i++) must("release", zkl_release_nowait_as(locks[i], i + 1));
     zkl_client_free(client);
-    printf(",");
-    print_usage("release", before);
-    printf(",\"threads\":%d}\n", thread_count());
+    print_step("release", before);
+    print_end(threads);
 }
 
 static void waiting(size_t count, size_t paths) {
@@ -148,9 +156,8 @@ static void waiting(size_t count, size_t paths) {
     usage before = used();
     for (size_t i = 0; i < count; i++) must("start", zkl_acquire_start(locks[i % paths], i + 1, -1, &ops[i]));
     wait_until_queued(locks, paths, count);
-    printf("{");
-    print_usage("queue", before);
-    printf(",\"threads\":%d}\n", thread_count());
+    print_step("queue", before);
+    print_end(thread_count());
 }
 
 typedef struct {
@@ -191,25 +198,22 @@ static void crowd(size_t count, size_t clients) {
         must("start", zkl_acquire_start(one->lock, i / clients + 1, -1, &one->ops[i / clients]));
     }
     wait_until_queued(locks, clients, count / clients * clients);
-    printf("{");
-    print_usage("queue", before);
+    print_step("queue", before);
     before = used();
     for (size_t i = 0; i < clients; i++)
         if (pthread_create(&members[i].thread, NULL, take_turns, &members[i]) != 0) abort();
     must("release", zkl_release(first));
     for (size_t i = 0; i < clients; i++) pthread_join(members[i].thread, NULL);
-    printf(",");
-    print_usage("take_turns", before);
-    printf(",\"threads\":%d}\n", thread_count());
+    print_step("take turns", before);
+    print_end(thread_count());
 }
 
 static void many_clients(size_t count) {
     zkl_client **clients = allocated(count, sizeof *clients);
     usage before = used();
     for (size_t i = 0; i < count; i++) clients[i] = connected();
-    printf("{");
-    print_usage("connect", before);
-    printf(",\"threads\":%d", thread_count());
+    print_step("connect", before);
+    int threads = thread_count();
     before = used();
     for (size_t i = 0; i < count; i++) {
         zkl_lock *lock = mutex(clients[i], "clients", i);
@@ -217,17 +221,14 @@ static void many_clients(size_t count) {
         must("release", zkl_release(lock));
         zkl_lock_free(lock);
     }
-    printf(",");
-    print_usage("lock", before);
+    print_step("lock", before);
     before = used();
     usleep(2000000);
-    printf(",");
-    print_usage("idle_two_seconds", before);
+    print_step("idle two seconds", before);
     before = used();
     for (size_t i = 0; i < count; i++) zkl_client_free(clients[i]);
-    printf(",");
-    print_usage("free", before);
-    printf("}\n");
+    print_step("free", before);
+    print_end(threads);
 }
 
 static int ascending(const void *a, const void *b) {

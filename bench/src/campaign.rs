@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     pub(crate) window: Nanos,
     pub(crate) warmth: Warmth,
+    /// Whether the server is asked, after each window, if it saw what was said.
+    pub(crate) audits: bool,
     /// How often a pair is done again at most, since others used the machine.
     pub(crate) redo_limit: usize,
 }
@@ -63,7 +65,7 @@ pub(crate) enum Outcome {
 }
 
 /// Cores that others may use in a window.
-const FOREIGN_LIMIT: f64 = 0.2;
+pub(crate) const FOREIGN_LIMIT: f64 = 0.2;
 /// Until the server's JVM has compiled what it needs.
 const SERVER_WARM_UP: Nanos = 5 * SECOND;
 /// How long, and how often, it is looked whether others leave the machine alone, before a pair is done again.
@@ -117,7 +119,14 @@ pub(crate) fn run(plan: &Plan, workshop: &Workshop, cores: Cores) -> Result<Vec<
             if !peers.is_empty() {
                 // Each has a server of its own, so that none finds what another has left.
                 let server = disk.start(cores);
-                let mut fleet = Fleet { server: &server, workshop, workload, drivers: BTreeMap::new(), windows: 0 };
+                let mut fleet = Fleet {
+                    server: &server,
+                    workshop,
+                    workload,
+                    audits: plan.audits,
+                    drivers: BTreeMap::new(),
+                    windows: 0,
+                };
                 fleet.measure(plan, disk, &peers, &mut pairs)?;
             }
         }
@@ -130,6 +139,7 @@ struct Fleet<'a> {
     server: &'a ZooKeeper,
     workshop: &'a Workshop,
     workload: Workload,
+    audits: bool,
     drivers: BTreeMap<&'static str, Vec<Process>>,
     windows: usize,
 }
@@ -193,12 +203,20 @@ impl Fleet<'_> {
             None => self.start(peer)?,
         };
         let others: Vec<i32> = self.drivers.values().flatten().map(Process::pid).collect();
-        let outcome = measure::window(self.server, self.workload, &mut drivers, &others, length, &base);
+        let outcome = measure::window(self.server, self.workload, &mut drivers, &others, length, &base)
+            .and_then(|figures| self.audited(figures, &base));
         if outcome.is_ok() {
             self.drivers.insert(peer.name, drivers);
         }
         // Those that failed are not asked again: the next window has new ones.
         outcome.map_err(|error| format!("{}: {error}", peer.name))
+    }
+
+    fn audited(&self, figures: Figures, base: &str) -> Result<Figures, String> {
+        if self.audits {
+            measure::audit(self.server, self.workload, figures.holds, base)?;
+        }
+        Ok(figures)
     }
 
     fn start(&self, peer: Peer) -> Result<Vec<Process>, String> {

@@ -90,7 +90,9 @@ impl Library for ZookeeperClient {
         let options = Kind::Persistent.with_acls(Acls::anyone_all());
         for index in 0..order.paths {
             let made = runtime.block_on(client.mkdir(&order.path(index), &options));
-            made.or_else(|error| if error == zookeeper_client::Error::NodeExists { Ok(()) } else { Err(error.to_string()) })?;
+            made.or_else(
+                |error| if error == zookeeper_client::Error::NodeExists { Ok(()) } else { Err(error.to_string()) },
+            )?;
         }
         Ok(Self { runtime, client })
     }
@@ -116,7 +118,8 @@ pub(crate) struct Naive(ZooKeeper);
 
 impl Library for Naive {
     fn connect(address: &str, order: &Order) -> Result<Self, String> {
-        let client = ZooKeeper::connect(address, SESSION_TIMEOUT, |_: WatchedEvent| {}).map_err(|error| error.to_string())?;
+        let client =
+            ZooKeeper::connect(address, SESSION_TIMEOUT, |_: WatchedEvent| {}).map_err(|error| error.to_string())?;
         let paths: Vec<String> = (0..order.paths).map(|index| order.path(index)).collect();
         let ancestors = order.base.match_indices('/').skip(1).map(|(end, _)| &order.base[..end]);
         for path in ancestors.chain(paths.iter().map(String::as_str)) {

@@ -1,10 +1,11 @@
 //! One window: what is read before and after, and the figures that come of it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use zklock_rig::ZooKeeper;
+use zklock_rig::{Raw, ZooKeeper};
 
 use crate::driver::{Process, Stamp};
 use crate::machine::{self, Nanos, SECOND};
@@ -15,6 +16,8 @@ use crate::workload::Workload;
 pub(crate) struct Figures {
     /// Acquired within the window.
     pub(crate) acquisitions: f64,
+    /// Acquired within the window and after it.
+    pub(crate) holds: usize,
     /// The window by the acquisitions in it.
     pub(crate) time: f64,
     /// From one call of acquire to the next.
@@ -140,6 +143,7 @@ fn figures(holds: &mut [Hold], start: Nanos, end: Nanos) -> Result<Figures, Stri
     let (handoff, alternation) = hand_overs(holds, &window)?;
     Ok(Figures {
         acquisitions: within.len() as f64,
+        holds: holds.len(),
         time: (end - start) as f64 / 1e3 / within.len() as f64,
         cycle_p50: cycle.quantile(0.5),
         cycle_p99: cycle.quantile(0.99),
@@ -203,6 +207,32 @@ fn packets_received(server: &ZooKeeper) -> Result<f64, String> {
     let answer = server.four_letter_word("mntr");
     let count = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received")?.trim().parse().ok());
     count.ok_or_else(|| format!("mntr without packets: {answer}"))
+}
+
+/// Asks the server: each hold was one node in the directory of its lock, made and removed, and none is left.
+pub(crate) fn audit(server: &ZooKeeper, workload: Workload, holds: usize, base: &str) -> Result<(), String> {
+    let order = workload.order(base.to_owned());
+    let mut raw = Raw::connect(&server.address(), 60_000);
+    let (mut changes, mut left) = (0, 0);
+    for index in 0..order.paths {
+        let path = order.path(index);
+        let settled = Instant::now() + Duration::from_secs(5);
+        let stat = loop {
+            let stat = raw.stat(&path).ok_or_else(|| format!("audit: {path} is gone"))?;
+            // Some do not wait for the answer to their last release.
+            if stat.children == 0 || Instant::now() > settled {
+                break stat;
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        changes += usize::try_from(stat.cversion).unwrap_or(0);
+        left += stat.children;
+    }
+    let first_uses = order.paths * workload.processes();
+    if left == 0 && [2 * holds, 2 * (holds + first_uses)].contains(&changes) {
+        return Ok(());
+    }
+    Err(format!("audit: {holds} holds, but {changes} nodes made or removed, and {left} left"))
 }
 
 /// A window's usual length, from seconds.

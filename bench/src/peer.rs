@@ -93,6 +93,7 @@ impl Peer {
 
 const ZKLOCK_C: &str = include_str!("../drivers/zklock.c");
 const ZKLOCK_H: &str = include_str!("../../include/zklock.h");
+const SCALE_C: &str = include_str!("../drivers/scale.c");
 const CURATOR_LOCK: &str = include_str!("../drivers/CuratorLock.java");
 const SCRIPTS: [(&str, &str); 3] = [
     ("driving.py", include_str!("../drivers/driving.py")),
@@ -110,11 +111,12 @@ pub(crate) struct Workshop {
 impl Workshop {
     /// Makes the drivers that these peers need.
     pub(crate) fn open(peers: &[Peer], library: &Path) -> Result<Self, String> {
+        let library = library.canonicalize().unwrap_or_else(|_| library.to_owned());
         let directory = std::env::temp_dir().join(format!("zklock-bench-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let workshop = Self { directory, library: library.to_owned() };
+        let workshop = Self { directory, library };
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Zklock(_))) {
-            workshop.compile_c()?;
+            workshop.compile_c("zklock", ZKLOCK_C)?;
         }
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Python(_))) {
             workshop.check_python()?;
@@ -155,17 +157,37 @@ impl Workshop {
         }
     }
 
-    fn compile_c(&self) -> Result<(), String> {
-        let library = self.library.canonicalize().unwrap_or_else(|_| self.library.clone());
-        if !library.join("libzklock.so").exists() {
-            return Err(format!("{}/libzklock.so is missing: make build, or --lib DIR", library.display()));
+    /// Makes the driver of `drivers/scale.c`.
+    pub(crate) fn compile_scale(&self) -> Result<(), String> {
+        self.compile_c("scale", SCALE_C)
+    }
+
+    /// How the driver of `drivers/scale.c` is started for a server.
+    pub(crate) fn scale_command(&self, address: &str, mode: &str, count: usize, parts: usize) -> Command {
+        let mut command = Command::new(self.directory.join("scale"));
+        command.args([address, mode, &count.to_string(), &parts.to_string()]);
+        command
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn library(&self) -> &Path {
+        &self.library
+    }
+
+    fn compile_c(&self, name: &str, source: &str) -> Result<(), String> {
+        let library = self.library.display();
+        if !self.library.join("libzklock.so").exists() {
+            return Err(format!("{library}/libzklock.so is missing: make build, or --lib DIR"));
         }
-        self.write("zklock.c", ZKLOCK_C)?;
+        self.write(&format!("{name}.c"), source)?;
         self.write("zklock.h", ZKLOCK_H)?;
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-pthread", "-I."]).current_dir(&self.directory);
-        compiler.args(["zklock.c", "-o", "zklock", "-lzklock", "-ldl"]);
-        compiler.arg(format!("-L{}", library.display())).arg(format!("-Wl,-rpath,{}", library.display()));
+        compiler.args([&format!("{name}.c"), "-o", name, "-lzklock", "-ldl"]);
+        compiler.args([format!("-L{library}"), format!("-Wl,-rpath,{library}")]);
         run(compiler)
     }
 

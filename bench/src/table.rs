@@ -12,7 +12,7 @@ pub(crate) struct Row<'a> {
     pub(crate) peer: &'static str,
     measured: Vec<(&'a Figures, &'a Figures)>,
     failures: Vec<&'a str>,
-    pub(crate) disturbed: usize,
+    disturbed: usize,
 }
 
 /// The middle and both ends.
@@ -56,6 +56,17 @@ pub(crate) fn rows(pairs: &[Pair], disk: Disk, workload: Workload) -> Vec<Row<'_
     peers.into_iter().map(|peer| Row::of(peer, &of)).collect()
 }
 
+/// The workloads that were measured, in their order.
+pub(crate) fn workloads(pairs: &[Pair], disk: Disk) -> Vec<Workload> {
+    let mut workloads: Vec<Workload> = Vec::new();
+    for pair in pairs.iter().filter(|pair| pair.disk == disk) {
+        if !workloads.contains(&pair.workload) {
+            workloads.push(pair.workload);
+        }
+    }
+    workloads
+}
+
 /// What a workload is about, and what its ratio is taken of.
 pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
     match workload {
@@ -70,12 +81,7 @@ pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
 pub(crate) fn tables(pairs: &[Pair]) -> String {
     let mut text = String::new();
     for disk in [Disk::Nofsync, Disk::Fsync] {
-        let mut workloads: Vec<Workload> = Vec::new();
-        for pair in pairs.iter().filter(|pair| pair.disk == disk) {
-            if !workloads.contains(&pair.workload) {
-                workloads.push(pair.workload);
-            }
-        }
+        let workloads = workloads(pairs, disk);
         for &workload in &workloads {
             table(&mut text, pairs, disk, workload);
         }

@@ -1,0 +1,124 @@
+//! All that was measured: on standard output, as JSON, and as the page in `docs/`.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Serialize;
+use zklock_rig::ZooKeeper;
+
+use crate::campaign::{self, Pair};
+use crate::plot;
+use crate::scale::{self, Scale};
+use crate::table;
+
+/// Everything.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    pub(crate) method: Method,
+    pub(crate) machine: Vec<(&'static str, String)>,
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) scale: Vec<Scale>,
+    /// Of libzklock.so without symbols.
+    pub(crate) library_bytes: Option<u64>,
+}
+
+/// How it was measured.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Method {
+    pub(crate) rounds: usize,
+    pub(crate) window_seconds: f64,
+    pub(crate) redo_limit: usize,
+}
+
+const PAGE: &str = include_str!("page.md");
+
+impl Report {
+    pub(crate) fn failures(&self) -> usize {
+        table::failures(&self.pairs) + scale::failures(&self.scale)
+    }
+
+    /// All tables, in Markdown.
+    pub(crate) fn tables(&self) -> String {
+        let mut text = if self.pairs.is_empty() { String::new() } else { table::tables(&self.pairs) };
+        text += &scale::table(&self.scale);
+        if let Some(bytes) = self.library_bytes {
+            let _ = writeln!(text, "libzklock.so without symbols: {:.2} MB\n", bytes as f64 / 1e6);
+        }
+        text
+    }
+
+    pub(crate) fn json(&self) -> Result<String, String> {
+        serde_json::to_string(self).map(|text| text + "\n").map_err(|error| error.to_string())
+    }
+
+    /// Writes `benchmarks.md`, its pictures and its numbers into a directory.
+    pub(crate) fn write_page(&self, docs: &Path) -> Result<(), String> {
+        let directory = docs.join("benchmarks");
+        fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let mut pictures = String::new();
+        for picture in plot::pictures(&self.pairs) {
+            let _ = writeln!(pictures, "![{}](benchmarks/{})\n", picture.title, picture.file);
+            write_file(&directory.join(&picture.file), &picture.svg)?;
+        }
+        write_file(&directory.join("benchmarks.json"), &self.json()?)?;
+        let machine: Vec<String> = self.machine.iter().map(|(what, which)| format!("- {what}: {which}\n")).collect();
+        let Method { rounds, window_seconds, redo_limit } = self.method;
+        let page = PAGE
+            .replace("{rounds}", &rounds.to_string())
+            .replace("{window}", &window_seconds.to_string())
+            .replace("{redo}", &redo_limit.to_string())
+            .replace("{foreign}", &campaign::FOREIGN_LIMIT.to_string())
+            .replace("{machine}", &machine.concat())
+            .replace("{pictures}", &pictures)
+            .replace("{tables}", &self.tables());
+        write_file(&docs.join("benchmarks.md"), &(page.trim_end().to_owned() + "\n"))
+    }
+}
+
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
+}
+
+/// What it was measured on and with.
+pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let answer = server.four_letter_word("srvr");
+    let zookeeper = answer.lines().next().and_then(|line| line.strip_prefix("Zookeeper version: ")).unwrap_or_default();
+    let curator = fs::read_link("/usr/share/java/curator-recipes.jar").unwrap_or_default();
+    vec![
+        ("processor", format!("{}, {cores} cores", processor.trim_start_matches([' ', '\t', ':']))),
+        ("kernel", kernel.trim().to_owned()),
+        ("ZooKeeper", zookeeper.split('-').next().unwrap_or_default().to_owned()),
+        ("Java", said("java", &["-version"])),
+        ("Python", said("python3", &["--version"])),
+        ("zklock", env!("CARGO_PKG_VERSION").to_owned()),
+        ("Curator", curator.file_stem().unwrap_or_default().to_string_lossy().replace("curator-recipes-", "")),
+        ("kazoo", requirement("kazoo")),
+        ("zookeeper-client", locked("zookeeper-client")),
+        ("zookeeper (crate)", locked("zookeeper")),
+    ]
+}
+
+/// The first line that a program says of itself.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let Ok(output) = Command::new(program).args(arguments).output() else { return "none".to_owned() };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    text.lines().next().unwrap_or_default().replace("Python ", "")
+}
+
+fn locked(name: &str) -> String {
+    let lock = include_str!("../../Cargo.lock");
+    let version = lock.split_once(&format!("name = \"{name}\"\nversion = \"")).map(|(_, rest)| rest);
+    version.and_then(|rest| rest.split('"').next()).unwrap_or("unknown").to_owned()
+}
+
+fn requirement(name: &str) -> String {
+    let lines = include_str!("../../scripts/requirements.txt").lines();
+    let version = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix("==")).next();
+    version.unwrap_or("unknown").to_owned()
+}
