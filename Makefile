@@ -53,7 +53,7 @@ chaos: setup build ## let everything go wrong on three real servers for MINUTES=
 	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback)
 
 BENCH ?= --part locks,memory,scale --docs docs
-bench: setup build ## measure zklock's locks beside others' and the least possible, and write docs/benchmarks.md (hours; BENCH="--help")
+bench: setup build ## measure zklock's locks beside others' and the least possible, and write docs/benchmarks.md (more than an hour; BENCH="--help")
 	@cargo build --quiet --locked --release -p zklock-bench
 	@$(CARGO_TARGET_DIR)/release/zklock-bench $(BENCH)
 

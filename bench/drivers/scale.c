@@ -134,8 +134,8 @@ static void held(size_t count) {
     }
     print_step("acquire", before);
     before = used();
-    usleep(2000000);
-    print_step("hold two seconds", before);
+    sleep(2);
+    print_step("hold for two seconds", before);
     before = used();
     int threads = thread_count();
     for (size_t i = 0; i < count; i++) must("release", zkl_release_nowait_as(locks[i], i + 1));
@@ -223,8 +223,8 @@ static void many_clients(size_t count) {
     }
     print_step("lock", before);
     before = used();
-    usleep(2000000);
-    print_step("idle two seconds", before);
+    sleep(2);
+    print_step("two seconds of nothing", before);
     before = used();
     for (size_t i = 0; i < count; i++) zkl_client_free(clients[i]);
     print_step("free", before);

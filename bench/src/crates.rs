@@ -108,6 +108,12 @@ impl Library for ZookeeperClient {
     }
 
     fn close(self) {
+        // Dropping a lock asks for its release, and nothing tells when that was done; the runtime must not end before.
+        let begun = machine::now();
+        let has_nodes = || self.runtime.block_on(self.client.list_ephemerals("/")).is_ok_and(|nodes| !nodes.is_empty());
+        while has_nodes() && machine::now() - begun < 5 * machine::SECOND {
+            thread::sleep(Duration::from_millis(1));
+        }
         drop(self.client);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }

@@ -126,7 +126,8 @@ fn measure_all(arguments: &Arguments) -> Result<ExitCode, String> {
     let plan = if does(Part::Locks) || !does(Part::Local) { plan } else { local_plan(plan, library) };
     let workshop = Workshop::open(&plan.peers, library)?;
     let method = Method { rounds: plan.rounds, window_seconds: arguments.window, redo_limit: plan.redo_limit };
-    let machine = report::machine(&Disk::Nofsync.start(cores));
+    let is_kept = arguments.json.is_some() || arguments.docs.is_some();
+    let machine = if is_kept { report::machine(&Disk::Nofsync.start(cores)) } else { Vec::new() };
     let mut report = Report { method, machine, pairs: Vec::new(), scale: Vec::new(), library_bytes: None };
     if does(Part::Locks) || does(Part::Local) {
         report.pairs = campaign::run(&plan, &workshop, cores)?;

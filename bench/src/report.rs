@@ -89,15 +89,15 @@ pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let answer = server.four_letter_word("srvr");
     let zookeeper = answer.lines().next().and_then(|line| line.strip_prefix("Zookeeper version: ")).unwrap_or_default();
-    let curator = fs::read_link("/usr/share/java/curator-recipes.jar").unwrap_or_default();
     vec![
         ("processor", format!("{}, {cores} cores", processor.trim_start_matches([' ', '\t', ':']))),
         ("kernel", kernel.trim().to_owned()),
         ("ZooKeeper", zookeeper.split('-').next().unwrap_or_default().to_owned()),
+        ("disk of the server that forces", said("stat", &["-f", "-c", "%T", &std::env::temp_dir().to_string_lossy()])),
         ("Java", said("java", &["-version"])),
         ("Python", said("python3", &["--version"])),
         ("zklock", env!("CARGO_PKG_VERSION").to_owned()),
-        ("Curator", curator.file_stem().unwrap_or_default().to_string_lossy().replace("curator-recipes-", "")),
+        ("Curator", curator()),
         ("kazoo", requirement("kazoo")),
         ("zookeeper-client", locked("zookeeper-client")),
         ("zookeeper (crate)", locked("zookeeper")),
@@ -109,6 +109,14 @@ fn said(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else { return "none".to_owned() };
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     text.lines().next().unwrap_or_default().replace("Python ", "")
+}
+
+/// Debian's package has its version in the name of a jar.
+fn curator() -> String {
+    let files = fs::read_dir("/usr/share/java").into_iter().flatten().flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    let version = |name: String| Some(name.strip_prefix("curator-recipes-")?.strip_suffix(".jar")?.to_owned());
+    names.filter_map(version).next().unwrap_or_else(|| "unknown".to_owned())
 }
 
 fn locked(name: &str) -> String {
