@@ -18,6 +18,8 @@
 #include <zklock.h>
 
 #define SECOND INT64_C(1000000000)
+/* How often a lock is handed over in the process before others get their turn. */
+#define MAX_PASSES 64
 
 /* One acquire and its release: when each was called and had returned. */
 typedef struct {
@@ -35,12 +37,11 @@ typedef struct {
 } worker;
 
 typedef zkl_status release_fn(zkl_lock *lock);
-typedef zkl_status set_local_handover_fn(zkl_lock *lock, uint32_t max_passes);
+typedef zkl_status set_local_handover_fn(zkl_lock *lock, int32_t max_passes);
 
 static const char *address;
 static release_fn *release = zkl_release;
 static set_local_handover_fn *set_local_handover;
-static uint32_t max_passes = 64;
 static int has_sessions;
 
 static worker *workers;
@@ -111,7 +112,7 @@ static void prepare_worker(worker *self, size_t index, const char *base, size_t 
     self->client = workers[0].client;
     if (index == 0 || has_sessions) connect_worker(self);
     if (self->error[0] || failed(self, "mutex", zkl_mutex_new(self->client, path, &self->lock))) return;
-    if (set_local_handover && failed(self, "local hand-over", set_local_handover(self->lock, max_passes))) return;
+    if (set_local_handover && failed(self, "local hand-over", set_local_handover(self->lock, MAX_PASSES))) return;
     stamp unused;
     if (index < paths) cycle(self, &unused);
 }

@@ -204,7 +204,7 @@ impl Fleet<'_> {
         };
         let others: Vec<i32> = self.drivers.values().flatten().map(Process::pid).collect();
         let outcome = measure::window(self.server, self.workload, &mut drivers, &others, length, &base)
-            .and_then(|figures| self.audited(figures, &base));
+            .and_then(|figures| self.audited(peer, figures, &base));
         if outcome.is_ok() {
             self.drivers.insert(peer.name, drivers);
         }
@@ -213,10 +213,10 @@ impl Fleet<'_> {
     }
 
     /// The figures, unless they say nothing, or what the server says is something else.
-    fn audited(&self, figures: Figures, base: &str) -> Result<Figures, String> {
+    fn audited(&self, peer: Peer, figures: Figures, base: &str) -> Result<Figures, String> {
         if self.audits {
             // Of a window as short as that, only the counts matter.
-            return measure::audit(self.server, self.workload, figures.holds, base).map(|()| figures);
+            return measure::audit(self.server, self.workload, peer.nodes(), figures.holds, base).map(|()| figures);
         }
         if figures.acquisitions == 0.0 { Err("nobody acquired within the window".to_owned()) } else { Ok(figures) }
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use zklock_rig::CuratorVersion;
 
+use crate::measure::Nodes;
 use crate::workload::Workload;
 
 /// Something that locks.
@@ -80,6 +81,11 @@ impl Peer {
 
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         PEERS.iter().copied().find(|peer| peer.name == name).ok_or_else(|| format!("no such peer: {name}"))
+    }
+
+    /// What the server sees of its holds.
+    pub(crate) fn nodes(self) -> Nodes {
+        if self.kind == Kind::Zklock("local") { Nodes::Shared } else { Nodes::OneEach }
     }
 
     pub(crate) fn takes(self, workload: Workload) -> bool {

@@ -256,7 +256,8 @@ impl Spread {
         if self.median.is_nan() {
             return "-".to_owned();
         }
-        format!("{:.2} ({:.2}-{:.2})", self.median, self.least, self.most)
+        let digits = if self.median < 0.1 { 3 } else { 2 };
+        format!("{:.digits$} ({:.digits$}-{:.digits$})", self.median, self.least, self.most)
     }
 }
 
