@@ -47,9 +47,9 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
         session.check_open()?;
-        let mut id = 0;
-        session.shell.tell(|engine, _| id = engine.add_lock(path, recipe.clone()))?;
-        Ok(Self { session, id, recipe, path: path.into() })
+        let (mut id, path) = (0, Arc::<str>::from(path));
+        session.shell.tell(|engine, _| id = engine.add_lock(Arc::clone(&path), recipe.clone()))?;
+        Ok(Self { session, id, recipe, path })
     }
 
     pub(crate) fn path(&self) -> &str {

@@ -123,7 +123,7 @@ impl Engine {
                     self.dismiss(now, inside, None);
                 }
             }
-            _ if self.members(lock).iter().all(|member| self.locks.get(member).is_some_and(is_queue)) => {
+            _ if self.members(lock).iter().all(|member| self.locks.get(member).is_some_and(|lock| is_queue(lock))) => {
                 self.grant_queues(now, machine, op, lock, owner);
             }
             _ => {
@@ -230,7 +230,7 @@ impl Engine {
         let parts = contender.split(&mut desk, number);
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
-            self.machines.insert(machine, Machine::Contender(part, Role::Acquiring(0)));
+            self.machines.insert(machine, Machine::Contender(Box::new(part), Role::Acquiring(0)));
             self.hold_by(machine, lock, owner, 0);
         }
     }
@@ -242,6 +242,8 @@ impl Engine {
         let token = contender.token().unwrap_or_default();
         let (trust, told) = (Trust::Sure, LockState::Free);
         if let Some(granted) = self.locks.get_mut(&lock) {
+            // Mostly the only one.
+            granted.holds.reserve_exact(1);
             granted.holds.push(Hold { owner, count: 1, machine, token, pass, trust, told });
         }
     }
@@ -358,7 +360,7 @@ impl Engine {
             let machine = self.next_id();
             self.set_attempt(op, Attempt::Look(machine));
             let look = Errand::new(Task::List { path: format!("{directory}/leases") });
-            self.machines.insert(machine, Machine::Errand(look, op));
+            self.machines.insert(machine, Machine::Errand(Box::new(look), op));
             return self.feed(now, machine, Input::Connected);
         }
         self.join_inner_mutex(now, op, semaphore, &directory);
@@ -424,7 +426,7 @@ impl Engine {
                 let machine = self.next_id();
                 self.counts.insert(semaphore, Counted { machine, value: None });
                 let count = Count::new(format!("{}{count_path}", self.chroot), *initial);
-                self.machines.insert(machine, Machine::Count(count, semaphore));
+                self.machines.insert(machine, Machine::Count(Box::new(count), semaphore));
                 if self.session.is_connected() {
                     self.feed(now, machine, Input::Connected);
                 }
@@ -536,7 +538,7 @@ impl Engine {
         let mut contender = Contender::new(wishes, one_look, self.mirrors.kin(), fresh(&mut self.session));
         let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
         contender.set_revocable(&mut desk, is_revocable);
-        self.machines.insert(machine, Machine::Contender(contender, Role::Acquiring(op)));
+        self.machines.insert(machine, Machine::Contender(Box::new(contender), Role::Acquiring(op)));
         if is_multi {
             self.look_out_for_knots(now, op);
         }

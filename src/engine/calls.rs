@@ -52,9 +52,11 @@ impl Engine {
 
     /// A lock on a path that was checked to be valid. That of a multi-lock is a name for messages, and its members are locks of this
     /// engine, no two with one path.
-    pub fn add_lock(&mut self, path: &str, recipe: Recipe) -> LockId {
+    pub fn add_lock(&mut self, path: impl Into<Arc<str>>, recipe: Recipe) -> LockId {
         let id = self.next_id();
-        let directory: Arc<str> = format!("{}{path}", self.chroot).into();
+        let path = path.into();
+        let directory =
+            if self.chroot.is_empty() { Arc::clone(&path) } else { format!("{}{path}", self.chroot).into() };
         match &recipe {
             Recipe::Queue(_) => self.by_directory.entry(Arc::clone(&directory)).or_default().push(id),
             Recipe::Multi(members) => {
@@ -66,9 +68,10 @@ impl Engine {
             }
             _ => {}
         }
-        let (path, holds, multis) = (path.into(), Vec::new(), Vec::new());
+        let (holds, multis) = (Vec::new(), Vec::new());
         let (data, is_revocable, max_passes) = (None, false, 0);
-        self.locks.insert(id, Lock { path, directory, recipe, data, is_revocable, max_passes, holds, multis });
+        let lock = Lock { path, directory, recipe, data, is_revocable, max_passes, holds, multis };
+        self.locks.insert(id, Box::new(lock));
         id
     }
 
@@ -293,20 +296,20 @@ impl Engine {
     pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
         let places: Vec<Place> = self.members(lock).iter().filter_map(|&member| self.place(member, both)).collect();
         let (chroot_len, is_known) = (self.chroot.len(), self.is_open(lock));
-        let ask = |op| Machine::Census(Census::new(places, chroot_len), op);
+        let ask = |op| Machine::Census(Box::new(Census::new(places, chroot_len)), op);
         self.ask(now, is_known, ask)
     }
 
     /// Reads a count, sets it, makes its node, or asks for a node back. The paths in the task are without the chroot.
     pub fn errand(&mut self, now: Time, task: Task) -> OpId {
         let task = task.below(&self.chroot);
-        self.ask(now, true, |op| Machine::Errand(Errand::new(task), op))
+        self.ask(now, true, |op| Machine::Errand(Box::new(Errand::new(task)), op))
     }
 
     /// Asks whether the hold with this token is a holder's on this path, whatever recipe uses it.
     pub fn fence_check(&mut self, now: Time, path: &str, token: i64) -> OpId {
         let fence = Fence::new(format!("{}{path}", self.chroot), token, self.with_kazoo);
-        self.ask(now, true, |op| Machine::Fence(fence, op))
+        self.ask(now, true, |op| Machine::Fence(Box::new(fence), op))
     }
 
     fn ask(&mut self, now: Time, is_known: bool, machine: impl FnOnce(OpId) -> Machine) -> OpId {
@@ -325,7 +328,7 @@ impl Engine {
     }
 
     pub(super) fn place(&self, lock: LockId, both: bool) -> Option<Place> {
-        let Lock { directory, recipe, .. } = self.locks.get(&lock)?;
+        let Lock { directory, recipe, .. } = &**self.locks.get(&lock)?;
         let directory = Arc::clone(directory);
         Some(match recipe {
             Recipe::Queue(mode) => Place::Queue { directory, mode: *mode, with_kazoo: self.with_kazoo, both },
@@ -472,7 +475,7 @@ impl Engine {
 
     /// Which of a lock's holds `owner` would release.
     fn hold_to_release(&self, lock: LockId, owner: Owner) -> Option<usize> {
-        let Lock { holds, recipe, .. } = self.locks.get(&lock)?;
+        let Lock { holds, recipe, .. } = &**self.locks.get(&lock)?;
         let own = holds.iter().position(|hold| hold.owner == owner);
         match recipe {
             // Anybody's will do: whoever acquired it and lost it since is told so, and does not take it from the next.

@@ -64,7 +64,7 @@ impl Engine {
             _ => None,
         });
         let path = |path: &str| path.get(self.chroot.len()..).unwrap_or_default().to_owned();
-        contenders.flat_map(Contender::node_paths).map(path).collect()
+        contenders.flat_map(|contender| contender.node_paths()).map(path).collect()
     }
 
     fn least(&self, lock: LockId, view: impl Fn(LockId) -> Option<HoldView>) -> Option<HoldView> {

@@ -64,7 +64,7 @@ impl Engine {
         }
         let places = self.members(lock).iter().filter_map(|&member| self.place(member, true)).collect();
         let machine = self.next_id();
-        self.machines.insert(machine, Machine::Knots(Census::new(places, 0), op, contender));
+        self.machines.insert(machine, Machine::Knots(Box::new(Census::new(places, 0)), op, contender));
         if self.session.is_connected() {
             self.feed(now, machine, Input::Connected);
         }

@@ -192,7 +192,7 @@ pub struct Engine {
     mirrors: Mirrors,
     servers: String,
     chroot: String,
-    locks: BTreeMap<LockId, Lock>,
+    locks: BTreeMap<LockId, Box<Lock>>,
     by_directory: HashMap<Arc<str>, Vec<LockId>>,
     /// Those who stand in a directory as one.
     cohorts: HashMap<Arc<str>, Cohort>,
@@ -284,14 +284,15 @@ enum Kind {
     Close,
 }
 
+/// In boxes, since the tree in which they are kept is half empty.
 enum Machine {
-    Contender(Contender, Role),
-    Census(Census, OpId),
-    Errand(Errand, OpId),
-    Fence(Fence, OpId),
+    Contender(Box<Contender>, Role),
+    Census(Box<Census>, OpId),
+    Errand(Box<Errand>, OpId),
+    Fence(Box<Fence>, OpId),
     /// Looks at the queues of a call in which this contender waits.
-    Knots(Census, OpId, u64),
-    Count(Count, LockId),
+    Knots(Box<Census>, OpId, u64),
+    Count(Box<Count>, LockId),
 }
 
 #[derive(Debug, Clone, Copy)]

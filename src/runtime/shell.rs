@@ -217,6 +217,10 @@ impl Shell {
     pub(crate) fn expire(&self, op: OpId) -> bool {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
+        if state.reader.is_some() {
+            // A thread that gets no processor time may be the reader, and the answer be there.
+            receive(&mut state, Thoroughly::No);
+        }
         let now = clock::now();
         state.engine.expire(now, op);
         self.pump(&mut state, now, &mut woken);

@@ -153,7 +153,9 @@ impl Contender {
                 let is_own = name.starts_with(&**asked) && !name.contains('/');
                 is_own.then(|| Node::new(path, Some(czxid)))
             };
-            *nodes = created.by_ref().take(wish.count).filter_map(own).collect();
+            nodes.clear();
+            nodes.reserve_exact(wish.count);
+            nodes.extend(created.by_ref().take(wish.count).filter_map(own));
             fits &= nodes.len() == wish.count;
         }
         if !fits || created.next().is_some() {
@@ -187,11 +189,11 @@ impl Contender {
     fn check_sequences(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         for stand in &self.stands {
             for node in stand.nodes.iter().filter(|_| stand.wish.under.is_none()) {
-                let number = name::sequence(&node.name, &stand.asked);
+                let number = name::sequence(node.name(), &stand.asked);
                 if number.is_some_and(|number| (0..SEQUENCE_LIMIT).contains(&number)) {
                     continue;
                 }
-                let number = number.map_or_else(|| node.name.clone(), |number| number.to_string());
+                let number = number.map_or_else(|| node.name().to_owned(), |number| number.to_string());
                 let message = format!(
                     "{}: sequence number {number} is too near the end at 2147483647; let the directory fall empty and be \
                      removed, so that it starts again",

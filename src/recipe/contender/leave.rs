@@ -51,7 +51,7 @@ impl Contender {
             if let Some(node) = stand.nodes.get(spot.node).filter(|node| !node.is_gone) {
                 desk.session.unwatch_doomed(&node.path, desk.machine);
                 if let Some(mirror) = stand.mirror {
-                    desk.mirrors.doom(mirror, &node.name, desk.machine);
+                    desk.mirrors.doom(mirror, node.name(), desk.machine);
                 }
                 desk.send(Step::Delete(spot), &Request::Delete { path: node.path.clone(), version: -1 });
             }
@@ -101,7 +101,7 @@ impl Contender {
             // The mirror goes with the connection.
             Err(Failure::ConnectionLost) => return,
         };
-        desk.mirrors.deleted(desk.now, desk.session, mirror, &node.name, is_gone);
+        desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), is_gone);
     }
 
     pub(super) fn try_again_later(&mut self) {

@@ -122,8 +122,6 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct Contender {
     stands: Vec<Stand>,
-    /// `_c_<uuid>-`: what all its nodes are called.
-    prefix: String,
     /// Leave at once where somebody is ahead.
     one_look: bool,
     /// Its nodes are to be watched from the start, for somebody may ask to have them back.
@@ -165,7 +163,6 @@ struct Stand {
 #[derive(Debug)]
 struct Node {
     path: String,
-    name: String,
     /// `None`: found by its UUID and not read yet.
     czxid: Option<i64>,
     watch: Watch,
@@ -305,13 +302,12 @@ impl Contender {
     pub fn new(wishes: Vec<Wish>, one_look: bool, kin: u64, entropy: u64) -> Self {
         let prefix = name::protected_prefix(kin, entropy);
         let stands = wishes.into_iter().map(|wish| Stand::new(wish, &prefix)).collect();
-        Self::with_stands(stands, prefix, one_look)
+        Self::with_stands(stands, one_look)
     }
 
-    fn with_stands(stands: Vec<Stand>, prefix: String, one_look: bool) -> Self {
+    fn with_stands(stands: Vec<Stand>, one_look: bool) -> Self {
         Self {
             stands,
-            prefix,
             one_look,
             is_revocable: false,
             stage: Stage::Outside,
@@ -332,7 +328,7 @@ impl Contender {
 
     /// The name of its only node, where it has one.
     pub fn node_name(&self) -> Option<&str> {
-        self.nodes().next().map(|node| node.name.as_str())
+        self.nodes().next().map(Node::name)
     }
 
     /// Its fencing token: the zxid in which its nodes were created. It grows with every node of a path, also across parents that
@@ -340,7 +336,7 @@ impl Contender {
     pub fn token(&self) -> Option<i64> {
         let stand = self.stands.first()?;
         if Mutant::TokenIsSequence.lives() {
-            return stand.nodes.first().and_then(|node| name::sequence(&node.name, &stand.asked));
+            return stand.nodes.first().and_then(|node| name::sequence(node.name(), &stand.asked));
         }
         stand.nodes.first().and_then(|node| node.czxid)
     }
@@ -451,7 +447,7 @@ impl Contender {
     /// Makes one contender of each place, all of which are in. They have nothing in common from here on. What each of them watches,
     /// it watches under the number that `number` gives it.
     pub fn split(self, desk: &mut Desk<'_>, mut number: impl FnMut() -> u64) -> Vec<(u64, Self)> {
-        let (prefix, session, stage, is_revocable) = (self.prefix, self.session, self.stage, self.is_revocable);
+        let (session, stage, is_revocable) = (self.session, self.stage, self.is_revocable);
         let part = |mut stand: Stand| {
             let own = number();
             for node in &mut stand.nodes {
@@ -462,11 +458,11 @@ impl Contender {
                 if !Mutant::SplitWithoutWatches.lives() {
                     desk.session.hand_over_watch(&node.path, desk.machine, own);
                     if let Some(mirror) = stand.mirror {
-                        desk.mirrors.hand_over(mirror, &node.name, desk.machine, own);
+                        desk.mirrors.hand_over(mirror, node.name(), desk.machine, own);
                     }
                 }
             }
-            let part = Self::with_stands(vec![stand], prefix.clone(), false);
+            let part = Self::with_stands(vec![stand], false);
             (own, Self { stage, session, is_revocable, ..part })
         };
         self.stands.into_iter().map(part).collect()
@@ -608,6 +604,15 @@ impl Stand {
         }
     }
 
+    /// Who is in never joins again. There may be ten thousands of holds.
+    fn shed(&mut self) {
+        self.wish.data = Vec::new();
+        self.later = Vec::new();
+        if !Mutant::TokenIsSequence.lives() {
+            self.asked = String::new();
+        }
+    }
+
     /// What a mirror told has to be asked for.
     fn forget_mirror(&mut self, was_sound: bool) {
         self.mirror = None;
@@ -624,10 +629,13 @@ impl Stand {
 }
 
 impl Node {
+    fn name(&self) -> &str {
+        name_of(&self.path)
+    }
+
     /// One whose full path is known.
     fn new(path: String, czxid: Option<i64>) -> Self {
         Self {
-            name: name_of(&path).to_owned(),
             path,
             czxid,
             watch: Watch::Unset,

@@ -41,7 +41,7 @@ impl Contender {
     fn seek(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
         let Stand { wish, nodes, place, later, mirror, .. } = self.stands.get_mut(at)?;
         *place = Place::Listing;
-        let own = &nodes.first()?.name;
+        let own = nodes.first()?.name();
         let view = match (*mirror, &wish.under) {
             (None, _) => View::None,
             (Some(mirror), None) => {
@@ -65,12 +65,12 @@ impl Contender {
 
     /// Finds the place of one stand in a list.
     pub(super) fn rank(&mut self, desk: &mut Desk<'_>, at: usize, children: &[String]) -> Option<Output> {
-        let Stand { wish, nodes, place, later, .. } = self.stands.get(at)?;
+        let Stand { wish, asked, nodes, place, later, .. } = self.stands.get(at)?;
         if *place != Place::Listing {
             return None;
         }
         // Nobody else's are called like this: as many as there are of it, so many of ours are there.
-        if children.iter().filter(|name| name.starts_with(&self.prefix)).count() < nodes.len() {
+        if children.iter().filter(|name| name.starts_with(&**asked)).count() < nodes.len() {
             return self.removed(desk);
         }
         let place = match (&wish.under, wish.mode) {
@@ -82,7 +82,9 @@ impl Contender {
                 Ok(Place::First)
             }
             (None, Mode::Lease) => Ok(Place::Crowded { count: children.len() }),
-            (None, mode) => placed(rank(children, &nodes.first()?.name, mode, wish.with_kazoo, later), &wish.directory),
+            (None, mode) => {
+                placed(rank(children, nodes.first()?.name(), mode, wish.with_kazoo, later), &wish.directory)
+            }
         };
         self.take_place(desk, at, place)
     }
@@ -124,7 +126,7 @@ impl Contender {
     }
 
     fn watch_ahead(&mut self, desk: &mut Desk<'_>, at: usize) {
-        let Some(Stand { place: Place::Waiting(wait), mirror, .. }) = self.stands.get_mut(at) else {
+        let Some(Stand { asked, place: Place::Waiting(wait), mirror, .. }) = self.stands.get_mut(at) else {
             return;
         };
         if wait.watch != Watch::Unset {
@@ -136,7 +138,7 @@ impl Contender {
             && !wait.is_tie
             && desk.mirrors.follow(mirror, name, desk.machine)
         {
-            wait.is_ours = name.starts_with(kin(&self.prefix));
+            wait.is_ours = name.starts_with(kin(asked));
             wait.watch = Watch::Mirrored;
             desk.mirrors.will_look(desk.now, desk.machine);
             return;
@@ -150,7 +152,7 @@ impl Contender {
         for stand in self.stands.iter_mut().filter(|_| !self.is_revocable) {
             let Some(mirror) = stand.mirror else { continue };
             for node in stand.nodes.iter_mut().filter(|node| node.watch == Watch::Unset && node.czxid.is_some()) {
-                if desk.mirrors.follow(mirror, &node.name, desk.machine) {
+                if desk.mirrors.follow(mirror, node.name(), desk.machine) {
                     node.watch = Watch::Mirrored;
                 }
             }
@@ -389,6 +391,7 @@ impl Contender {
         self.stage = Stage::In;
         // Where that costs nothing, a hold is watched from the start.
         self.follow_own(desk);
+        self.stands.iter_mut().for_each(Stand::shed);
         Some(Output::In)
     }
 

@@ -778,7 +778,7 @@ fn open(engine: &mut Engine, local: Time, handles: &mut [Handle], at: usize) {
         }
         Handle { recipe, .. } => recipe.clone(),
     };
-    handles[at].lock = engine.add_lock(&path_of(handles[at].path), recipe);
+    handles[at].lock = engine.add_lock(path_of(handles[at].path), recipe);
     if handles[at].is_revocable {
         engine.set_revocable(local, handles[at].lock, true);
     }
