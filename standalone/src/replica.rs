@@ -718,6 +718,10 @@ impl Replica {
     fn end(&mut self, id: ConnectionId, how: Action) {
         if self.connections.get(&id).is_some_and(|connection| connection.phase != Phase::Closing) {
             self.set_phase(id, Phase::Closing);
+            // What waits behind an answer that is still to come must not set a watch any more.
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.waiting.clear();
+            }
             self.watches.close(id);
             self.output.push_back(Output::Act(how));
         }
