@@ -493,6 +493,7 @@ impl Replica {
                 }
                 Ok(Response::Empty)
             }
+            Request::AddWatch { .. } if !self.settings.knows_persistent_watches => Err(Code::UNIMPLEMENTED),
             Request::AddWatch { path, mode } => {
                 let kind = match mode {
                     zklock::proto::AddWatchMode::Persistent => Kind::Persistent,

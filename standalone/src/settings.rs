@@ -21,6 +21,8 @@ pub struct Settings {
     pub frame_limit: usize,
     /// How many connections it takes from one address; none for any number.
     pub connections_per_address: Option<usize>,
+    /// Whether it knows watches that stay (`addWatch`), as ZooKeeper does from 3.6 on.
+    pub knows_persistent_watches: bool,
     /// What its session ids begin with.
     pub session_base: i64,
     /// What its session passwords are made from.
@@ -38,6 +40,7 @@ impl Default for Settings {
             sweep: Duration::from_secs(60),
             frame_limit: DEFAULT_FRAME_LIMIT,
             connections_per_address: None,
+            knows_persistent_watches: true,
             session_base: 1 << 56,
             secret: 0,
             wall_origin_ms: 0,

@@ -69,6 +69,7 @@ impl Cluster {
             min_session_timeout: Some(plan.session_timeout),
             max_session_timeout: Some(plan.session_timeout),
             sweep: plan.sweep,
+            knows_persistent_watches: !plan.is_old,
             ..Settings::default()
         };
         let server = |index| Server {

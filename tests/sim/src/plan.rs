@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) latency: (Duration, Duration),
     pub(crate) lag: (Duration, Duration),
     pub(crate) sweep: Duration,
+    /// Its servers know no watches that stay, so no client has mirrors.
+    pub(crate) is_old: bool,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults are over.
     pub(crate) calm: Duration,
@@ -121,6 +123,7 @@ impl Plan {
             latency: (ms(latency.0), ms(latency.1)),
             lag: (ms(lag.0), ms(lag.1)),
             sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
+            is_old: false,
             faults: Vec::new(),
             calm: busy,
             is_undisturbed: false,
@@ -137,6 +140,7 @@ impl Plan {
         let operations = operations(rng, &plan.forms);
         plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
         plan.form_cohorts(&mut rng.clone());
+        plan.is_old = rng.clone().u64(..).is_multiple_of(2);
         plan
     }
 }

@@ -50,8 +50,8 @@ const SHY: [Mutant; 6] = [
     Mutant::HearTooSoon,
     Mutant::HearOnWrite,
     Mutant::NestBlindly,
-    Mutant::HearNothingWhileJoining,
     Mutant::LetInLeaver,
+    Mutant::ResumeProves,
 ];
 
 #[test]
