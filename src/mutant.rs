@@ -95,6 +95,10 @@ pub enum Mutant {
     ForgetFollower,
     /// Takes a mirror down without a word to those who rely on it.
     LeaveUsersBlind,
+    /// Takes itself for the only one whatever number it got.
+    SkipNumbers,
+    /// Does not notice that a directory was removed, and may count anew.
+    ForgetDirectory,
     /// Passes a lock on in its process for as long as anybody there waits.
     PassForever,
     /// Passes on a hold that is not surely safe.
@@ -106,7 +110,7 @@ pub enum Mutant {
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 49] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -151,6 +155,8 @@ impl Mutant {
         Self::TrustOldMirror,
         Self::ForgetFollower,
         Self::LeaveUsersBlind,
+        Self::SkipNumbers,
+        Self::ForgetDirectory,
         Self::PassForever,
         Self::PassBlindly,
         Self::ForgetCohort,

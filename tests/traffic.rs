@@ -86,17 +86,38 @@ fn a_free_lock_costs_one_round_trip_and_its_release_another() {
     }
 }
 
+fn cycle(lock: &Lock) {
+    lock.acquire(Some(SOON)).and_then(|()| lock.release()).unwrap();
+}
+
 #[test]
-fn a_directory_that_is_used_hard_is_mirrored_and_not_listed() {
+fn who_is_alone_in_a_directory_needs_no_lists_and_hears_of_nothing() {
     let traffic = Traffic::new(server());
-    let lock = traffic.client.mutex(&path("hot")).unwrap();
-    let cycle = || lock.acquire(None).and_then(|()| lock.release()).unwrap();
-    cycle();
-    (0..100).for_each(|_| cycle());
+    let lock = traffic.client.mutex(&path("alone")).unwrap();
+    (0..100).for_each(|_| cycle(&lock));
+    let sent = traffic.take();
+    assert!(sent.ends_with(&[CREATE, DELETE].repeat(90)), "create and delete, and nothing else: {sent:?}");
+    assert!(!sent.contains(&ADD_WATCH), "{sent:?}");
+    // Nobody needs the watch on the directory any more.
+    wait_until(SOON, || traffic.take() == [REMOVE_WATCHES]);
+}
+
+#[test]
+fn a_directory_that_others_use_too_is_mirrored_and_not_listed() {
+    let server = server();
+    let (path, traffic, other) = (path("shared"), Traffic::new(server), client(&server.address()));
+    let (lock, others) = (traffic.client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
+    for _ in 0..100 {
+        cycle(&lock);
+        cycle(&others);
+    }
     let sent = traffic.take();
     assert_eq!(sent.iter().filter(|op| **op == ADD_WATCH).count(), 1, "{sent:?}");
-    assert!(sent.ends_with(&[CREATE, DELETE].repeat(90)), "create and delete, and nothing else: {sent:?}");
-    // Nobody needs it any more.
+    assert!(sent.ends_with(&[CREATE, DELETE].repeat(80)), "create and delete, and nothing else: {sent:?}");
+    // Once the other has gone, less will do.
+    (0..100).for_each(|_| cycle(&lock));
+    let sent = traffic.take();
+    assert!(sent.contains(&REMOVE_WATCHES) && sent.ends_with(&[CREATE, DELETE].repeat(30)), "{sent:?}");
     wait_until(SOON, || traffic.take() == [REMOVE_WATCHES]);
 }
 
@@ -129,8 +150,9 @@ fn who_waits_behind_a_mirror_knows_for_whom_after_a_while() {
     let (path, traffic, holder) = (path("mirrored wait"), Traffic::new(server), client(&server.address()));
     let (held, waiting) = (holder.mutex(&path).unwrap(), traffic.client.mutex(&path).unwrap());
     held.set_data(Some(b"the holder")).unwrap();
-    for _ in 0..6 {
-        waiting.acquire(None).and_then(|()| waiting.release()).unwrap();
+    for _ in 0..8 {
+        cycle(&waiting);
+        cycle(&held);
     }
     assert!(traffic.take().contains(&ADD_WATCH));
     held.acquire(None).unwrap();

@@ -486,7 +486,7 @@ impl Engine {
                     self.feed(now, subscriber, Input::Fired(kind, &path));
                 }
                 session::Event::AuthFailed => self.on_auth_failed(now),
-                session::Event::Closed => self.on_closed(),
+                session::Event::Closed => self.on_closed(now),
             }
         }
         self.recover(now);
@@ -527,7 +527,7 @@ impl Engine {
     }
 
     fn on_disconnected(&mut self, now: Time) {
-        self.mirrors.disconnected();
+        self.mirrors.disconnected(now, &mut self.session);
         self.feed_all(now, |_| Input::Disconnected);
         self.tell_all(now);
         // One look means one look.
@@ -557,9 +557,9 @@ impl Engine {
         }
     }
 
-    fn on_closed(&mut self) {
+    fn on_closed(&mut self, now: Time) {
         self.machines.clear();
-        self.mirrors.disconnected();
+        self.mirrors.disconnected(now, &mut self.session);
         self.held_back.clear();
         // Nothing is due any more.
         self.retries.clear();

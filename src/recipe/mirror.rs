@@ -7,6 +7,10 @@
 //! instance, ZOOKEEPER-4799) and is broken at once. So is one that hears of the end of a node that it does not know. Nothing outlives
 //! the connection.
 //!
+//! Where nobody else comes, not even that is needed. Whoever was alone in a directory and gets the next number after his own when he joins
+//! once more is alone again: nobody has come in between. That takes a watch on the directory itself, since one that was removed and made
+//! again counts anew ([`Alone`]).
+//!
 //! Every change goes to every client that has a mirror, so it pays where few sessions use a path. Which session a node is of is not in
 //! its name, but a client's own names begin with the same letters ([`kin`](super::name::kin)).
 
@@ -39,7 +43,9 @@ const MANY: usize = 12;
 const NOISE: u32 = 256;
 /// So many directories at most.
 const MOST: usize = 128;
-/// How long a directory is left alone where there were too many, or too much was going on.
+/// So often it was asked, and nobody else came or went: then less will do than a mirror.
+const SOLO: u32 = 32;
+/// How long a directory is not mirrored where there were too many, or too much was going on.
 const PAUSE: Duration = Duration::from_secs(5);
 /// The same after a mirror that was wrong, or was refused.
 const BAN: Duration = Duration::from_secs(30);
@@ -59,6 +65,7 @@ pub struct Mirrors {
     kin: u64,
     prefix: String,
     mirrors: BTreeMap<Subscriber, Mirror>,
+    alones: BTreeMap<Subscriber, Alone>,
     by_directory: HashMap<Arc<str>, Subscriber>,
     use_of: HashMap<Arc<str>, Use>,
     last_number: Subscriber,
@@ -92,7 +99,22 @@ struct Use {
     /// How many joined soon after another, and how many are there.
     soon: u32,
     present: u32,
+    /// Others were there, too.
+    is_shared: bool,
     not_before: Option<Time>,
+}
+
+/// A directory in which our node was the only one: all that came before it are gone.
+#[derive(Debug)]
+struct Alone {
+    directory: Arc<str>,
+    /// The number of our last node there.
+    number: i64,
+    /// We have deleted it.
+    is_gone: bool,
+    /// The directory is watched: it was while that node stood in it, so it is the same one as long as nothing is heard.
+    is_watched: bool,
+    last_use: Time,
 }
 
 /// What a mirror has to say about a directory.
@@ -118,6 +140,8 @@ struct Mirror {
     /// Nodes that are being deleted by us.
     doomed: BTreeMap<String, Doom>,
     noise: u32,
+    /// How often it was asked since anybody else came or went.
+    solo: u32,
     last_use: Time,
 }
 
@@ -157,6 +181,7 @@ impl Mirrors {
             kin,
             prefix: name::protected_prefix(kin, 0),
             mirrors: BTreeMap::new(),
+            alones: BTreeMap::new(),
             by_directory: HashMap::new(),
             use_of: HashMap::new(),
             last_number: NUMBERS,
@@ -205,8 +230,12 @@ impl Mirrors {
         line: impl FnOnce() -> Line,
         machine: Subscriber,
     ) -> Option<Subscriber> {
-        let is_hot = self.note_use(now, directory);
+        let pays = self.note_use(now, directory);
         let number = self.by_directory.get(directory).copied();
+        if let Some(alone) = number.and_then(|number| self.alones.get_mut(&number)) {
+            alone.last_use = now;
+            return number;
+        }
         if let Some(mirror) = number.and_then(|number| self.mirrors.get_mut(&number)) {
             if !mirror.line.is_like(&line()) {
                 return None;
@@ -215,24 +244,67 @@ impl Mirrors {
             (mirror.noise, mirror.last_use) = (0, now);
             return number;
         }
-        let may_begin = is_hot && self.tries > 0 && self.mirrors.len() < MOST;
+        let may_begin = pays && self.tries > 0 && self.mirrors.len() < MOST;
         if may_begin { self.begin(now, session, directory, line(), machine) } else { None }
     }
 
+    /// A node was first in a list of so many. Where it was the only one, and that may matter soon, gives the number of what will tell.
+    pub(super) fn listed_first(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &Arc<str>,
+        count: usize,
+        number: Option<i64>,
+    ) -> Option<Subscriber> {
+        let used = self.use_of.get_mut(directory)?;
+        used.is_shared |= count > 1;
+        let may_begin = !used.is_shared && used.soon >= HOT && !self.by_directory.contains_key(directory);
+        let (true, Some(number)) = (may_begin && self.alones.len() < REMEMBERED, number) else { return None };
+        self.last_number += 1;
+        let subscriber = self.last_number;
+        // Before its node is deleted, for it stands and the requests are carried out in their order.
+        session.watch(now, directory, subscriber, Tag { machine: subscriber, step: Step::WatchDirectory });
+        let alone =
+            Alone { directory: Arc::clone(directory), number, is_gone: false, is_watched: false, last_use: now };
+        self.alones.insert(subscriber, alone);
+        self.by_directory.insert(Arc::clone(directory), subscriber);
+        self.look_by(now + IDLE);
+        Some(subscriber)
+    }
+
+    /// Somebody was ahead of a node.
+    pub(super) fn listed_behind(&mut self, directory: &str) {
+        if let Some(used) = self.use_of.get_mut(directory) {
+            used.is_shared = true;
+        }
+    }
+
     /// The counterpart: nothing of the contender is left there.
-    pub(super) fn leave(&mut self, now: Time, directory: &str, number: Option<Subscriber>, machine: Subscriber) {
+    pub(super) fn leave(
+        &mut self,
+        now: Time,
+        session: &mut Session<Tag>,
+        directory: &str,
+        number: Option<Subscriber>,
+        machine: Subscriber,
+    ) {
         if let Some(used) = self.use_of.get_mut(directory) {
             used.present = used.present.saturating_sub(1);
         }
-        if let Some(mirror) = number.and_then(|number| self.mirrors.get_mut(&number)) {
+        let Some(number) = number else { return };
+        if let Some(mirror) = self.mirrors.get_mut(&number) {
             mirror.users.remove(&machine);
             (mirror.noise, mirror.last_use) = (0, now);
+            if mirror.solo >= SOLO && mirror.users.is_empty() && mirror.line.is_empty() {
+                self.end_solo(now, session, number);
+            }
         }
     }
 
     /// Whether there still is this mirror.
     pub(super) fn stands(&self, number: Subscriber) -> bool {
-        self.mirrors.contains_key(&number)
+        self.mirrors.contains_key(&number) || self.alones.contains_key(&number)
     }
 
     /// Where a node stands in its queue. A mirror that does not know it is broken.
@@ -242,12 +314,25 @@ impl Mirrors {
         session: &mut Session<Tag>,
         number: Subscriber,
         own: &str,
+        own_number: Option<i64>,
         rank: impl FnOnce(&Line) -> Rank,
     ) -> View {
-        match self.mirrors.get(&number) {
+        if let Some(alone) = self.alones.get_mut(&number) {
+            if own_number.is_some_and(|own_number| alone.is_so_again(own_number)) {
+                return View::At(Rank::First);
+            }
+            let directory = Arc::clone(&alone.directory);
+            self.listed_behind(&directory);
+            self.end_alone(now, session, number);
+            return View::None;
+        }
+        match self.mirrors.get_mut(&number) {
             None => View::None,
             Some(Mirror { stage: Stage::Coming(_), .. }) => View::Coming,
-            Some(mirror) if mirror.line.contains(own) => View::At(rank(&mirror.line)),
+            Some(mirror) if mirror.line.contains(own) => {
+                mirror.solo = mirror.solo.saturating_add(1);
+                View::At(rank(&mirror.line))
+            }
             Some(_) => {
                 self.end(now, session, number, End::Wrong);
                 View::None
@@ -307,8 +392,13 @@ impl Mirrors {
         session: &mut Session<Tag>,
         number: Subscriber,
         name: &str,
+        own_number: Option<i64>,
         is_gone: bool,
     ) {
+        if let Some(alone) = self.alones.get_mut(&number).filter(|alone| Some(alone.number) == own_number) {
+            alone.is_gone = is_gone;
+            alone.last_use = now;
+        }
         let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         let Some(doom) = mirror.doomed.remove(name) else { return };
         let path = format!("{}/{name}", mirror.directory);
@@ -331,9 +421,12 @@ impl Mirrors {
     // What the engine feeds.
 
     /// The connection is gone, and all mirrors with it. Contenders hear of the same event.
-    pub fn disconnected(&mut self) {
+    pub fn disconnected(&mut self, now: Time, session: &mut Session<Tag>) {
         if Mutant::TrustOldMirror.lives() {
             return;
+        }
+        for number in self.alones.keys().copied().collect::<Vec<_>>() {
+            self.end_alone(now, session, number);
         }
         self.mirrors.clear();
         self.by_directory.clear();
@@ -351,7 +444,14 @@ impl Mirrors {
         Tag { machine, step }: Tag,
         result: Result<Response, Failure>,
     ) {
-        let is_watch = step != Step::List(0);
+        if let Some(alone) = self.alones.get_mut(&machine) {
+            match result {
+                Ok(_) => alone.is_watched = true,
+                Err(_) => self.end_alone(now, session, machine),
+            }
+            return;
+        }
+        let is_watch = step == Step::WatchBelow;
         match result {
             // What is lost is lost with the connection, which is told next.
             Err(Failure::ConnectionLost) => self.tries = self.tries.saturating_sub(u32::from(is_watch)),
@@ -368,6 +468,9 @@ impl Mirrors {
 
     /// Something happened in a mirrored directory, or below.
     pub fn fired(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber, kind: EventKind, path: &str) {
+        if self.alones.contains_key(&number) && !Mutant::ForgetDirectory.lives() {
+            return self.end_alone(now, session, number);
+        }
         let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         if kind == EventKind::PersistentWatchRemoved {
             return self.end(now, session, number, End::Crowd);
@@ -391,11 +494,16 @@ impl Mirrors {
         for number in idle.collect::<Vec<_>>() {
             self.end(now, session, number, End::Idle);
         }
+        let idle = self.alones.iter().filter(|(_, alone)| now >= alone.last_use + IDLE).map(|(&number, _)| number);
+        for number in idle.collect::<Vec<_>>() {
+            self.end_alone(now, session, number);
+        }
         // Who waits is told once, at the second look.
         let waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.fresh));
         self.told.extend(waiting.into_iter().map(|waiting| (waiting, Told::Look)));
         let pause = if self.waiting.is_empty() { IDLE } else { LOOK };
-        self.due = (!self.mirrors.is_empty()).then(|| now + pause);
+        let is_needed = !self.mirrors.is_empty() || !self.alones.is_empty();
+        self.due = is_needed.then(|| now + pause);
     }
 
     // Beginning and ending.
@@ -428,6 +536,7 @@ impl Mirrors {
             users: BTreeSet::from([machine]),
             doomed: BTreeMap::new(),
             noise: 0,
+            solo: 0,
             last_use: now,
         };
         self.mirrors.insert(number, mirror);
@@ -481,25 +590,51 @@ impl Mirrors {
         }
     }
 
-    /// Counts one more use of a directory; true where it is used hard, and may be mirrored.
+    /// The mirror of a directory that nobody else uses.
+    fn end_solo(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber) {
+        if let Some(used) = self.mirrors.get(&number).and_then(|mirror| self.use_of.get_mut(&mirror.directory)) {
+            used.is_shared = false;
+        }
+        self.end(now, session, number, End::Idle);
+    }
+
+    fn end_alone(&mut self, now: Time, session: &mut Session<Tag>, number: Subscriber) {
+        if let Some(Alone { directory, .. }) = self.alones.remove(&number) {
+            self.by_directory.remove(&directory);
+            session.unwatch(now, &directory, number);
+        }
+    }
+
+    /// Counts one more use of a directory; true where it is used hard, and not by one alone, and may be mirrored.
     fn note_use(&mut self, now: Time, directory: &Arc<str>) -> bool {
         if self.use_of.len() >= REMEMBERED && !self.use_of.contains_key(directory) {
             self.use_of.retain(|_, used| used.present > 0 || used.last + SOON > now);
         }
-        let fresh = || Use { last: now, soon: 0, present: 0, not_before: None };
+        let fresh = || Use { last: now, soon: 0, present: 0, is_shared: false, not_before: None };
         let used = match self.use_of.get_mut(directory) {
             Some(used) => used,
             None => self.use_of.entry(Arc::clone(directory)).or_insert_with(fresh),
         };
         used.soon = if used.present > 0 || now < used.last + SOON { used.soon.saturating_add(1) } else { 0 };
         used.last = now;
-        let is_hot = used.soon >= HOT || used.present >= COMPANY;
+        used.is_shared &= used.soon > 0;
+        let is_hot = (used.soon >= HOT && used.is_shared) || used.present >= COMPANY;
         used.present = used.present.saturating_add(1);
         is_hot && used.not_before.is_none_or(|at| now >= at)
     }
 
     fn look_by(&mut self, at: Time) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+}
+
+impl Alone {
+    /// Whether a new node of ours with this number is the only one, too.
+    fn is_so_again(&mut self, number: i64) -> bool {
+        let is_next = number == self.number + 1 || Mutant::SkipNumbers.lives();
+        let is_so = self.is_watched && self.is_gone && is_next;
+        (self.number, self.is_gone) = (number, false);
+        is_so
     }
 }
 
@@ -523,6 +658,7 @@ impl Mirror {
         };
         if name.is_none_or(|name| name::kin(name) != kin) {
             self.noise += 1;
+            self.solo = 0;
         }
         let (Some(name), EventKind::Created | EventKind::Deleted) = (name, kind) else { return Ok(()) };
         let has_come = kind == EventKind::Created;

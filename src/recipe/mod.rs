@@ -55,6 +55,8 @@ pub enum Step {
     LookAhead(usize),
     /// A directory is watched for its mirror.
     WatchBelow,
+    /// A directory is watched, to know that it stays.
+    WatchDirectory,
     /// A participant's node is read.
     Read(usize),
     /// A count is read, or something else that is one request.

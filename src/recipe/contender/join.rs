@@ -26,7 +26,8 @@ impl Contender {
     pub(super) fn depart(&mut self, desk: &mut Desk<'_>) {
         for stand in self.stands.iter_mut().filter(|stand| stand.is_present) {
             stand.is_present = false;
-            desk.mirrors.leave(desk.now, &stand.wish.directory, stand.mirror.take(), desk.machine);
+            let mirror = stand.mirror.take();
+            desk.mirrors.leave(desk.now, desk.session, &stand.wish.directory, mirror, desk.machine);
         }
     }
 
@@ -100,7 +101,7 @@ impl Contender {
             Step::WatchAhead(at) => self.ahead_seen(desk, at, result),
             Step::LookAhead(at) => self.ahead_looked_at(desk, at, result),
             Step::Delete(spot) => self.deleted(desk, spot, result),
-            Step::Read(_) | Step::Errand | Step::WatchBelow => None,
+            Step::Read(_) | Step::Errand | Step::WatchBelow | Step::WatchDirectory => None,
         }
     }
 

@@ -101,7 +101,8 @@ impl Contender {
             // The mirror goes with the connection.
             Err(Failure::ConnectionLost) => return,
         };
-        desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), is_gone);
+        let number = stand.number_of(node);
+        desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), number, is_gone);
     }
 
     pub(super) fn try_again_later(&mut self) {

@@ -604,6 +604,12 @@ impl Stand {
         }
     }
 
+    /// The number that the server gave a node; `None` where it took that of another.
+    fn number_of(&self, node: &Node) -> Option<i64> {
+        let number = || name::number(node.name(), self.wish.mode).parse().ok();
+        if self.wish.under.is_none() { number() } else { None }
+    }
+
     /// Who is in never joins again. There may be ten thousands of holds.
     fn shed(&mut self) {
         self.wish.data = Vec::new();

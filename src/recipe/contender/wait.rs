@@ -39,15 +39,18 @@ impl Contender {
 
     /// Finds the place of one stand, in its mirror or by a list.
     fn seek(&mut self, desk: &mut Desk<'_>, at: usize) -> Option<Output> {
+        let own_number = self.stands.get(at).and_then(|stand| stand.number_of(stand.nodes.first()?));
         let Stand { wish, nodes, place, later, mirror, .. } = self.stands.get_mut(at)?;
         *place = Place::Listing;
         let own = nodes.first()?.name();
         let view = match (*mirror, &wish.under) {
             (None, _) => View::None,
-            (Some(mirror), None) => {
-                desk.mirrors.place(desk.now, desk.session, mirror, own, |line| line.rank(own, wish.mode, later))
+            (Some(mirror), None) => desk
+                .mirrors
+                .place(desk.now, desk.session, mirror, own, own_number, |line| line.rank(own, wish.mode, later)),
+            (Some(mirror), Some(under)) => {
+                desk.mirrors.place(desk.now, desk.session, mirror, under, None, |_| Rank::First)
             }
-            (Some(mirror), Some(under)) => desk.mirrors.place(desk.now, desk.session, mirror, under, |_| Rank::First),
         };
         match view {
             View::At(rank) => {
@@ -86,7 +89,22 @@ impl Contender {
                 placed(rank(children, nodes.first()?.name(), mode, wish.with_kazoo, later), &wish.directory)
             }
         };
+        self.tell_use(desk, at, place.as_ref().ok(), children.len());
         self.take_place(desk, at, place)
+    }
+
+    /// Who was alone in a list, and who was not, is worth knowing for the next time.
+    fn tell_use(&mut self, desk: &mut Desk<'_>, at: usize, place: Option<&Place>, count: usize) {
+        let Some(stand) = self.stands.get_mut(at) else { return };
+        match place {
+            Some(Place::First) if stand.is_present && stand.mirror.is_none() => {
+                let number = stand.nodes.first().and_then(|node| stand.number_of(node));
+                let directory = &stand.wish.directory;
+                stand.mirror = desk.mirrors.listed_first(desk.now, desk.session, directory, count, number);
+            }
+            Some(Place::Waiting(_)) => desk.mirrors.listed_behind(&stand.wish.directory),
+            _ => {}
+        }
     }
 
     fn take_place(&mut self, desk: &mut Desk<'_>, at: usize, place: Result<Place, Error>) -> Option<Output> {

@@ -45,13 +45,14 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 6] = [
+const SHY: [Mutant; 7] = [
     Mutant::GrantAcrossGap,
     Mutant::HearTooSoon,
     Mutant::HearOnWrite,
     Mutant::NestBlindly,
     Mutant::LetInLeaver,
     Mutant::ResumeProves,
+    Mutant::ForgetDirectory,
 ];
 
 #[test]
