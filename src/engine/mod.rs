@@ -778,7 +778,11 @@ impl Engine {
         if let Kind::Acquire { lock, attempt: Attempt::Behind, .. } = kind {
             self.fall_out(lock, op);
         }
-        self.answers.push_back((op, result));
+        match kind {
+            // Who got in is told before who has left: others wait for him.
+            Kind::Acquire { .. } if result.is_ok() => self.answers.push_front((op, result)),
+            _ => self.answers.push_back((op, result)),
+        }
     }
 
     fn answer_all(&mut self, which: impl Fn(&Kind) -> bool) {

@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The same after a mirror that was wrong, or was refused.
 const BAN: Duration = Duration::from_secs(30);
 /// Who waits for longer than one or two of these wants to know for whom: nobody reads the node ahead before.
-const LOOK: Duration = Duration::from_millis(40);
+const LOOK: Duration = Duration::from_millis(100);
 /// A server that does not know the watch says so or, worse, hangs up: it is asked so often.
 const TRIES: u32 = 3;
 /// So many directories' use is remembered.

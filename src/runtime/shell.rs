@@ -238,7 +238,7 @@ impl Shell {
     // The reader.
 
     /// Waits until a call is answered, `limit` at most, and reads the socket meanwhile. False, at once, where that is not for this thread to do:
-    /// another one reads already, or is about to hand the answer over, or there is no connection.
+    /// others wait as well, one reads already, or is about to hand the answer over, or there is no connection.
     pub(crate) fn read_for(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
         let Some(mut turn) = self.take_turn(op) else { return false };
@@ -258,7 +258,9 @@ impl Shell {
     fn take_turn(&self, op: OpId) -> Option<Turn<'_>> {
         let mut woken = Woken::default();
         let mut state = lock(&self.state);
-        let is_free = state.reader.is_none() && matches!(state.link, Link::Open(_)) && state.callers.contains_key(&op);
+        // Others' answers would have to wait until this thread gets a processor, and it would go on before it lets them.
+        let is_alone = state.callers.len() == 1 && state.callers.contains_key(&op);
+        let is_free = is_alone && state.reader.is_none() && matches!(state.link, Link::Open(_));
         let lookout = state.lookout.clone().filter(|_| is_free)?;
         let socket = state.link.socket();
         state.reader = Some(Reader { op, socket });
