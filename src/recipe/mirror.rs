@@ -68,8 +68,12 @@ pub struct Mirrors {
     alones: BTreeMap<Subscriber, Alone>,
     by_directory: HashMap<Arc<str>, Subscriber>,
     use_of: HashMap<Arc<str>, Use>,
+    /// When so many directories' use is remembered, old ones are forgotten.
+    tidy_at: usize,
     last_number: Subscriber,
     tries: u32,
+    /// A mirror's beginning was lost with this connection.
+    has_failed: bool,
     told: VecDeque<(Subscriber, Told)>,
     due: Option<Time>,
     /// Who began to wait since the last look, and before.
@@ -90,6 +94,16 @@ pub enum Told {
     Passed(String),
     /// It is time to look who is ahead, for those who have waited for a while.
     Look,
+}
+
+/// What came of a delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// The node is gone, and was there until then.
+    Done,
+    /// It was gone before.
+    Missing,
+    Refused,
 }
 
 /// How a directory is used by this client.
@@ -184,8 +198,10 @@ impl Mirrors {
             alones: BTreeMap::new(),
             by_directory: HashMap::new(),
             use_of: HashMap::new(),
+            tidy_at: REMEMBERED,
             last_number: NUMBERS,
             tries: TRIES,
+            has_failed: false,
             told: VecDeque::new(),
             due: None,
             fresh: Vec::new(),
@@ -385,7 +401,7 @@ impl Mirrors {
         }
     }
 
-    /// The delete was answered: `is_gone`, or refused.
+    /// The delete was answered.
     pub(super) fn deleted(
         &mut self,
         now: Time,
@@ -393,12 +409,17 @@ impl Mirrors {
         number: Subscriber,
         name: &str,
         own_number: Option<i64>,
-        is_gone: bool,
+        how: Deletion,
     ) {
         if let Some(alone) = self.alones.get_mut(&number).filter(|alone| Some(alone.number) == own_number) {
-            alone.is_gone = is_gone;
             alone.last_use = now;
+            alone.is_gone = how == Deletion::Done;
+            if how != Deletion::Done {
+                // Where it did not stand any more when it was to go, the directory may not have been the one that is watched.
+                self.end_alone(now, session, number);
+            }
         }
+        let is_gone = how != Deletion::Refused;
         let Some(mirror) = self.mirrors.get_mut(&number) else { return };
         let Some(doom) = mirror.doomed.remove(name) else { return };
         let path = format!("{}/{name}", mirror.directory);
@@ -425,6 +446,7 @@ impl Mirrors {
         if Mutant::TrustOldMirror.lives() {
             return;
         }
+        self.tries = self.tries.saturating_sub(u32::from(std::mem::take(&mut self.has_failed)));
         for number in self.alones.keys().copied().collect::<Vec<_>>() {
             self.end_alone(now, session, number);
         }
@@ -454,7 +476,7 @@ impl Mirrors {
         let is_watch = step == Step::WatchBelow;
         match result {
             // What is lost is lost with the connection, which is told next.
-            Err(Failure::ConnectionLost) => self.tries = self.tries.saturating_sub(u32::from(is_watch)),
+            Err(Failure::ConnectionLost) => self.has_failed |= is_watch,
             Err(Failure::Code(Code::UNIMPLEMENTED)) if is_watch => {
                 self.tries = 0;
                 self.end(now, session, machine, End::Wrong);
@@ -561,8 +583,7 @@ impl Mirrors {
         if last_words.iter().any(|(name, &is_there)| listed.contains(name) != is_there) {
             return self.end(now, session, number, End::Wrong);
         }
-        // A server counts two changes for a child that came and went, and one for a child that came.
-        mirror.next = stat.map_or(0, |stat| (i64::from(stat.cversion) + i64::from(stat.num_children)) / 2);
+        mirror.next = stat.map_or(0, children_ever);
         children.iter().for_each(|name| {
             mirror.line.insert(name);
         });
@@ -607,8 +628,10 @@ impl Mirrors {
 
     /// Counts one more use of a directory; true where it is used hard, and not by one alone, and may be mirrored.
     fn note_use(&mut self, now: Time, directory: &Arc<str>) -> bool {
-        if self.use_of.len() >= REMEMBERED && !self.use_of.contains_key(directory) {
+        if self.use_of.len() >= self.tidy_at && !self.use_of.contains_key(directory) {
             self.use_of.retain(|_, used| used.present > 0 || used.last + SOON > now);
+            // What has to be kept is not looked through again for a while.
+            self.tidy_at = REMEMBERED.max(self.use_of.len() * 2);
         }
         let fresh = || Use { last: now, soon: 0, present: 0, is_shared: false, not_before: None };
         let used = match self.use_of.get_mut(directory) {
@@ -674,6 +697,8 @@ impl Mirror {
         match kind {
             EventKind::Created => self.next = 0,
             EventKind::Deleted if self.is_live() && !self.line.is_empty() => return Err(Broken),
+            // Until it is heard of again.
+            EventKind::Deleted => self.next = -1,
             _ => {}
         }
         Ok(())
@@ -702,4 +727,10 @@ impl Mirror {
         }
         Ok(())
     }
+}
+
+/// How many children a directory has had. A server counts two changes for a child that came and went and one for a child that came, in 32
+/// bits that run over.
+const fn children_ever(stat: Stat) -> i64 {
+    (stat.cversion.cast_unsigned().wrapping_add(stat.num_children.cast_unsigned()) / 2) as i64
 }

@@ -4,6 +4,7 @@ use super::{Contender, Due, LAST_RETRY, Output, Removal, Stage};
 use crate::error::Error;
 use crate::mutant::Mutant;
 use crate::proto::{Code, Request, Response};
+use crate::recipe::mirror::Deletion;
 use crate::recipe::{Desk, Spot, Step};
 use crate::session::Failure;
 
@@ -95,14 +96,15 @@ impl Contender {
     fn tell_mirror(&self, desk: &mut Desk<'_>, spot: Spot, result: &Result<Response, Failure>) {
         let Some(stand) = self.stands.get(spot.stand) else { return };
         let (Some(mirror), Some(node)) = (stand.mirror, stand.nodes.get(spot.node)) else { return };
-        let is_gone = match result {
-            Ok(_) | Err(Failure::Code(Code::NO_NODE)) => true,
-            Err(Failure::Code(_)) => false,
+        let how = match result {
+            Ok(_) => Deletion::Done,
+            Err(Failure::Code(Code::NO_NODE)) => Deletion::Missing,
+            Err(Failure::Code(_)) => Deletion::Refused,
             // The mirror goes with the connection.
             Err(Failure::ConnectionLost) => return,
         };
         let number = stand.number_of(node);
-        desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), number, is_gone);
+        desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), number, how);
     }
 
     pub(super) fn try_again_later(&mut self) {

@@ -156,6 +156,8 @@ struct Stand {
     is_present: bool,
     /// The mirror that tells where it stands.
     mirror: Option<Subscriber>,
+    /// The node ahead that is being read: its mirror shows it, and nobody has read it.
+    look: Option<String>,
     /// Nodes with the same sequence number that were created later.
     later: Vec<String>,
 }
@@ -235,8 +237,6 @@ struct Wait {
     gap: bool,
     /// What it said when it was last read.
     seen: Option<Seen>,
-    /// It was not watched but shown by a mirror, and has been asked for since.
-    is_looked_at: bool,
 }
 
 /// What is known of a node ahead.
@@ -600,6 +600,7 @@ impl Stand {
             is_asked: false,
             is_present: false,
             mirror: None,
+            look: None,
             later: Vec::new(),
         }
     }

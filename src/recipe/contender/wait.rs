@@ -279,12 +279,11 @@ impl Contender {
     /// Reads the nodes ahead that are known from a mirror alone, to know whose they are.
     pub(super) fn look(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         for (at, stand) in self.stands.iter_mut().enumerate() {
-            if let Place::Waiting(wait) = &mut stand.place
-                && wait.watch == Watch::Mirrored
-                && wait.seen.is_none()
-                && !std::mem::replace(&mut wait.is_looked_at, true)
+            if let Place::Waiting(Wait { ahead, watch: Watch::Mirrored, seen: None, .. }) = &stand.place
+                && stand.look.is_none()
             {
-                desk.send(Step::LookAhead(at), &Request::GetData { path: wait.ahead.clone(), watch: false });
+                stand.look = Some(ahead.clone());
+                desk.send(Step::LookAhead(at), &Request::GetData { path: ahead.clone(), watch: false });
             }
         }
         None
@@ -297,13 +296,18 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let Stand { place, mirror, .. } = self.stands.get_mut(at)?;
+        let Stand { place, mirror, look, .. } = self.stands.get_mut(at)?;
+        let looked_at = look.take()?;
         let (Place::Waiting(wait), Some(mirror)) = (place, *mirror) else { return None };
+        if wait.ahead != looked_at {
+            // Somebody else is ahead by now.
+            return None;
+        }
         match result {
-            Ok(Response::Data { data, stat }) if wait.is_looked_at => {
+            Ok(Response::Data { data, stat }) => {
                 wait.seen = Some(Seen::new(stat.ephemeral_owner, data.unwrap_or_default()));
             }
-            Err(Failure::Code(_)) if wait.is_looked_at => {
+            Err(Failure::Code(_)) => {
                 desk.mirrors.is_wrong(desk.now, desk.session, mirror, name_of(&wait.ahead));
             }
             _ => {}
@@ -496,7 +500,6 @@ fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
             is_ours: false,
             gap: false,
             seen: None,
-            is_looked_at: false,
         })),
         Rank::Foreign { name, family } => {
             let why = format!("{name} belongs to {family}, which zklock can't take turns with");
