@@ -6,7 +6,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,48 @@ fn a_directory_that_was_made_anew_counts_anew() {
     let error = lock.acquire(Some(Duration::from_millis(300))).unwrap_err();
     assert_eq!(error.status(), Status::Timeout);
     assert!(error.to_string().contains(&nodes[WARM - 1]), "{error}");
+}
+
+/// What a list said may be old news when it is read: then nothing is known of the directory that is watched from then on.
+#[test]
+fn a_directory_that_was_made_anew_before_it_was_watched_is_not_taken_for_the_old_one() {
+    let server = patient().start();
+    let (path, mut other, proxy) =
+        (path("made anew before it is watched"), raw(&server), Proxy::start(&server.address()));
+    let (client, lists) = (client(&proxy.address()), AtomicUsize::new(0));
+    let lock = client.mutex(&path).unwrap();
+    let (is_held_back, (go_on, wait)) = (Arc::new(AtomicBool::new(false)), mpsc::channel::<()>());
+    let (held_back, mut xid) = (Arc::clone(&is_held_back), None);
+    // The first acquire lists twice, since there is no directory yet; the third is the one that finds itself alone in one used hard.
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        let number = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+        let is_list = way == Direction::ToServer && frame.len() != 45 && number(4) == LIST;
+        if is_list && lists.fetch_add(1, Ordering::SeqCst) == 3 {
+            xid = Some(number(0));
+        } else if way == Direction::ToClient && Some(number(0)) == xid {
+            held_back.store(true, Ordering::SeqCst);
+            wait.recv().unwrap();
+        }
+        Verdict::Forward
+    });
+    cycles(&[&lock], 2);
+    thread::scope(|scope| {
+        let cycle = scope.spawn(|| lock.acquire(Some(SOON)).map(|()| status(lock.release())));
+        wait_until(SOON, || is_held_back.load(Ordering::SeqCst));
+        let own = other.children(&path).unwrap();
+        assert_eq!(own.len(), 1);
+        other.delete(&format!("{path}/{}", own[0]));
+        assert_eq!(other.delete(&path), 0);
+        other.create(&path, &[], flags::PERSISTENT).unwrap();
+        let numbered = format!("{path}/other-lock-");
+        let nodes = (0..3).map(|_| other.create(&numbered, &[], flags::EPHEMERAL_SEQUENTIAL).unwrap());
+        let nodes: Vec<String> = nodes.collect();
+        nodes.iter().rev().skip(1).for_each(|node| assert_eq!(other.delete(node), 0));
+        assert!(own[0].ends_with(&nodes[2][nodes[2].len() - 10..]), "the same number: {own:?}, {nodes:?}");
+        go_on.send(()).unwrap();
+        assert_eq!(cycle.join().unwrap().unwrap(), Status::Lost);
+    });
+    assert_eq!(status(lock.acquire(Some(Duration::from_millis(300)))), Status::Timeout);
 }
 
 #[test]

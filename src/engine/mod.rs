@@ -454,11 +454,6 @@ impl Engine {
         self.session.timeout()
     }
 
-    /// How many directories are mirrored.
-    pub fn mirror_count(&self) -> usize {
-        self.mirrors.count()
-    }
-
     /// How many watches its server is believed to keep for it.
     pub fn watch_count(&self) -> usize {
         self.session.watch_count()

@@ -229,11 +229,6 @@ impl Mirrors {
         self.due
     }
 
-    /// How many directories are mirrored.
-    pub fn count(&self) -> usize {
-        self.mirrors.len()
-    }
-
     // What contenders ask.
 
     /// A contender is about to create nodes in a directory. Where it needs no list, gives the number of the mirror that will tell it where
