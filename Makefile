@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -34,9 +34,24 @@ build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/re
 	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
 		{ cat ../target/maturin.log; exit 1; }
 
+# Directories of GNU's, in capitals or not: make install PREFIX=/usr LIBDIR=lib64 DESTDIR=/tmp/package
+PREFIX ?= $(or $(prefix),/usr/local)
+directory = $(if $($(1))$($(2)),--$(2)='$(or $($(1)),$($(2)))')
+DIRECTORIES = --prefix='$(PREFIX)' $(call directory,LIBDIR,libdir) $(call directory,INCLUDEDIR,includedir) $(call directory,BINDIR,bindir) \
+	$(call directory,MANDIR,mandir) $(call directory,DOCDIR,docdir) $(call directory,DESTDIR,destdir)
+
+dist:
+	@scripts/dist
+
+install: dist ## install the C libraries, headers and the standalone server: PREFIX=/usr/local, LIBDIR=lib, DESTDIR=
+	@scripts/install $(DIRECTORIES)
+
+uninstall: ## remove what make install has installed with the same PREFIX, LIBDIR, DESTDIR
+	@scripts/install --uninstall $(DIRECTORIES)
+
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny models test-rust build test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-install test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -89,6 +104,7 @@ asan: setup ## run the C and C++ programs with AddressSanitizer on both sides: i
 deny: setup ## check the licences, versions and sources of all dependencies
 	@echo "deny: licences, versions and sources of the dependencies"
 	@target/tools/bin/cargo-deny --log-level error --locked --workspace check bans licenses sources
+	@scripts/notices --check
 
 header: setup ## write the headers in include/ anew, and the ABI that they make in abi/
 	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
@@ -101,6 +117,10 @@ clean: ## remove everything that was built
 test-rust:
 	@echo "test: Rust and C, against real servers"
 	@$(CARGO_TEST) --workspace --exclude zklock-python --exclude zklock-chaos --exclude zklock-bench
+
+test-install:
+	@echo "test: what is installed, and programs that are built on it outside of the repository"
+	@$(PYTHON) scripts/test-install
 
 test-python:
 	@echo "test: Python, against real servers; the demo"

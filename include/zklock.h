@@ -88,6 +88,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** The version of this header. That of the library that runs is zkl_version(). */
+#define ZKL_VERSION "0.1.0"
+#define ZKL_VERSION_MAJOR 0
+#define ZKL_VERSION_MINOR 1
+#define ZKL_VERSION_PATCH 0
+
 /** Success. */
 #define ZKL_OK 0
 

@@ -58,7 +58,14 @@ def servers() -> Iterator[str]:
     if "ZKLOCK_SERVERS" in os.environ:
         yield os.environ["ZKLOCK_SERVERS"]
         return
-    server = start_server()
+    with standalone(TARGET / "release/zklock-standalone") as address:
+        yield address
+
+
+@contextmanager
+def standalone(program: Path) -> Iterator[str]:
+    """The address of a server that runs as long as the context."""
+    server = start_server(program)
     try:
         assert server.stdout is not None
         # It says where it listens as soon as it does. Where it can't, it has said why.
@@ -68,8 +75,7 @@ def servers() -> Iterator[str]:
         server.communicate()
 
 
-def start_server() -> "subprocess.Popen[str]":
-    program = TARGET / "release/zklock-standalone"
+def start_server(program: Path) -> "subprocess.Popen[str]":
     try:
         return subprocess.Popen(
             [program, "--listen", "127.0.0.1:0"],
@@ -98,10 +104,10 @@ def compile_example(directory: Path) -> str:
     return program
 
 
-def run(programs: Dict[str, List[str]], address: str, path: str) -> List[Hold]:
+def run(programs: Dict[str, List[str]], address: str, path: str, rounds: int = ROUNDS) -> List[Hold]:
     """Runs the programs side by side and returns their holds in the order of time."""
     running = {
-        name: subprocess.Popen([*command, address, path, name, str(ROUNDS)], stdout=subprocess.PIPE, text=True)
+        name: subprocess.Popen([*command, address, path, name, str(rounds)], stdout=subprocess.PIPE, text=True)
         for name, command in programs.items()
     }
     holds: List[Hold] = []

@@ -31,3 +31,14 @@ fn it_says_where_it_listens_and_ends_when_it_is_told() {
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     assert!(TcpStream::connect(address).is_err());
 }
+
+#[test]
+fn the_manual_page_has_every_option() {
+    let help = String::from_utf8(Command::new(PROGRAM).arg("--help").output().unwrap().stdout).unwrap();
+    let manual = include_str!("../../packaging/zklock-standalone.1").replace('\\', "");
+    let options: Vec<_> = help.split(&[' ', '\n']).filter(|word| word.starts_with("--")).collect();
+    assert_eq!(options.len(), 5, "{help}");
+    for option in options {
+        assert!(manual.contains(option), "{option}");
+    }
+}

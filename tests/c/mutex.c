@@ -23,7 +23,9 @@ static zkl_status is_held(zkl_lock *lock)
 
 static void versions_and_texts(void)
 {
-    CHECK(strcmp(zkl_version(), "0.1.0") == 0);
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", ZKL_VERSION_MAJOR, ZKL_VERSION_MINOR, ZKL_VERSION_PATCH);
+    CHECK(strcmp(zkl_version(), ZKL_VERSION) == 0 && strncmp(ZKL_VERSION, version, strlen(version)) == 0);
     CHECK(strcmp(zkl_strerror(ZKL_OK), "success") == 0);
     CHECK(strcmp(zkl_strerror(1), "unknown status") == 0);
     CHECK(strcmp(zkl_strerror(INT32_MIN), "unknown status") == 0);

@@ -13,7 +13,24 @@ const SOURCES: [&str; 10] =
 
 #[test]
 fn the_header_is_up_to_date() {
-    drift::check("zklock.h", &SOURCES, &statuses());
+    drift::check("zklock.h", &SOURCES, &(version() + &statuses()));
+}
+
+/// The version as macros, for a program that is compiled with more than one.
+fn version() -> String {
+    let mut macros = format!(
+        "\n/** The version of this header. That of the library that runs is zkl_version(). */\n#define ZKL_VERSION \"{}\"\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    let numbers = [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ];
+    for (name, number) in numbers {
+        writeln!(macros, "#define ZKL_VERSION_{name} {number}").unwrap();
+    }
+    macros
 }
 
 /// The statuses as macros, from the core's table.

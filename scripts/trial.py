@@ -1,0 +1,45 @@
+"""What the scripts have in common that install zklock and try what was installed, as on a machine without this repository."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn, Union
+
+from demo import ROOT, TARGET
+
+# What decides where compilers, loaders and interpreters look.
+DECIDING = (
+    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH LD_LIBRARY_PATH LD_RUN_PATH PYTHONPATH VIRTUAL_ENV".split()
+)
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in DECIDING}
+# All ways to build share what is built.
+ENVIRONMENT["CARGO_TARGET_DIR"] = str(TARGET)
+
+
+def run(*command: Union[str, Path], check: bool = True, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Runs a command and gives what it printed."""
+    options = {"cwd": ROOT, "env": ENVIRONMENT, "input": "", **options}
+    words = [str(word) for word in command]
+    result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if check and result.returncode != 0:
+        fail(f"{' '.join(words)} ended with status {result.returncode}:\n{result.stdout}")
+    return result
+
+
+def version() -> str:
+    return run("scripts/dist", "--version").stdout.strip()
+
+
+def files(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        fail(otherwise)
+
+
+def fail(sentence: str) -> NoReturn:
+    sys.exit(f"{Path(sys.argv[0]).name}: {sentence}")
