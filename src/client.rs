@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::call::Call;
-use crate::config::Config;
+use crate::config::{Config, EventHandler};
 use crate::engine::{Answer, CLOSE_LIMIT, Engine, OpId, Recipe};
 use crate::error::{Error, Result, Status};
 use crate::lock::{Lock, Part};
@@ -205,6 +205,17 @@ impl Client {
     /// The session's id; 0 while there is none.
     pub fn session_id(&self) -> Result<i64> {
         self.session.shell.ask(|engine, _| engine.session_id())
+    }
+
+    /// Calls `handler` with every change from now on, as [`Config::set_event_handler`] has it, beside the handler of the config: for what is given
+    /// a client, and did not make it. It takes the place of the one that was set before; with `None` there is none any more.
+    ///
+    /// Errors: CLOSED.
+    pub fn set_event_handler(&self, handler: Option<Box<EventHandler>>) -> Result<()> {
+        let outlet = self.session.shell.outlet()?;
+        self.session.check_open()?;
+        drop(outlet.set_event_handler(handler.map(Arc::from))?);
+        Ok(())
     }
 
     /// Calls the handlers that wait, one after the other, in the order in which things happened, on the calling thread; those that

@@ -15,7 +15,7 @@ use super::fork::Epoch;
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
 use super::{callback, clock};
 use crate::config::{Bell, Calls, EventHandler};
-use crate::engine::{Backlog, LockId, News};
+use crate::engine::{Backlog, Event, LockId, News};
 use crate::error::{Error, Result, Status};
 use crate::lock::RevocationHandler;
 use crate::time::Time;
@@ -40,10 +40,16 @@ struct State {
     is_closed: bool,
     /// Nobody is called any more, and no call is under way but of the one that closes.
     is_over: bool,
-    /// Who wants to hear of every change.
-    on_event: Option<Arc<EventHandler>>,
+    listeners: Listeners,
     /// Who wants to hear that a lock is asked back.
     on_revocation: HashMap<LockId, Arc<RevocationHandler>>,
+}
+
+/// Who wants to hear of every change.
+#[derive(Clone, Default)]
+struct Listeners {
+    of_config: Option<Arc<EventHandler>>,
+    of_client: Option<Arc<EventHandler>>,
 }
 
 pub(super) enum Caller {
@@ -97,7 +103,7 @@ impl Outlet {
             is_closing: false,
             is_closed: false,
             is_over: false,
-            on_event,
+            listeners: Listeners { of_config: on_event, of_client: None },
             on_revocation: HashMap::new(),
         };
         Self { state: Monitor::new(state) }
@@ -113,6 +119,18 @@ impl Outlet {
             state.caller = Caller::Dispatcher(Place::open()?);
         }
         Ok(())
+    }
+
+    /// Puts a handler of events, or none, beside that of the config. The one before is given back.
+    pub(crate) fn set_event_handler(&self, handler: Option<Arc<EventHandler>>) -> Result<Option<Arc<EventHandler>>> {
+        if handler.is_some() {
+            self.engage()?;
+        }
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Status::Closed.into());
+        }
+        Ok(std::mem::replace(&mut state.listeners.of_client, handler))
     }
 
     /// Puts a handler, or none, into the place of the one before, which is given back.
@@ -213,7 +231,7 @@ impl Outlet {
         state.is_closed = true;
         let dropped = (
             std::mem::replace(&mut state.backlog, Backlog::new(0)),
-            state.on_event.take(),
+            std::mem::take(&mut state.listeners),
             std::mem::take(&mut state.on_revocation),
         );
         if !own {
@@ -295,7 +313,7 @@ impl State {
 
     fn handler(&self, news: &News) -> Option<Handler> {
         match news {
-            News::Event(_) => self.on_event.clone().map(Handler::Event),
+            News::Event(_) => (!self.listeners.is_empty()).then(|| Handler::Event(self.listeners.clone())),
             News::Revocation(revocation) => self.on_revocation.get(&revocation.lock).cloned().map(Handler::Revocation),
         }
     }
@@ -311,6 +329,18 @@ impl State {
     }
 }
 
+impl Listeners {
+    const fn is_empty(&self) -> bool {
+        self.of_config.is_none() && self.of_client.is_none()
+    }
+
+    fn hear(self, event: &Event) {
+        for handler in [self.of_config, self.of_client].into_iter().flatten() {
+            handler(event);
+        }
+    }
+}
+
 /// What is to be called, and with what.
 struct Call {
     handler: Handler,
@@ -318,7 +348,7 @@ struct Call {
 }
 
 enum Handler {
-    Event(Arc<EventHandler>),
+    Event(Listeners),
     Revocation(Arc<RevocationHandler>),
 }
 
@@ -327,7 +357,7 @@ impl Call {
     fn run(self) {
         let Self { handler, news } = self;
         let call = move || match (handler, news) {
-            (Handler::Event(handler), News::Event(event)) => handler(&event),
+            (Handler::Event(listeners), News::Event(event)) => listeners.hear(&event),
             (Handler::Revocation(handler), News::Revocation(revocation)) => handler(&revocation.node_path),
             _ => {}
         };

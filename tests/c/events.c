@@ -109,6 +109,42 @@ static void without_a_callback_user_is_dropped_at_once(void)
     CHECK(recorder.drops == 1);
 }
 
+/* Of a client that lives, beside that of its config. */
+static void a_client_is_given_a_callback_later(void)
+{
+    struct recorder first = {.mutex = PTHREAD_MUTEX_INITIALIZER}, one = first, two = first;
+    zkl_config *config = zkl_config_new();
+    zkl_client *client = NULL, *plain = new_client();
+    OK(zkl_config_set_event_callback(config, record, &first, dropped));
+    OK(zkl_client_new(servers, config, &client));
+    zkl_config_free(config);
+    zkl_lock *lock = new_mutex(client, fresh_path()), *other = new_mutex(plain, fresh_path());
+    OK(zkl_acquire(lock));
+    AWAIT(__atomic_load_n(&first.count, __ATOMIC_SEQ_CST) == 2);
+    OK(zkl_client_set_event_callback(client, record, &one, dropped));
+    OK(zkl_client_set_event_callback(plain, record, &two, dropped));
+    OK(zkl_release(lock));
+    OK(zkl_acquire(other));
+    /* Both are told. */
+    AWAIT(__atomic_load_n(&first.count, __ATOMIC_SEQ_CST) == 3 && __atomic_load_n(&one.count, __ATOMIC_SEQ_CST) == 1);
+    CHECK(one.events[0].previous == ZKL_LOCK_HELD && one.events[0].state == ZKL_LOCK_FREE && one.events[0].lock == lock);
+    AWAIT(__atomic_load_n(&two.count, __ATOMIC_SEQ_CST) == 1);
+    CHECK(two.events[0].previous == ZKL_LOCK_FREE && two.events[0].state == ZKL_LOCK_HELD && two.events[0].lock == other);
+    /* The one before is given back, and none is called any more. */
+    OK(zkl_client_set_event_callback(client, NULL, &one, dropped));
+    AWAIT(__atomic_load_n(&one.drops, __ATOMIC_SEQ_CST) == 2);
+    zkl_client_free(client);
+    CHECK(first.drops == 1 && first.count == 4 && one.count == 1 && one.drops == 2);
+    EXPECT(ZKL_E_HANDLE, zkl_client_set_event_callback(client, record, &one, dropped));
+    EXPECT(ZKL_E_HANDLE, zkl_client_set_event_callback(NULL, record, &one, dropped));
+    CHECK(one.drops == 2);
+    zkl_client_free(plain);
+    CHECK(two.drops == 1);
+    expect_client(&two, two.count - 1, ZKL_STATE_CONNECTED, ZKL_STATE_CLOSED);
+    zkl_lock_free(lock);
+    zkl_lock_free(other);
+}
+
 static void what_is_freed_while_held_is_told_to_be_free(void)
 {
     struct recorder recorder = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -364,6 +400,7 @@ int main(int argc, char **argv)
     RUN(a_replaced_callback_is_dropped);
     RUN(a_callback_may_free_its_client);
     RUN(without_a_callback_user_is_dropped_at_once);
+    RUN(a_client_is_given_a_callback_later);
     RUN(what_is_freed_while_held_is_told_to_be_free);
     RUN(in_a_callback_all_may_be_called_but_what_waits_for_others);
     RUN(a_slow_callback_delays_others_a_little_and_never_runs_beside_them);

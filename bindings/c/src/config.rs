@@ -141,9 +141,8 @@ pub extern "C" fn zkl_config_set_poll_events(config: *mut zkl_config, poll: i32)
 }
 
 /// Gives the config a callback, or none, and drops the one it had.
-pub(crate) fn set_callback(config: *const zkl_config, callback: impl FnOnce() -> Option<Callback>) -> Result<()> {
+pub(crate) fn set_callback(config: *const zkl_config, callback: Option<Arc<Callback>>) -> Result<()> {
     let settings = handle::get(config)?;
-    let callback = callback().map(Arc::new);
     let before = std::mem::replace(&mut lock(&settings).callback, callback);
     // Not under the lock: it may call the program.
     drop(before);

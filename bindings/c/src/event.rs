@@ -6,9 +6,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zklock::{Event, LockId};
+use zklock::{Event, LockId, Result};
 use zklock_abi::guard::status;
+use zklock_abi::handle;
 
+use crate::client::zkl_client;
 use crate::config::{self, zkl_config};
 use crate::lock::zkl_lock;
 use crate::status::zkl_status;
@@ -68,22 +70,52 @@ pub unsafe extern "C" fn zkl_config_set_event_callback(
     user: *mut c_void,
     user_drop: zkl_user_drop,
 ) -> zkl_status {
-    status(|| config::set_callback(config, || Callback::new(cb, user, user_drop)))
+    status(|| set(cb, user, user_drop, |callback| config::set_callback(config, callback)))
+}
+
+/// Has cb called, with user as it was given, for every change from now on, as zkl_config_set_event_callback has it, and beside the callback of the
+/// config: for a part of a program that is given a client. Another callback takes the place of the one that was set by this function
+/// before; with cb NULL there is none any more, and user_drop is called at once.
+///
+/// user_drop, which may be NULL, is called once: when another callback has taken its place, or the client was freed, and cb has
+/// returned for the last time. A call that is just beginning when another takes its place may still come.
+///
+/// Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL, and user is not taken.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_client_set_event_callback(
+    client: *mut zkl_client,
+    cb: zkl_event_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+) -> zkl_status {
+    status(|| {
+        let session = handle::get(client)?;
+        set(cb, user, user_drop, |callback| {
+            let handler = callback.map(|callback| handler(callback, session.handles.clone()));
+            session.client.set_event_handler(handler.map(|handler| Box::new(handler) as _))
+        })
+    })
 }
 
 /// A program's callback, with what it owns.
 pub(crate) struct Callback {
     cb: unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event),
-    user: User,
+    user: Arc<User>,
 }
 
-impl Callback {
-    /// Without a function there is no callback, and what it would have owned is given back.
-    fn new(cb: zkl_event_cb, user: *mut c_void, user_drop: zkl_user_drop) -> Option<Self> {
-        let user = User::new(user, user_drop);
-        user.take();
-        cb.map(|cb| Self { cb, user })
-    }
+/// Has `give` take a callback. Without a function there is none, and what it would have owned is given back. Where `give` fails, that stays
+/// with the program.
+fn set(
+    cb: zkl_event_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+    give: impl FnOnce(Option<Arc<Callback>>) -> Result<()>,
+) -> Result<()> {
+    let user = Arc::new(User::new(user, user_drop));
+    give(cb.map(|cb| Arc::new(Callback { cb, user: Arc::clone(&user) })))?;
+    user.take();
+    Ok(())
 }
 
 /// What a program gave for its callback. Once it is taken, it is given back when it is dropped.

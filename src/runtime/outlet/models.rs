@@ -75,7 +75,7 @@ fn a_client_that_does_not_wait_is_told_something_while_it_is_closed() {
         dispatcher.join().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), before);
         let state = outlet.state.lock();
-        assert!(state.backlog.is_empty() && state.serving.is_none() && state.on_event.is_none());
+        assert!(state.backlog.is_empty() && state.serving.is_none() && state.listeners.is_empty());
     });
 }
 
