@@ -400,48 +400,6 @@ fn cycles_with_sanitizers() {
 }
 
 #[test]
-fn the_example_takes_turns() {
-    take_turns("mutex", "/locks/example");
-}
-
-#[test]
-fn the_example_of_an_event_loop_takes_turns() {
-    take_turns("loop", "/locks/loop");
-}
-
-/// Two processes of an example, each of which is in three times.
-fn take_turns(example: &str, path: &str) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(format!("{example}.c"));
-    let program = compile("gcc", &["-std=c99"], &[source], &format!("example-{example}"));
-    let address = ZooKeeper::shared().address();
-    let children = ["alice", "bob"].map(|name| {
-        let mut command = Command::new(&program);
-        command.args([&address, path, name, "3"]);
-        std::thread::spawn(move || library::output(&mut command))
-    });
-    let printed = children.map(|child| child.join().unwrap()).concat();
-
-    // By time, holds do not overlap and their tokens grow.
-    let mut lines: Vec<(i64, i64, &str)> = printed.lines().map(parse).collect();
-    lines.sort_unstable();
-    assert_eq!(lines.len(), 12, "{printed}");
-    let mut last_token = 0;
-    for [acquired, released] in lines.as_chunks().0 {
-        assert_eq!((acquired.2, released.2), ("acquired", "released"), "{printed}");
-        assert_eq!(acquired.1, released.1, "{printed}");
-        assert!(acquired.1 > last_token, "{printed}");
-        last_token = acquired.1;
-    }
-}
-
-/// Time, token and what happened.
-fn parse(line: &str) -> (i64, i64, &str) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let &[_name, what, "TOKEN", token, time] = &words[..] else { panic!("unexpected line: {line}") };
-    (time.parse().unwrap(), token.parse().unwrap(), what)
-}
-
-#[test]
 fn the_tour_of_the_readme_runs() {
     let server = ZooKeeper::shared();
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();

@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
+/// What C++ is compiled with beyond that.
+pub(crate) const STRICTER: [&str; 2] = ["-Wshadow", "-Wsign-conversion"];
+
 /// Where the libraries are. Cargo does not build them for integration tests, which could not link them, so they are built here.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
@@ -97,14 +100,19 @@ impl Under {
 
     /// Compiles a program of tests/c in a language of its own.
     pub(crate) fn compile_as(self, compiler: &str, standard: &str, file: &str, options: &[&str]) -> PathBuf {
-        let source = root().join("tests/c").join(file);
+        self.compile_at(compiler, standard, &root().join("tests/c").join(file), options)
+    }
+
+    /// Compiles a program from wherever it is.
+    pub(crate) fn compile_at(self, compiler: &str, standard: &str, source: &Path, options: &[&str]) -> PathBuf {
         let mut flags = vec![standard];
         if matches!(self, Self::Sanitizers) {
             flags.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
         }
         flags.push("-Wl,--no-as-needed");
         flags.extend(options);
-        compile(compiler, &flags, &[source], &format!("{file}-{}{standard}", self.name()))
+        let name = source.file_name().unwrap().to_string_lossy();
+        compile(compiler, &flags, &[source.to_owned()], &format!("{name}-{}{standard}", self.name()))
     }
 
     /// What runs it.
