@@ -20,7 +20,7 @@ fn main() {
     let functions = prototypes::read(&std::fs::read_to_string(HEADER).unwrap());
     let mut table =
         String::from("use zklock_c_functions::{client::*, config::*, event::*, lock::*, op::*, participant::*};\n");
-    table += "use zklock_c_functions::{revocation::*, semaphore::*, status::*, waiting::*};\n";
+    table += "use zklock_c_functions::{metrics::*, revocation::*, semaphore::*, status::*, waiting::*};\n";
     let handles: Vec<String> = prototypes::handles(&functions).into_iter().collect();
     writeln!(table, "const HANDLES: &[&str] = &{handles:?};").unwrap();
     table += "const FUNCTIONS: &[Function] = &[\n";

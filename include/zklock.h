@@ -205,6 +205,12 @@
 /** A hold of a lock, or of leases, stands differently: state and previous are ZKL_LOCK_*. */
 #define ZKL_EVENT_LOCK 1
 
+/** How many buckets a zkl_histogram has. */
+#define ZKL_HISTOGRAM_BUCKETS 24
+
+/** The bound of the first of them, in nanoseconds; that of bucket i is ZKL_HISTOGRAM_FIRST_NS << i. */
+#define ZKL_HISTOGRAM_FIRST_NS 50000
+
 /**
  * A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
  * next one by itself; what was held is lost.
@@ -319,6 +325,106 @@ typedef struct zkl_event {
 
 /** Is called with each event. It must return: no exception, no longjmp. */
 typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
+
+/** How long things took. This struct will stay as it is. */
+typedef struct zkl_histogram {
+    /** How often something was measured. */
+    uint64_t count;
+    /** How long it took in all, in nanoseconds. */
+    uint64_t sum_ns;
+    /**
+     * How often it took at most so long: ZKL_HISTOGRAM_FIRST_NS << i, which is 50 us, 100 us and so on up to 209.7152 s. Each
+     * includes those before it. The last has no bound: it is count.
+     */
+    uint64_t buckets[ZKL_HISTOGRAM_BUCKETS];
+} zkl_histogram;
+
+/**
+ * What a client has done since it was made, and how it stands, at one moment. Counters only grow.
+ *
+ * A multi-lock that is joined in one transaction is one acquire, and a hold for each of its locks; one that is taken step by step
+ * is an acquire for each step, in the client of that step. Calls that are refused for their arguments are not counted.
+ */
+typedef struct zkl_metrics {
+    /**
+     * How many bytes were written by zkl_client_metrics. New fields are only ever appended: those that this does not cover are not
+     * known to the library.
+     */
+    uint32_t size;
+    /** How the session stands: a ZKL_STATE_*. */
+    int32_t state;
+    /** The session timeout in force, in milliseconds. */
+    int64_t session_timeout_ms;
+    /** Holds that there are now, safe or not; those that were lost are not among them. */
+    uint64_t held;
+    /** Acquires that wait now. */
+    uint64_t waiting;
+    /** Contenders whose nodes are to go, and no server has confirmed it yet. */
+    uint64_t leaving;
+    /** Watches that a server is believed to keep for the session. */
+    uint64_t watches;
+    /** Acquires that got their lock or leases, by a hold of their own. */
+    uint64_t acquires_ok;
+    /** Acquires that ended with ZKL_E_TIMEOUT: others were ahead until their time was over, or at their one look. */
+    uint64_t acquires_timeout;
+    /** Acquires that the program itself ended: ZKL_E_CANCELED, or ZKL_E_CLOSED where the handle or the client was. */
+    uint64_t acquires_canceled;
+    /** Acquires that ended with ZKL_E_CONNECTION: no server answered in time. */
+    uint64_t acquires_connection;
+    /** Acquires that failed in another way. */
+    uint64_t acquires_failed;
+    /** Times that a hold was entered once more by its owner. */
+    uint64_t reentries;
+    /**
+     * Acquires that got their lock after they had waited for another contender, those that it was passed on to in this process
+     * among them.
+     */
+    uint64_t handovers;
+    /** Times that a lock was passed on to another thread of this process, without a server. */
+    uint64_t local_passes;
+    /** Holds that the program gave back, or that ended with their handle or client. */
+    uint64_t releases;
+    /** Holds that were lost since their session ended. */
+    uint64_t losses_session;
+    /** Holds that were lost since somebody else deleted their node. */
+    uint64_t losses_deleted;
+    /** Times that a hold became ZKL_LOCK_SUSPENDED. */
+    uint64_t suspensions;
+    /** Times that a hold became ZKL_LOCK_UNCERTAIN. */
+    uint64_t uncertainties;
+    /** Times that a server refused to delete a node of ours. It is asked again until it does. */
+    uint64_t deletes_refused;
+    /** Attempts to connect to a server. */
+    uint64_t connection_attempts;
+    /** Connections that came to stand: the server took the session and the credentials. */
+    uint64_t connections;
+    /** Those of them that took the place of one before. */
+    uint64_t reconnects;
+    /** Connections that stood and were lost. */
+    uint64_t connections_lost;
+    /** Sessions that were begun. */
+    uint64_t sessions;
+    /** Sessions that ended, and were not closed: what was held was lost with them. */
+    uint64_t sessions_lost;
+    /** Requests that were sent to servers; neither pings nor handshakes. */
+    uint64_t requests;
+    /** Requests that were answered. */
+    uint64_t answers;
+    /** Pings that were sent to servers. */
+    uint64_t pings;
+    /** Changes of watched nodes that servers told of. */
+    uint64_t watch_events;
+    /** Bytes that were sent to servers, or are about to be. */
+    uint64_t bytes_sent;
+    /** Bytes that came from servers. */
+    uint64_t bytes_received;
+    /** How long acquires that got what they wanted took, from the call to the grant. */
+    zkl_histogram waits;
+    /** How long holds lasted that are over, from the grant to the release or the loss. */
+    zkl_histogram holds;
+    /** How long servers took to answer requests, from the sending to the moment at which the answer was read. */
+    zkl_histogram round_trips;
+} zkl_metrics;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1145,6 +1251,32 @@ zkl_status zkl_config_set_event_callback(zkl_config *config, zkl_event_cb cb, vo
  * Does not block; any thread.
  */
 zkl_status zkl_client_set_event_callback(zkl_client *client, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * What a client has done so far, and how it stands: counters, histograms and gauges, of one moment. No server is asked, and it goes on
+ * to work when the session was lost. docs/observability.md says what to watch.
+ *
+ * size is sizeof(zkl_metrics) as the program was compiled, at least 4 bytes. As many bytes are written to metrics_out, and no more
+ * than the library's own struct has; which of the two it was, is in its first field. So the fields that are newer than the library have
+ * what they had before: a program that may meet an older one sets the struct to zero first.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_client_metrics(const zkl_client *client, zkl_metrics *metrics_out, size_t size);
+
+/**
+ * The same in the text form that Prometheus reads (its exposition format, version 0.0.4), to be served as "text/plain; version=0.0.4".
+ * labels are put to each of them, to tell this client from others: name="value",other="value" as Prometheus has them, with \\, \" and
+ * \n for what can't stand in a value; or NULL for none. The text is written to the size bytes at buf, with a NUL; how many bytes
+ * it takes, to *needed_out. With size 0, buf may be NULL. It takes about 12 KiB, and can be longer from one call to the next: give
+ * it some room, or try again.
+ *
+ * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_INVALID, also for labels that
+ * Prometheus would not take; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, char *buf, size_t size, size_t *needed_out);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::call::Call;
 use crate::config::{Config, EventHandler};
-use crate::engine::{Answer, CLOSE_LIMIT, Engine, OpId, Recipe};
+use crate::engine::{Answer, CLOSE_LIMIT, Engine, Metrics, OpId, Recipe};
 use crate::error::{Error, Result, Status};
 use crate::lock::{Lock, Part};
 use crate::operation::{Entrance, Notices};
@@ -216,6 +216,14 @@ impl Client {
         self.session.check_open()?;
         drop(outlet.set_event_handler(handler.map(Arc::from))?);
         Ok(())
+    }
+
+    /// What this client has done so far, and how it stands: counters, histograms and gauges, of one moment. Does not block, asks no server,
+    /// and goes on to work when the session was lost, or the client closed. [`Metrics::prometheus`] makes a text of it.
+    ///
+    /// Errors: FORKED.
+    pub fn metrics(&self) -> Result<Metrics> {
+        self.session.shell.ask(|engine, _| engine.metrics())
     }
 
     /// Calls the handlers that wait, one after the other, in the order in which things happened, on the calling thread; those that

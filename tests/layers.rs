@@ -10,11 +10,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the bottom up; each may use those before it, and `error`, `path` and `time`.
+/// From the bottom up; each may use those before it, and those below.
 const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 /// Used by all layers, using none but `proto`.
-const COMMON: [&str; 4] = ["error", "mutant", "path", "time"];
-const ABOVE: [&str; 6] = ["runtime", "client", "lock", "operation", "config", "zklock"];
+const COMMON: [&str; 5] = ["error", "histogram", "mutant", "path", "time"];
+const ABOVE: [&str; 7] = ["runtime", "client", "lock", "operation", "config", "prometheus", "zklock"];
 const IMPURE: [&str; 12] = [
     "std::net",
     "std::thread",

@@ -33,6 +33,7 @@ enum Kind {
     Text,
     Bytes,
     Buffer,
+    StructOut,
     Count,
     Index,
     Int32,
@@ -159,6 +160,10 @@ fn call(dice: &mut Dice<'_>, pool: &mut Pool, servers: &CStr) {
                 count = dice.below(257);
                 address
             }
+            Kind::StructOut => {
+                count = dice.below(257);
+                address
+            }
             Kind::Count => count as u64,
             Kind::Index => dice.below(5) as u64,
             Kind::Int32 | Kind::Int64 => number(dice, name),
@@ -227,6 +232,7 @@ fn text(dice: &mut Dice<'_>, name: &str, servers: &CStr, kept: &RefCell<Vec<CStr
     let text = match name {
         "servers" => servers.to_owned(),
         "scheme" => c"digest".to_owned(),
+        "labels" => dice.pick(&[c"", c"a=\"b\"", c"a=\"\\", c"le=\"1\""]).to_owned(),
         "count_path" => dice.pick(&[c"/count", c"/other", c"/a", c"", c"/zookeeper"]).to_owned(),
         _ => match dice.byte() {
             255 => return 0,

@@ -111,13 +111,19 @@ impl Engine {
 
     /// A call's contender is in.
     pub(super) fn arrived(&mut self, now: Time, machine: u64, op: OpId) {
-        let Some(Op { kind: Kind::Acquire { lock, owner, attempt, .. }, .. }) = self.ops.get(&op) else { return };
+        let has_waited =
+            matches!(self.machines.get(&machine), Some(Machine::Contender(contender, _)) if contender.has_waited());
+        let Some(Op { kind: Kind::Acquire { lock, owner, attempt, .. }, had_to_wait, .. }) = self.ops.get_mut(&op)
+        else {
+            return;
+        };
+        *had_to_wait |= has_waited;
         let (lock, owner, attempt) = (*lock, *owner, *attempt);
         let is_queue = |lock: &super::Lock| matches!(lock.recipe, Recipe::Queue(_));
         match attempt {
             Attempt::Leases { inside, .. } => {
                 let semaphore = self.members(lock).first().copied().unwrap_or(lock);
-                self.hold_by(machine, semaphore, owner, 0);
+                self.hold_by(now, machine, semaphore, owner, 0);
                 self.granted(now, op, lock, owner, &[semaphore]);
                 if !Mutant::StayInside.lives() {
                     self.dismiss(now, inside, None);
@@ -195,7 +201,7 @@ impl Engine {
             Entry::Open => {}
             Entry::Free if Mutant::JoinOneByOne.lives() => {
                 for &only in &joined {
-                    self.hold_by(machine, only, owner, 0);
+                    self.hold_by(now, machine, only, owner, 0);
                     self.hold_mut(only, owner).into_iter().for_each(|hold| hold.count = 0);
                 }
                 return self.join(now, op);
@@ -212,7 +218,7 @@ impl Engine {
         }
         self.enter(&entered, owner);
         match &*joined {
-            [only] => self.hold_by(machine, *only, owner, 0),
+            [only] => self.hold_by(now, machine, *only, owner, 0),
             _ => self.split(now, machine, &joined, owner),
         }
         self.granted(now, op, lock, owner, &joined);
@@ -231,12 +237,12 @@ impl Engine {
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
             self.machines.insert(machine, Machine::Contender(Box::new(part), Role::Acquiring(0)));
-            self.hold_by(machine, lock, owner, 0);
+            self.hold_by(now, machine, lock, owner, 0);
         }
     }
 
     /// A contender that is in becomes a hold, or after so many passes that of another.
-    pub(super) fn hold_by(&mut self, machine: u64, lock: LockId, owner: Owner, pass: u32) {
+    pub(super) fn hold_by(&mut self, now: Time, machine: u64, lock: LockId, owner: Owner, pass: u32) {
         self.set_role(machine, Role::Holding(lock, owner));
         let Some(Machine::Contender(contender, _)) = self.machines.get(&machine) else { return };
         let token = contender.token().unwrap_or_default();
@@ -244,12 +250,13 @@ impl Engine {
         if let Some(granted) = self.locks.get_mut(&lock) {
             // Mostly the only one.
             granted.holds.reserve_exact(1);
-            granted.holds.push(Hold { owner, count: 1, machine, token, pass, trust, told });
+            granted.holds.push(Hold { owner, count: 1, machine, since: now, token, pass, trust, told });
         }
     }
 
     /// A call has what it wanted, and so have others of the same owner.
     pub(super) fn granted(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner, joined: &[LockId]) {
+        self.count_grant(now, op);
         self.answer(op, Ok(Answer::Done));
         if self.check_at.is_none() {
             self.check_at = Some(now + self.session.beat());
@@ -277,6 +284,7 @@ impl Engine {
                 let (attempt, waits_for_it) = (*attempt, joined.contains(&entered));
                 if matches!(self.may_enter(now, &members, owner), Entry::Open) {
                     self.enter(&members, owner);
+                    self.tally.reentries += 1;
                     self.answer(op, Ok(Answer::Done));
                     self.drop_attempt(now, lock, attempt);
                 } else if waits_for_it {

@@ -39,9 +39,9 @@ impl Engine {
             let error = self.ended(op, Status::Closed);
             self.answer(op, Err(error));
         }
-        for (&id, lock) in &mut self.locks {
-            let freed = lock.holds.drain(..).map(|hold| hold.freed(id, &lock.path));
-            self.news.extend(freed);
+        let held = self.held_locks();
+        for lock in held {
+            self.free_all(now, lock);
         }
         self.cohorts.clear();
         let op = self.open(now, Kind::Close, None);
@@ -96,6 +96,7 @@ impl Engine {
             }
         }
         for hold in removed.holds {
+            self.count_release(now, &hold);
             self.news.push_back(hold.freed(lock, &removed.path));
             self.dismiss(now, hold.machine, None);
         }
@@ -227,7 +228,7 @@ impl Engine {
         let mut leaving = Vec::new();
         for &member in members.iter().rev() {
             let heir = self.heir(now, member, owner);
-            match self.leave(member, owner) {
+            match self.leave(now, member, owner) {
                 Ok(machine) => leaving.extend(machine.filter(|&machine| !self.pass_on(now, machine, heir))),
                 Err(error) => {
                     if let Some(op) = self.ops.get_mut(&op) {
@@ -416,6 +417,7 @@ impl Engine {
                 match self.may_enter(now, &members, owner) {
                     Entry::Open => {
                         self.enter(&members, owner);
+                        self.tally.reentries += 1;
                         self.answer(op, Ok(Answer::Done));
                     }
                     // It was released meanwhile: back to the end of the queue.
@@ -447,7 +449,7 @@ impl Engine {
     // Leaving.
 
     /// Takes one entry off the hold of `owner`; gives the contender to dismiss if it was the last.
-    pub(super) fn leave(&mut self, lock: LockId, owner: Owner) -> Result<Option<u64>> {
+    pub(super) fn leave(&mut self, now: Time, lock: LockId, owner: Owner) -> Result<Option<u64>> {
         if self.session.state() == ClientState::Closed {
             return Err(Status::Closed.into());
         }
@@ -463,6 +465,7 @@ impl Engine {
         if last {
             let hold = held.holds.swap_remove(at);
             self.news.push_back(hold.freed(lock, &held.path));
+            self.count_release(now, &hold);
         }
         match trust {
             Trust::Lost(removal) => {

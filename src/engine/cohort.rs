@@ -56,6 +56,7 @@ impl Engine {
             return false;
         }
         self.set_attempt(op, Attempt::Behind);
+        self.ops.entry(op).and_modify(|op| op.had_to_wait = true);
         if one_look {
             self.found_busy(now, op);
         }
@@ -107,7 +108,8 @@ impl Engine {
         let Some(Op { kind: Kind::Acquire { lock, owner, .. }, .. }) = self.ops.get(&op) else { return false };
         let (lock, owner) = (*lock, *owner);
         self.entrust(now, machine, lock);
-        self.hold_by(machine, lock, owner, pass);
+        self.hold_by(now, machine, lock, owner, pass);
+        self.tally.local_passes += 1;
         self.granted(now, op, lock, owner, &[lock]);
         true
     }

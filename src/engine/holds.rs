@@ -13,6 +13,7 @@ pub(super) struct Hold {
     pub(super) owner: Owner,
     pub(super) count: u32,
     pub(super) machine: u64,
+    pub(super) since: Time,
     pub(super) token: i64,
     /// How often the contender was passed on before.
     pub(super) pass: u32,
@@ -126,6 +127,16 @@ impl Engine {
         self.tell_all(now);
     }
 
+    /// The end of all that is held by a lock, which this program brings about.
+    pub(super) fn free_all(&mut self, now: Time, lock: LockId) {
+        let Some(held) = self.locks.get_mut(&lock) else { return };
+        let (holds, path) = (std::mem::take(&mut held.holds), Arc::clone(&held.path));
+        for hold in holds {
+            self.news.push_back(hold.freed(lock, &path));
+            self.count_release(now, &hold);
+        }
+    }
+
     pub(super) fn confirm_holds(&mut self, now: Time, which: impl Fn(&Contender) -> bool) {
         if !self.session.is_connected() {
             return;
@@ -147,6 +158,8 @@ impl Engine {
         }
         if let Some(hold) = self.hold_by_machine(lock, machine) {
             hold.trust = Trust::Lost(removal);
+            let lasted = now - hold.since;
+            self.count_loss(lasted, removal);
         }
         self.tell(now, lock);
         self.muster(now, lock);
@@ -183,6 +196,11 @@ impl Engine {
         for (hold, state) in told.holds.iter_mut().zip(states) {
             let previous = std::mem::replace(&mut hold.told, state);
             if previous != state {
+                match state {
+                    LockState::Suspended => self.tally.suspensions += 1,
+                    LockState::Uncertain => self.tally.uncertainties += 1,
+                    LockState::Free | LockState::Held | LockState::Lost => {}
+                }
                 let (path, token, pass) = (Arc::clone(&told.path), hold.token, hold.pass);
                 self.news.push_back(News::Event(Event::Lock { lock, path, token, pass, state, previous }));
             }

@@ -12,6 +12,7 @@ mod calls;
 mod cohort;
 mod holds;
 mod knots;
+mod metrics;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -34,6 +35,7 @@ pub(crate) use calls::{CLOSE_LIMIT, LOOK_LIMIT};
 use cohort::Cohort;
 use holds::{Hold, Trust};
 use knots::Knots;
+pub use metrics::{Metric, Metrics, Value};
 pub use waits::{Waiting, WaitsFor};
 
 /// So many contenders of one client may be on their way out while others join. Each stands in everybody's lists.
@@ -222,6 +224,8 @@ pub struct Engine {
     last_id: u64,
     answers: VecDeque<(OpId, Result<Answer>)>,
     news: VecDeque<News>,
+    /// What was counted here; the rest of it is not looked at.
+    tally: Metrics,
 }
 
 struct Lock {
@@ -247,6 +251,8 @@ struct Op {
     kind: Kind,
     started: Time,
     deadline: Option<Time>,
+    /// Of an acquire: another was ahead of it at some time.
+    had_to_wait: bool,
     /// Of an acquire: the locks it has joined, in the order of its contender's places.
     joined: Vec<LockId>,
     /// Of a release: what went wrong with one of several nodes.
@@ -338,6 +344,7 @@ impl Engine {
             last_id: 0,
             answers: VecDeque::new(),
             news: VecDeque::new(),
+            tally: Metrics::default(),
         }
     }
 
@@ -623,6 +630,7 @@ impl Engine {
                 if let Some(node) = contender.take_revoked() {
                     self.tell_revoked(machine, &node);
                 }
+                self.tally.deletes_refused += u64::from(matches!(output, Some(Output::Refused(_))));
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);
                 }
@@ -744,7 +752,15 @@ impl Engine {
         let id = self.next_id();
         self.ops.insert(
             id,
-            Op { kind, started: now, deadline, joined: Vec::new(), failure: None, knots: Knots::default() },
+            Op {
+                kind,
+                started: now,
+                deadline,
+                had_to_wait: false,
+                joined: Vec::new(),
+                failure: None,
+                knots: Knots::default(),
+            },
         );
         if let Some(place) = kind.entrance() {
             self.entering.entry(place).or_default().push(id);
@@ -759,6 +775,7 @@ impl Engine {
     fn answer(&mut self, op: OpId, result: Result<Answer>) {
         let _ = self.forget_knots(op);
         let Some(Op { kind, deadline, .. }) = self.ops.remove(&op) else { return };
+        self.count_answer(kind, &result);
         if let Some(place) = kind.entrance()
             && let Some(calls) = self.entering.get_mut(&place)
         {

@@ -12,6 +12,7 @@
 mod connect_string;
 mod lease;
 mod servers;
+mod traffic;
 mod watches;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,7 @@ pub use connect_string::{ConnectString, DEFAULT_PORT, Server};
 use lease::Sent;
 pub use lease::{Lease, Proof};
 use servers::Servers;
+pub use traffic::Traffic;
 pub use watches::Subscriber;
 use watches::{Then, Watches};
 
@@ -66,10 +68,11 @@ pub struct SessionConfig {
 }
 
 /// How the session stands, as programs see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(i32)]
 pub enum ClientState {
     /// No session yet.
+    #[default]
     Connecting = 0,
     /// The session has a connection.
     Connected = 1,
@@ -176,6 +179,7 @@ pub struct Session<T> {
     server: Option<Server>,
     cause: String,
     local_address: String,
+    traffic: Traffic,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,6 +253,7 @@ impl<T> Session<T> {
             server: None,
             cause: "no connection was tried yet".to_owned(),
             local_address: String::new(),
+            traffic: Traffic::default(),
         }
     }
 
@@ -321,6 +326,11 @@ impl<T> Session<T> {
     /// How many watches the server is believed to keep for this session.
     pub fn watch_count(&self) -> usize {
         self.watches.count() + self.child_watches.count() + self.watched_below.len()
+    }
+
+    /// What it has done so far.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Chance.
@@ -484,6 +494,7 @@ impl<T> Session<T> {
             read_only: false,
         }
         .encode(&mut self.output);
+        self.traffic.bytes_sent += length(self.output.len());
         self.last_sent = now;
     }
 
@@ -500,6 +511,7 @@ impl<T> Session<T> {
 
     /// Bytes have come in. `Break` means that nothing more of this connection is wanted.
     pub fn received(&mut self, now: Time, bytes: &[u8]) -> ControlFlow<()> {
+        self.traffic.bytes_received += length(bytes.len());
         if self.has_connection() {
             self.frames.push(bytes);
         }
@@ -583,6 +595,7 @@ impl<T> Session<T> {
 
     fn connect(&mut self, now: Time) {
         let Some(server) = self.servers.next() else { return };
+        self.traffic.connection_attempts += 1;
         self.server = Some(server.clone());
         self.link = Link::Connecting { give_up: now + self.share(Duration::from_millis(100)) };
         self.commands.push_back(Command::Connect(server));
@@ -626,6 +639,7 @@ impl<T> Session<T> {
                 Identity { password: response.password, lease, ..before }
             }
             None => {
+                self.traffic.sessions += 1;
                 self.timeout = agreed;
                 let lease = Lease::new(sent, agreed, self.config.lease_margin);
                 Identity { id: response.session_id, password: response.password, timeout: agreed, lease }
@@ -639,10 +653,13 @@ impl<T> Session<T> {
 
     fn authenticate(&mut self, now: Time, resumed: bool) {
         let mut replies = 0;
+        let before = self.output.len();
         for (scheme, auth) in &self.config.auth {
             let request = Request::Auth { scheme: scheme.clone(), auth: auth.clone() };
             replies += usize::from(request.encode(XID_AUTH, &mut self.output).is_ok());
         }
+        self.traffic.requests += length(replies);
+        self.traffic.bytes_sent += length(self.output.len() - before);
         self.last_sent = now;
         self.link = Link::Authenticating { replies, resumed, give_up: now + self.patience() };
         if replies == 0 {
@@ -654,6 +671,8 @@ impl<T> Session<T> {
     fn stand(&mut self, now: Time, resumed: bool) {
         self.link = Link::Up;
         self.up_since = now;
+        self.traffic.connections += 1;
+        self.traffic.reconnects += u64::from(self.ever_connected);
         self.ever_connected = true;
         if self.closing.is_some() {
             self.send(now, &Request::CloseSession, Purpose::Close);
@@ -694,12 +713,15 @@ impl<T> Session<T> {
             return self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
         self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
+        let before = self.output.len();
         if request.encode(self.last_xid, &mut self.output).is_err() {
             // Too long for any frame: no server would have taken it.
             return self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
         }
         let proof = is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now) });
         self.note_sent(now);
+        self.traffic.requests += 1;
+        self.traffic.bytes_sent += length(self.output.len() - before);
         self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
     }
 
@@ -708,7 +730,10 @@ impl<T> Session<T> {
             return self.prove(now);
         }
         self.note_sent(now);
+        let before = self.output.len();
         if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
+            self.traffic.pings += 1;
+            self.traffic.bytes_sent += length(self.output.len() - before);
             self.ping_sent = Some(now);
         }
     }
@@ -735,6 +760,7 @@ impl<T> Session<T> {
     }
 
     fn notification(&mut self, event: &WatchEvent) {
+        self.traffic.watch_events += 1;
         self.tell_below(event);
         // A node's end is the end of the watches on it and on its children.
         let (of_node, of_children) = match event.kind {
@@ -762,6 +788,7 @@ impl<T> Session<T> {
     }
 
     fn auth_reply(&mut self, now: Time, err: Code) {
+        self.traffic.answers += 1;
         if err != Code::OK {
             self.events.push_back(Event::AuthFailed);
             self.hang_up(now, "it refused the credentials");
@@ -816,6 +843,8 @@ impl<T> Session<T> {
         let answered = self.in_flight.pop_front()?;
         self.last_answered = now;
         self.sent.answered(answered.sent, now);
+        self.traffic.answers += 1;
+        self.traffic.round_trips.observe(now - answered.sent);
         Some(answered)
     }
 
@@ -874,6 +903,7 @@ impl<T> Session<T> {
             self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
         if self.link != Link::Closed && stood && self.closing.is_none() {
+            self.traffic.connections_lost += 1;
             self.events.push_back(Event::Disconnected);
         }
     }
@@ -889,6 +919,7 @@ impl<T> Session<T> {
         if self.closing.is_some() {
             return self.finish();
         }
+        self.traffic.sessions_lost += 1;
         self.events.push_back(Event::Ended { replaced: replaced.then_some(identity.lease.end()) });
     }
 
@@ -961,6 +992,10 @@ impl<T> Session<T> {
         self.last_sent = now;
         self.sent.note(now);
     }
+}
+
+fn length(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Whether this request is a transaction, answered only after a quorum has committed it.

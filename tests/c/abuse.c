@@ -26,6 +26,7 @@ enum type {
     TEXT,
     BYTES,
     BUFFER,
+    STRUCTOUT,
     COUNT,
     INDEX,
     INT32,
@@ -96,6 +97,8 @@ struct cells {
     /* Misaligned on purpose, and watched. */
     unsigned char outputs[PARAMETERS][CELL + 1];
     char buffer[256];
+    /* Misaligned as well. */
+    unsigned char structure[1 + sizeof(zkl_metrics)];
     uint64_t handles[2];
     uint8_t bytes[3];
 };
@@ -185,7 +188,7 @@ static int calls;
 
 static void sound_arguments(void)
 {
-    static const char *const SCHEME = "digest";
+    static const char *const SCHEME = "digest", *const LABELS = "app=\"abuse\"";
     for (int i = 0; i < function->count; i++) {
         const struct parameter *each = &function->parameters[i];
         unsigned char *output = cells.outputs[i] + 1;
@@ -202,6 +205,7 @@ static void sound_arguments(void)
         case TEXT:
             arguments[i] = (uintptr_t)(strcmp(each->name, "servers") == 0  ? servers
                                        : strcmp(each->name, "scheme") == 0 ? SCHEME
+                                       : strcmp(each->name, "labels") == 0 ? LABELS
                                                                           : GOOD_PATHS[0]);
             break;
         case BYTES:
@@ -212,10 +216,15 @@ static void sound_arguments(void)
             memset(cells.buffer, 0xa5, sizeof cells.buffer);
             arguments[i] = (uintptr_t)cells.buffer;
             break;
+        case STRUCTOUT:
+            memset(cells.structure, 0xa5, sizeof cells.structure);
+            arguments[i] = (uintptr_t)(cells.structure + 1);
+            break;
         case COUNT:
-            arguments[i] = function->parameters[i - 1].type == HANDLES ? 2
-                           : function->parameters[i - 1].type == BYTES ? 3
-                                                                        : sizeof cells.buffer;
+            arguments[i] = function->parameters[i - 1].type == HANDLES     ? 2
+                           : function->parameters[i - 1].type == BYTES     ? 3
+                           : function->parameters[i - 1].type == STRUCTOUT ? sizeof cells.structure - 1
+                                                                           : sizeof cells.buffer;
             break;
         case INDEX: arguments[i] = 0; break;
         case INT32:
@@ -277,6 +286,7 @@ static void check_outputs(int64_t result)
         int may_be_written = result == ZKL_E_BUFFER && strcmp(each->name, "needed_out") == 0;
         if (is_output && !may_be_written)
             EXPECTED(memcmp(cells.outputs[i] + 1, untouched, CELL) == 0, "it failed, and has written to an output");
+        if (each->type == STRUCTOUT) EXPECTED(cells.structure[1] == 0xa5, "it failed, and has written to the struct");
         if (each->type == BUFFER) EXPECTED((unsigned char)cells.buffer[0] == 0xa5, "it failed, and has written to the buffer");
     }
 }
@@ -368,7 +378,8 @@ static void wrong_texts(int at)
     }
     int is_path = strstr(function->parameters[at].name, "path") != NULL;
     int is_servers = strcmp(function->parameters[at].name, "servers") == 0;
-    call_with(at, 0, REFUSED);
+    /* Labels are as good as none. */
+    if (strcmp(function->parameters[at].name, "labels") != 0) call_with(at, 0, REFUSED);
     for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) call_with(at, (uintptr_t)BROKEN[i], REFUSED);
     for (size_t i = 0; i < sizeof PATHS / sizeof *PATHS; i++) {
         /* What begins like a name is a server, and one that can't be found costs time. */
@@ -386,6 +397,13 @@ static void wrong_counts(int at)
 {
     static const uint64_t HUGE[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, UINT64_C(1) << 40, UINT64_C(1) << 31};
     enum type counted = function->parameters[at - 1].type;
+    if (counted == STRUCTOUT) {
+        /* Less than what says how much there is; no more than that; and more than the library has. */
+        for (uint64_t size = 0; size < 4; size++) call_with(at, size, INVALID);
+        call_with(at, 4, DOCUMENTED);
+        for (size_t i = 0; i < sizeof HUGE / sizeof *HUGE; i++) call_with(at, HUGE[i], DOCUMENTED);
+        return;
+    }
     if (counted == BUFFER) {
         call_with(at, 0, DOCUMENTED);
         call_with(at, 1, DOCUMENTED);
@@ -415,6 +433,7 @@ static void wrong_arguments(int at)
     case HANDLE_OUT:
     case NUMBEROUT: call_with(at, 0, REFUSED); break;
     case TEXT: wrong_texts(at); break;
+    case STRUCTOUT:
     case BYTES:
     case BUFFER: call_with(at, 0, REFUSED); break;
     case COUNT: wrong_counts(at); break;
@@ -492,6 +511,7 @@ static const char *any_text(const char *name, uint64_t *state)
 {
     if (strcmp(name, "servers") == 0) return servers;
     if (strcmp(name, "scheme") == 0) return "digest";
+    if (strcmp(name, "labels") == 0) return roll(state) % 2 == 0 ? "app=\"abuse\"" : "app";
     if (roll(state) % 32 == 0) return "/a//b";
     /* Counts are not locks: their paths are their own. */
     return strcmp(name, "count_path") == 0 ? "/abuse/count" : GOOD_PATHS[roll(state) % 4];
@@ -527,7 +547,12 @@ static void one_call(uint64_t *state)
         case TEXT: values[i] = (uintptr_t)any_text(each->name, state); break;
         case BYTES: values[i] = (uintptr_t)own.bytes; break;
         case BUFFER: values[i] = (uintptr_t)own.buffer; break;
-        case COUNT: values[i] = any->parameters[i - 1].type == BUFFER ? sizeof own.buffer : roll(state) % 3; break;
+        case STRUCTOUT: values[i] = (uintptr_t)own.structure; break;
+        case COUNT:
+            values[i] = any->parameters[i - 1].type == BUFFER      ? sizeof own.buffer
+                        : any->parameters[i - 1].type == STRUCTOUT ? sizeof own.structure
+                                                                   : roll(state) % 3;
+            break;
         case INDEX: values[i] = roll(state) % 3; break;
         case INT32:
         case INT64:

@@ -55,6 +55,9 @@ static void the_parents_recipes_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_client_dispatch_events(client));
     EXPECT(ZKL_E_FORKED, zkl_client_event_fd(client));
     EXPECT(ZKL_E_FORKED, zkl_client_set_event_callback(client, hear_no_event, &out, take_nothing));
+    zkl_metrics metrics;
+    EXPECT(ZKL_E_FORKED, zkl_client_metrics(client, &metrics, sizeof metrics));
+    EXPECT(ZKL_E_FORKED, zkl_client_prometheus(client, NULL, buf, sizeof buf, &needed));
     EXPECT(ZKL_E_FORKED, zkl_config_set_poll_events(config, 1));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_mutex_new(client, "/a", &lock_out));
     EXPECT(ZKL_E_FORKED, zkl_rwlock_new(client, "/a", &lock_out, &write_out));

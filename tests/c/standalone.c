@@ -61,6 +61,35 @@ static void a_holder_whose_session_expires_is_told(void)
     zkl_client_free(client);
 }
 
+static zkl_metrics metrics_of(zkl_client *client)
+{
+    zkl_metrics metrics;
+    OK(zkl_client_metrics(client, &metrics, sizeof metrics));
+    return metrics;
+}
+
+static void losses_and_reconnects_are_counted(void)
+{
+    zkl_client *client = new_client();
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire(lock));
+    SERVER_OK(zkl_standalone_cut(server, zkl_client_session_id(client)));
+    AWAIT(metrics_of(client).reconnects == 1);
+    await_state(lock, ZKL_LOCK_HELD);
+    zkl_metrics cut = metrics_of(client);
+    CHECK(cut.connections == 2 && cut.connections_lost == 1 && cut.suspensions == 1);
+    CHECK(cut.sessions == 1 && cut.sessions_lost == 0 && cut.held == 1);
+    SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(client)));
+    AWAIT(metrics_of(client).sessions == 2);
+    EXPECT(ZKL_E_LOST, zkl_release(lock));
+    zkl_metrics lost = metrics_of(client);
+    CHECK(lost.sessions_lost == 1 && lost.held == 0 && lost.releases == 0 && lost.holds.count == 1);
+    /* This server tells a connected client that its node is gone before it tells it of its session. */
+    CHECK(lost.losses_session + lost.losses_deleted == 1);
+    zkl_lock_free(lock);
+    zkl_client_free(client);
+}
+
 static void leases_whose_session_expires_are_lost(void)
 {
     zkl_client *client = new_client();
@@ -264,6 +293,7 @@ int main(int argc, char **argv)
     server = start(NULL);
     servers = zkl_standalone_address(server);
     RUN(a_holder_whose_session_expires_is_told);
+    RUN(losses_and_reconnects_are_counted);
     RUN(leases_whose_session_expires_are_lost);
     RUN(leases_that_no_server_takes_back_are_given_up_all_the_same);
     RUN(a_multi_lock_stands_as_badly_as_the_worst_of_its_locks);

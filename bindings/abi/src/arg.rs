@@ -24,6 +24,35 @@ impl<T> Output<T> {
     }
 }
 
+/// Where a struct goes that only ever gets more fields: as much of it as the caller knows.
+pub struct Prefix<T> {
+    place: NonNull<T>,
+    size: usize,
+}
+
+impl<T: Copy> Prefix<T> {
+    /// # Safety
+    /// `place` is NULL, or the `size` bytes behind it can be written to as long as this lives; they may be unaligned and uninitialised.
+    pub unsafe fn new(name: &str, place: *mut T, size: usize, least: usize) -> Result<Self> {
+        let place = NonNull::new(place).ok_or_else(|| is_null(name))?;
+        if size < least {
+            return Err(invalid(format!("size of {name} is {size}; expected its sizeof, and at least {least}")));
+        }
+        Ok(Self { place, size: size.min(size_of::<T>()) })
+    }
+
+    /// How many bytes will be written.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Writes them.
+    pub fn set(self, value: &T) {
+        // SAFETY: both are that long, by the contract of `new`; bytes need no alignment.
+        unsafe { self.place.as_ptr().cast::<u8>().copy_from_nonoverlapping((&raw const *value).cast(), self.size) };
+    }
+}
+
 /// Where a text goes, as far as there is room.
 pub struct Buffer {
     place: *mut c_char,

@@ -165,6 +165,21 @@ fn waiting_with_sanitizers() {
 }
 
 #[test]
+fn metrics() {
+    run(Plain, "metrics", Leaks::AreErrors);
+}
+
+#[test]
+fn metrics_under_valgrind() {
+    run(Valgrind, "metrics", Leaks::AreErrors);
+}
+
+#[test]
+fn metrics_with_sanitizers() {
+    run(Sanitizers, "metrics", Leaks::AreErrors);
+}
+
+#[test]
 fn operators() {
     run_operators(Plain);
 }

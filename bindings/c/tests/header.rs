@@ -8,8 +8,19 @@ use std::fmt::Write;
 
 use zklock::Status;
 
-const SOURCES: [&str; 10] =
-    ["status", "config", "client", "lock", "semaphore", "op", "revocation", "participant", "waiting", "event"];
+const SOURCES: [&str; 11] = [
+    "status",
+    "config",
+    "client",
+    "lock",
+    "semaphore",
+    "op",
+    "revocation",
+    "participant",
+    "waiting",
+    "event",
+    "metrics",
+];
 
 #[test]
 fn the_header_is_up_to_date() {

@@ -135,6 +135,8 @@ pub struct Contender {
     parent_refused: Option<Code>,
     /// Nothing is deleted before.
     spared_until: Option<Time>,
+    /// Somebody was ahead of it, or too many leases were out.
+    has_waited: bool,
     /// Somebody else had deleted one of its nodes.
     was_robbed: bool,
     /// A node that was asked back, and nobody was told yet.
@@ -315,6 +317,7 @@ impl Contender {
             container_tries: CONTAINER_TRIES,
             parent_refused: None,
             spared_until: None,
+            has_waited: false,
             was_robbed: false,
             revoked: None,
             retry: Retry { wait: FIRST_RETRY, due: Due::Never },
@@ -376,6 +379,11 @@ impl Contender {
     /// Whether it leaves where it would have to wait.
     pub fn looks_once(&self) -> bool {
         self.one_look
+    }
+
+    /// Whether it had to wait for somebody.
+    pub fn has_waited(&self) -> bool {
+        self.has_waited
     }
 
     /// Whether its nodes are watched, so that their removal would be noticed.

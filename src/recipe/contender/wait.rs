@@ -117,6 +117,7 @@ impl Contender {
         };
         let (is_first, is_crowded) = (place == Place::First, matches!(place, Place::Crowded { .. }));
         self.stands.get_mut(at)?.place = place;
+        self.has_waited |= !is_first;
         if self.one_look && !is_first {
             self.start_leaving(desk);
             return Some(Output::Busy);

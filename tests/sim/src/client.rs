@@ -712,6 +712,25 @@ impl Client {
         }
     }
 
+    /// What was counted adds up: each wait that was granted became holds, and each hold ended in one way.
+    pub(crate) fn check_metrics(&self, judge: &mut Judge) {
+        let now = self.engine.metrics();
+        let lost = now.losses_session + now.losses_deleted;
+        let adds_up = now.waits.count() == now.acquires_ok
+            && now.holds.count() == now.releases + lost
+            && now.held + now.holds.count() >= now.acquires_ok
+            && now.acquires_ok >= now.handovers
+            && now.handovers >= now.local_passes
+            && now.connections == now.reconnects + now.connections.min(1)
+            && now.connection_attempts >= now.connections
+            && now.requests >= now.answers
+            && now.sessions >= now.sessions_lost;
+        let is_idle = now.held == 0 && now.waiting == 0;
+        if !adds_up || (self.life == Life::Running && self.is_done() && !is_idle) {
+            judge.blame(|| format!("client {} counts what does not add up: {now:?}", self.index));
+        }
+    }
+
     /// The program looks at what it holds.
     pub(crate) fn look(&self, judge: &mut Judge, now: Time) {
         let local = self.local(now);

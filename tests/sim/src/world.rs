@@ -834,6 +834,7 @@ impl World {
         }
         self.expect_no_nodes("after everybody had released");
         for client in 0..self.clients.len() {
+            self.clients[client].check_metrics(&mut self.judge);
             let watches = self.clients[client].engine.watch_count();
             if self.clients[client].life == Life::Running && watches > 0 {
                 self.judge.blame(|| format!("client {client} has {watches} watches and nothing to wait for"));

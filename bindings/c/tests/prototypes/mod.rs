@@ -52,6 +52,8 @@ pub(crate) enum Kind {
     Bytes,
     /// Room for a text, as much as the next parameter says.
     Buffer,
+    /// Where a struct is written to, as much of it as the next parameter says.
+    StructOut,
     /// How many of what the parameter before points to.
     Count,
     /// A `size_t` that counts nothing.
@@ -125,7 +127,7 @@ fn declarator(text: &str) -> (String, String) {
 
 fn kind(text: &str, name: &str, before: Option<&Kind>) -> Option<Kind> {
     let is_out = name.ends_with("_out");
-    let counted = matches!(before, Some(Kind::Bytes | Kind::Buffer | Kind::Handles(_)));
+    let counted = matches!(before, Some(Kind::Bytes | Kind::Buffer | Kind::StructOut | Kind::Handles(_)));
     Some(match text {
         "const char *" => Kind::Text,
         "char *" => Kind::Buffer,
@@ -136,6 +138,7 @@ fn kind(text: &str, name: &str, before: Option<&Kind>) -> Option<Kind> {
         "int64_t" | "uint64_t" => Kind::Int64,
         "void *" => Kind::User,
         "int32_t *" | "int64_t *" | "size_t *" | "int *" if is_out => Kind::NumberOut,
+        "zkl_metrics *" if is_out => Kind::StructOut,
         _ if text.ends_with("_cb") || text == "zkl_user_drop" => Kind::Callback(text.to_owned()),
         _ => {
             let handle = text.strip_prefix("const ").unwrap_or(text);

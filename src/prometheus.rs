@@ -1,0 +1,242 @@
+//! Metrics as Prometheus reads them: its text exposition format, version 0.0.4.
+
+use std::fmt::{self, Display, Write};
+use std::time::Duration;
+
+use crate::engine::{Metric, Metrics, Value};
+use crate::error::{Error, Result};
+use crate::histogram::Histogram;
+use crate::path::quote;
+use crate::session::ClientState;
+
+/// Labels that all of a client's metrics are to carry, to tell it from others. They are checked when they are made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Labels(Vec<(String, String)>);
+
+impl Labels {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one. Its value may be any text.
+    ///
+    /// Errors: INVALID for a name that Prometheus would not take (`[a-zA-Z_][a-zA-Z0-9_]*`, and two underscores are its own), that is
+    /// there already, or that is a metric's own: `le`, `outcome`, `cause`, `state`.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<()> {
+        let refused = |why: &str| Err(Error::invalid(format!("labels: name {}: {why}", quote(name))));
+        let is_first = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+        if !name.bytes().next().is_some_and(is_first)
+            || !name.bytes().all(|byte| is_first(byte) || byte.is_ascii_digit())
+        {
+            return refused("expected letters, digits and underscores, and no digit first");
+        }
+        if name.starts_with("__") {
+            return refused("two underscores first are Prometheus's own");
+        }
+        let own = Metrics::ALL.iter().filter_map(|metric| metric.label).map(|(label, _)| label);
+        if own.chain(["le", STATE]).any(|own| own == name) {
+            return refused("metrics of zklock have a label of that name");
+        }
+        if self.0.iter().any(|(other, _)| other == name) {
+            return refused("it is there twice");
+        }
+        self.0.push((name.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    /// As Prometheus writes them: `name="value",other="value"`, with `\\`, `\"` and `\n` for what can't stand in a value. An empty text is no
+    /// labels.
+    ///
+    /// Errors: INVALID, as [`add`](Self::add), and for anything else that is not of that form.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut labels = Self::new();
+        let mut left = text.trim();
+        while !left.is_empty() {
+            let (name, value, rest) = label(left)?;
+            labels.add(name, &value)?;
+            left = rest;
+        }
+        Ok(labels)
+    }
+}
+
+/// The first label of a text, and what is behind it.
+fn label(text: &str) -> Result<(&str, String, &str)> {
+    let wrong = || Error::invalid(format!("labels: expected name=\"value\" at {}", quote(text)));
+    let (name, rest) = text.split_once("=\"").ok_or_else(wrong)?;
+    let mut value = String::new();
+    let mut chars = rest.chars();
+    loop {
+        match chars.next().ok_or_else(wrong)? {
+            '"' => break,
+            '\\' => value.push(match chars.next() {
+                Some('n') => '\n',
+                Some(char @ ('\\' | '"')) => char,
+                _ => return Err(Error::invalid(format!("labels: expected \\\\, \\\" or \\n in {}", quote(text)))),
+            }),
+            char => value.push(char),
+        }
+    }
+    let rest = chars.as_str().trim_start();
+    match rest.strip_prefix(',') {
+        Some(rest) => Ok((name.trim_end(), value, rest.trim_start())),
+        None if rest.is_empty() => Ok((name.trim_end(), value, rest)),
+        None => Err(Error::invalid(format!("labels: expected a comma at {}", quote(rest)))),
+    }
+}
+
+impl Metrics {
+    /// All of them in Prometheus's text exposition format 0.0.4, each with these labels: what is to be served as
+    /// `text/plain; version=0.0.4`. The metrics of several clients in one answer are to differ in a label, and Prometheus wants what has one name in a row:
+    /// serve them apart, or by a client library of Prometheus.
+    pub fn prometheus(&self, labels: &Labels) -> String {
+        let mut text = String::new();
+        let mut before = "";
+        for metric in Self::ALL {
+            let value = metric.value(self);
+            if metric.name != before {
+                before = metric.name;
+                line(&mut text, format_args!("# HELP {} {}", metric.name, metric.family));
+                line(&mut text, format_args!("# TYPE {} {}", metric.name, kind(metric, value)));
+            }
+            match value {
+                Value::Number(number) => sample(&mut text, metric.name, labels, metric.label, &number),
+                Value::Span(span) => sample(&mut text, metric.name, labels, metric.label, &span.as_secs_f64()),
+                Value::Histogram(histogram) => add_histogram(&mut text, metric.name, labels, histogram),
+                Value::State(state) => {
+                    for (each, word) in STATES {
+                        sample(&mut text, metric.name, labels, Some((STATE, word)), &u64::from(each == state));
+                    }
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A state is a series for each that there is, of which one is 1.
+const STATE: &str = "state";
+const STATES: [(ClientState, &str); 5] = [
+    (ClientState::Connecting, "connecting"),
+    (ClientState::Connected, "connected"),
+    (ClientState::Suspended, "suspended"),
+    (ClientState::Lost, "lost"),
+    (ClientState::Closed, "closed"),
+];
+
+fn kind(metric: &Metric, value: Value<'_>) -> &'static str {
+    match value {
+        Value::Histogram(_) => "histogram",
+        // That is what Prometheus wants counters to be called.
+        _ if metric.name.ends_with("_total") => "counter",
+        _ => "gauge",
+    }
+}
+
+fn add_histogram(text: &mut String, name: &str, labels: &Labels, histogram: &Histogram) {
+    let bucket = format!("{name}_bucket");
+    for (bound, count) in histogram.buckets() {
+        let bound =
+            bound.as_ref().map(Duration::as_secs_f64).map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
+        sample(text, &bucket, labels, Some(("le", &bound)), &count);
+    }
+    sample(text, &format!("{name}_sum"), labels, None, &histogram.sum().as_secs_f64());
+    sample(text, &format!("{name}_count"), labels, None, &histogram.count());
+}
+
+fn sample(text: &mut String, name: &str, labels: &Labels, own: Option<(&str, &str)>, value: &dyn Display) {
+    let given = labels.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let all: Vec<String> = given.chain(own).map(|(name, value)| format!("{name}=\"{}\"", Escaped(value))).collect();
+    match &*all {
+        [] => line(text, format_args!("{name} {value}")),
+        all => line(text, format_args!("{name}{{{}}} {value}", all.join(","))),
+    }
+}
+
+fn line(text: &mut String, content: fmt::Arguments<'_>) {
+    // To a string it does not fail.
+    let _ = writeln!(text, "{content}");
+}
+
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|char| match char {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            char => f.write_char(char),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(text: &str) -> Vec<(String, String)> {
+        Labels::parse(text).unwrap().0
+    }
+
+    #[test]
+    fn labels_are_read_as_they_are_written() {
+        assert_eq!(pairs(""), []);
+        assert_eq!(pairs("  "), []);
+        assert_eq!(pairs(r#"a="1""#), [("a".into(), "1".into())]);
+        assert_eq!(pairs(r#" a = "x" "#.replace(" = ", "=").as_str()), [("a".into(), "x".into())]);
+        let both = pairs(r#"app="a,b=\"c\"\\\n", _zone9="", "#);
+        assert_eq!(both, [("app".into(), "a,b=\"c\"\\\n".into()), ("_zone9".into(), String::new())]);
+        let text = Metrics::default().prometheus(&Labels::parse(r#"app="a\"\\\n日本""#).unwrap());
+        assert!(text.contains("\nzklock_held{app=\"a\\\"\\\\\\n日本\"} 0\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_labels_is_said() {
+        for (text, says) in [
+            ("a", "name=\"value\""),
+            ("a=1", "name=\"value\""),
+            ("a=\"1", "name=\"value\""),
+            ("a=\"1\\t\"", "expected \\\\"),
+            ("a=\"1\\", "expected \\\\"),
+            ("a=\"1\"b=\"2\"", "comma"),
+            ("a=\"1\",a=\"2\"", "\"a\": it is there twice"),
+            ("1a=\"1\"", "no digit first"),
+            ("=\"1\"", "letters"),
+            ("ä=\"1\"", "letters"),
+            ("a{=\"1\"", "letters"),
+            ("__name__=\"1\"", "Prometheus's own"),
+            ("le=\"1\"", "label of that name"),
+            ("outcome=\"1\"", "label of that name"),
+            ("cause=\"1\"", "label of that name"),
+            ("state=\"1\"", "label of that name"),
+            ("/abuse/a", "name=\"value\""),
+        ] {
+            let error = Labels::parse(text).unwrap_err();
+            assert_eq!(error.status(), crate::Status::Invalid);
+            assert!(error.message().starts_with("labels: ") && error.message().contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_name_is_described_once_and_before_its_samples() {
+        let text = Metrics::default().prometheus(&Labels::new());
+        let mut described = Vec::new();
+        let mut current = "";
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                current = help.split(' ').next().unwrap();
+                assert!(!described.contains(&current) && help.ends_with('.'), "{line}");
+                described.push(current);
+            } else {
+                assert!(line.trim_start_matches("# TYPE ").starts_with(current), "{line} below {current}");
+            }
+        }
+        let names: Vec<&str> = Metrics::ALL.iter().map(|metric| metric.name).collect();
+        assert!(names.iter().all(|name| described.contains(name) && name.starts_with("zklock_")));
+        assert_eq!(text.matches(" counter\n").count() + text.matches(" gauge\n").count() + 3, described.len());
+        assert!(text.contains("zklock_wait_seconds_bucket{le=\"0.00005\"} 0\n") && text.contains("le=\"209.7152\""));
+        assert!(text.contains("zklock_client_state{state=\"connecting\"} 1\n"), "{text}");
+    }
+}
