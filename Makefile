@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist wheels demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-wheels test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -49,9 +49,14 @@ install: dist ## install the C libraries, headers and the standalone server: PRE
 uninstall: ## remove what make install has installed with the same PREFIX, LIBDIR, DESTDIR
 	@scripts/install --uninstall $(DIRECTORIES)
 
+wheels: tools ## build the Python wheel and the source distribution in target/wheels
+	@rm -rf $(CARGO_TARGET_DIR)/wheels
+	@cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CARGO_TARGET_DIR)/wheels >../target/maturin.log 2>&1 && \
+		$(VENV)/bin/maturin sdist --out $(CARGO_TARGET_DIR)/wheels >>../target/maturin.log 2>&1 || { cat ../target/maturin.log; exit 1; }
+
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny models test-rust build test-install test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-install test-wheels test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -121,6 +126,10 @@ test-rust:
 test-install:
 	@echo "test: what is installed, and programs that are built on it outside of the repository"
 	@$(PYTHON) scripts/test-install
+
+test-wheels: wheels
+	@echo "test: the Python wheel and the source distribution, each in an environment of its own"
+	@$(PYTHON) scripts/test-wheels
 
 test-python:
 	@echo "test: Python, against real servers; the demo"
