@@ -102,7 +102,7 @@ impl Metrics {
             }
             match value {
                 Value::Number(number) => sample(&mut text, metric.name, labels, metric.label, &number),
-                Value::Span(span) => sample(&mut text, metric.name, labels, metric.label, &span.as_secs_f64()),
+                Value::Span(span) => sample(&mut text, metric.name, labels, metric.label, &seconds(span)),
                 Value::Histogram(histogram) => add_histogram(&mut text, metric.name, labels, histogram),
                 Value::State(state) => {
                     for (each, word) in STATES {
@@ -113,6 +113,11 @@ impl Metrics {
         }
         text
     }
+}
+
+/// The nearest that there is, so that it is written as it should be: `as_secs_f64` makes 1.6383999999999999 of 1.6384.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e9
 }
 
 /// A state is a series for each that there is, of which one is 1.
@@ -137,11 +142,10 @@ fn kind(metric: &Metric, value: Value<'_>) -> &'static str {
 fn add_histogram(text: &mut String, name: &str, labels: &Labels, histogram: &Histogram) {
     let bucket = format!("{name}_bucket");
     for (bound, count) in histogram.buckets() {
-        let bound =
-            bound.as_ref().map(Duration::as_secs_f64).map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
+        let bound = bound.map(seconds).map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
         sample(text, &bucket, labels, Some(("le", &bound)), &count);
     }
-    sample(text, &format!("{name}_sum"), labels, None, &histogram.sum().as_secs_f64());
+    sample(text, &format!("{name}_sum"), labels, None, &seconds(histogram.sum()));
     sample(text, &format!("{name}_count"), labels, None, &histogram.count());
 }
 

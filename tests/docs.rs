@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use zklock::Status;
+use zklock::{Labels, Metric, Metrics, Status};
 
 const INTRODUCTION: &str = "\
 # Statuses
@@ -32,6 +32,45 @@ fn the_page_of_statuses_is_up_to_date() {
         fs::write(&file, &page).unwrap();
     }
     assert_eq!(fs::read_to_string(&file).unwrap_or_default(), page, "run: ZKL_BLESS=1 cargo test --test docs");
+}
+
+const METRICS: &str = "| Prometheus | field | kind | what it is |\n|---|---|---|---|\n";
+
+/// The table of metrics on the page about them is the core's.
+#[test]
+fn the_page_of_metrics_is_up_to_date() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/observability.md");
+    let page = fs::read_to_string(&file).unwrap();
+    let (before, rest) = page.split_once(METRICS).unwrap();
+    let (_, after) = rest.split_once("\n\n").unwrap();
+    let text = Metrics::default().prometheus(&Labels::new());
+    let rows = Metrics::ALL.iter().map(|metric| {
+        let Metric { field, name, help, .. } = *metric;
+        let kind = text.split(&format!("# TYPE {name} ")).nth(1).unwrap().lines().next().unwrap();
+        let label = metric.label.map_or_else(String::new, |(label, value)| format!("{{{label}=\"{value}\"}}"));
+        format!("| `{name}{label}` | `{field}` | {kind} | {help} |\n")
+    });
+    let made = format!("{before}{METRICS}{}\n{after}", rows.collect::<String>());
+    if std::env::var_os("ZKL_BLESS").is_some() {
+        fs::write(&file, &made).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), made, "run: ZKL_BLESS=1 cargo test --test docs");
+}
+
+/// The header and the Python package say the same of each, in their own words for statuses.
+#[test]
+fn each_metric_is_in_c_and_in_python() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
+    let python = fs::read_to_string(root.join("python/zklock/_metrics.py")).unwrap();
+    for metric in Metrics::ALL {
+        let field = metric.field;
+        let declared = ["uint64_t", "int64_t", "int32_t", "zkl_histogram"].iter().any(|kind| {
+            header.contains(&format!("    {kind} {field};")) || header.contains(&format!("    {kind} {field}_ms;"))
+        });
+        assert!(declared, "zkl_metrics has no {field}");
+        assert!(python.contains(&format!("\n    {field}: ")), "zklock.Metrics has no {field}");
+    }
 }
 
 /// The page for those who come from Curator names functions of the header, and tests.

@@ -226,7 +226,7 @@ fn the_text_for_prometheus_has_the_same_numbers() {
     assert_eq!(value("zklock_acquires_total{app=\"t\",outcome=\"ok\"}"), 5.0);
     assert_eq!(value("zklock_client_state{app=\"t\",state=\"connected\"}"), 1.0);
     assert_eq!(value("zklock_session_timeout_seconds{app=\"t\"}"), 10.0);
-    assert_eq!(value("zklock_wait_seconds_sum{app=\"t\"}"), now.waits.sum().as_secs_f64());
+    assert_eq!(value("zklock_wait_seconds_sum{app=\"t\"}"), now.waits.sum().as_nanos() as f64 / 1e9);
     assert_eq!(value("zklock_wait_seconds_count{app=\"t\"}"), 5.0);
     assert_eq!(value("zklock_wait_seconds_bucket{app=\"t\",le=\"+Inf\"}"), 5.0);
     let requests = value("zklock_requests_total{app=\"t\"}");

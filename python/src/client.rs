@@ -14,6 +14,7 @@ use crate::callback::{settle, take_calls};
 use crate::errors::{OrRaise, add_to, word};
 use crate::event::Listener;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
+use crate::metrics;
 use crate::participant::Participant;
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
@@ -285,6 +286,23 @@ impl Client {
     #[getter]
     pub(crate) fn session_id(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.session_id().or_raise(py)
+    }
+
+    /// What the client has done so far, and how it stands: counters, histograms and gauges of one moment, as a Metrics.
+    ///
+    /// No server is asked, and it goes on to work when the session was lost, or the client closed. Does not block.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        metrics::object(py, &self.core.metrics().or_raise(py)?)
+    }
+
+    /// The same in the text form that Prometheus reads (its exposition format, version 0.0.4), to be served as
+    /// ``text/plain; version=0.0.4``. ``labels`` are put to each of them, to tell this client from others.
+    ///
+    /// Does not block. Raises ValueError for names of labels that Prometheus would not take, or that metrics of zklock have.
+    #[pyo3(signature = (labels=None))]
+    fn prometheus(&self, py: Python<'_>, labels: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+        let labels = metrics::labels(labels)?;
+        Ok(self.core.metrics().or_raise(py)?.prometheus(&labels))
     }
 
     /// Ends the session, and with it every hold; all waits end with ClientClosed, as do later calls. May be called again.

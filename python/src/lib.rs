@@ -6,6 +6,7 @@ mod client;
 mod errors;
 mod event;
 mod lock;
+mod metrics;
 mod needed;
 mod participant;
 mod parting;

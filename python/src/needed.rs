@@ -16,6 +16,9 @@ pub(crate) struct Needed {
     /// Of `zklock/_events.py`.
     pub(crate) client_event: Py<PyAny>,
     pub(crate) lock_event: Py<PyAny>,
+    /// Of `zklock/_metrics.py`.
+    pub(crate) metrics: Py<PyAny>,
+    pub(crate) histogram: Py<PyAny>,
     /// Of `threading`.
     pub(crate) get_ident: Py<PyAny>,
     pub(crate) main_thread: Py<PyAny>,
@@ -43,7 +46,7 @@ pub(crate) fn needed(py: Python<'_>) -> PyResult<&'static Needed> {
     static NEEDED: PyOnceLock<Needed> = PyOnceLock::new();
     NEEDED.get_or_try_init(py, || {
         let (states, events) = (py.import("zklock._states")?, py.import("zklock._events")?);
-        let threading = py.import("threading")?;
+        let (metrics, threading) = (py.import("zklock._metrics")?, py.import("threading")?);
         Ok(Needed {
             errors: py.import("zklock._errors")?.dict().copy()?.unbind(),
             client_state: states.getattr("ClientState")?.unbind(),
@@ -51,6 +54,8 @@ pub(crate) fn needed(py: Python<'_>) -> PyResult<&'static Needed> {
             waits_for: states.getattr("WaitsFor")?.unbind(),
             client_event: events.getattr("ClientEvent")?.unbind(),
             lock_event: events.getattr("LockEvent")?.unbind(),
+            metrics: metrics.getattr("Metrics")?.unbind(),
+            histogram: metrics.getattr("Histogram")?.unbind(),
             get_ident: threading.getattr("get_ident")?.unbind(),
             main_thread: threading.getattr("main_thread")?.unbind(),
             modules: modules(py)?.unbind(),

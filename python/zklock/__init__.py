@@ -64,6 +64,7 @@ from zklock._errors import (
     ServerError,
 )
 from zklock._events import ClientEvent, Event, LockEvent
+from zklock._metrics import Histogram, Metrics
 from zklock._states import ClientState, LockState, WaitsFor
 from zklock._zklock import (
     Client,
@@ -100,12 +101,14 @@ __all__ = [
     "Exhausted",
     "ForeignContender",
     "Forked",
+    "Histogram",
     "Leases",
     "Lock",
     "LockEvent",
     "LockLost",
     "LockState",
     "LockTimeout",
+    "Metrics",
     "MultiLock",
     "Mutex",
     "NotOwner",

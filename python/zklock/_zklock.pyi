@@ -1,12 +1,13 @@
 """Types of the native half of zklock; the documentation is in the classes themselves."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, final, overload
 
 from typing_extensions import Self, disjoint_base
 
 from zklock._events import Event
+from zklock._metrics import Metrics
 from zklock._states import ClientState, LockState, WaitsFor
 
 __all__ = [
@@ -61,6 +62,8 @@ class Client:
     def set_count(self, path: str, value: int) -> None: ...
     def fence_check(self, path: str, token: int) -> bool: ...
     def revoke(self, node: Participant | str) -> None: ...
+    def metrics(self) -> Metrics: ...
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str: ...
     @property
     def state(self) -> ClientState: ...
     @property

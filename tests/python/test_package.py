@@ -56,6 +56,7 @@ def test_signatures() -> None:
     expected = "(self, /, path, max_leases=None, *, count_path=None, initial=None)"
     assert str(inspect.signature(zklock.Client.semaphore)) == expected
     assert str(inspect.signature(zklock.Semaphore.acquire)) == "(self, /, quantity=1, timeout=None)"
+    assert str(inspect.signature(zklock.Client.prometheus)) == "(self, /, labels=None)"
     assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, timeout=None)"
 
 

@@ -5,11 +5,14 @@
 
 mod library;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use library::{STRICTER, compile};
-use zklock_rig::ZooKeeper;
+use zklock_rig::{ZooKeeper, wait_until};
 
 #[test]
 fn processes_take_turns() {
@@ -28,6 +31,36 @@ fn processes_take_turns_in_cpp() {
 fn tasks_of_event_loops_take_turns() {
     let program = compile("gcc", &["-std=c99"], &[example("loop.c")], "example-loop");
     take_turns(&program, "/locks/loop");
+}
+
+/// It works on until it is killed, and says in the meantime how that goes.
+#[test]
+fn the_example_of_metrics_shows_them() {
+    let program = compile("gcc", &["-std=c99"], &[example("metrics.c")], "example-metrics");
+    let mut command = Command::new(program);
+    command.args([&ZooKeeper::shared().address(), "/locks/metrics"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap().to_owned();
+    let fetch = || {
+        let mut connection = TcpStream::connect(&address).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let acquires = |answer: &str| -> u64 {
+        let (_, rest) = answer.split_once("\nzklock_acquires_total{app=\"example\",outcome=\"ok\"} ").unwrap();
+        rest.lines().next().unwrap().parse().unwrap()
+    };
+    wait_until(Duration::from_secs(20), || acquires(&fetch()) >= 3);
+    let answer = fetch();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{head}");
+    assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
 }
 
 /// Two processes of an example, each of which is in three times.
