@@ -72,7 +72,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -193,9 +195,24 @@ inline std::error_code make_error_code(status value) noexcept
 /** What failed calls throw. what() names the value, the server or the holder concerned: for people and logs; programs go by status(). */
 class [[gnu::visibility("default")]] error : public std::system_error {
 public:
-    error(zkl::status value, const std::string &message) : std::system_error(make_error_code(value), message) {}
+    error(zkl::status value, const std::string &message)
+        : std::system_error(make_error_code(value)), what_(with_text(message, code().message()))
+    {
+    }
 
     zkl::status status() const noexcept { return static_cast<zkl::status>(code().value()); }
+
+    const char *what() const noexcept override { return what_.what(); }
+
+private:
+    /** Most messages end with it. */
+    static std::string with_text(const std::string &message, const std::string &text)
+    {
+        return message.find(text) == std::string::npos ? message + ": " + text : message;
+    }
+
+    /** A string that is copied without an exception. */
+    std::runtime_error what_;
 };
 
 /**
@@ -340,6 +357,7 @@ template <class Rep, class Period>
 std::int64_t limit(const std::chrono::duration<Rep, Period> &duration)
 {
     const exact_ms exact(duration);
+    // Nor what is no number.
     if (!(exact > exact_ms::zero())) return 0;
     if (exact >= century) return -1;
     return std::chrono::ceil<std::chrono::milliseconds>(duration).count();
@@ -362,11 +380,12 @@ auto until(const std::chrono::time_point<Clock, Duration> &deadline, Attempt att
 template <class Rep, class Period>
 std::int32_t setting(const char *what, const std::chrono::duration<Rep, Period> &duration)
 {
-    const exact_ms exact(duration);
-    if (exact >= exact_ms::zero() && exact <= exact_ms(INT32_MAX)) {
+    const long double ms = exact_ms(duration).count();
+    if (ms >= 0 && ms <= INT32_MAX) {
         return static_cast<std::int32_t>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
     }
-    throw error(status::invalid, std::string(what) + " " + std::to_string(exact.count()) + " ms: expected 0 to " + std::to_string(INT32_MAX) + " ms");
+    const std::string most = std::to_string(INT32_MAX);
+    throw error(status::invalid, std::string(what) + " " + std::to_string(ms) + " ms: expected 0 to " + most + " ms");
 }
 
 /* What C calls back with during a call, on the thread that called. An exception waits until C has returned. */
@@ -421,9 +440,10 @@ public:
 
     slot(function callback, exception_handler handler) : callback_(std::move(callback)), handler_(std::move(handler)) {}
 
-    /** Calls it, unless it was taken back. */
+    /** Calls it, unless it was taken back. (In a child that another callback has forked, nothing is called any more.) */
     void run(const zkl_event *told) noexcept
     {
+        if (home_ != ::getpid()) return;
         try {
             const running here(*this);
             if (here.is_allowed()) callback_(told);
@@ -432,7 +452,7 @@ public:
         }
     }
 
-    /** Takes it back, and waits while another thread is in it. (In a forked child no other thread is.) */
+    /** Takes it back, and waits while another thread is in it. (A forked child has no other thread, but maybe its mutex.) */
     void close() noexcept
     {
         if (home_ != ::getpid()) return;
@@ -600,6 +620,7 @@ public:
     /** Has C tell of events from now on. */
     void listen()
     {
+        check_home();
         const std::lock_guard guard(listening_);
         if (is_listening_) return;
         give(shared_from_this(), deliver, [this](zkl_event_cb cb, void *user, zkl_user_drop user_drop) {
@@ -653,7 +674,11 @@ public:
     }
 
     /** Of two that set a revocable callback, one goes first. */
-    std::mutex &revocable() noexcept { return revocable_; }
+    std::mutex &revocable()
+    {
+        check_home();
+        return revocable_;
+    }
 
 private:
     struct entry {
@@ -662,6 +687,11 @@ private:
         /** What else goes with it; for what this C++ may not have. */
         std::shared_ptr<void> source;
     };
+
+    void check_home() const
+    {
+        if (home_ != ::getpid()) throw error(status::forked, "the client belongs to the parent of this forked process");
+    }
 
     static void deliver(void *user, const zkl_event *told) noexcept
     {
@@ -868,7 +898,7 @@ public:
      * Blocks until there is a session, but no longer than the connect timeout.
      */
     explicit client(const std::string &servers) : client(servers, nullptr) {}
-    client(const std::string &servers, const config &settings) : client(servers, settings.native_handle()) {}
+    client(const std::string &servers, const config &settings) : client(servers, given(settings)) {}
 
     client(client &&) noexcept = default;
 
@@ -986,6 +1016,13 @@ private:
         check(zkl_client_new(detail::text("servers", servers), settings, &made));
         handle_.reset(made);
         hub_ = std::make_shared<detail::hub>(made);
+    }
+
+    /** To C, none would be the defaults. */
+    static const zkl_config *given(const config &settings)
+    {
+        if (settings.native_handle() == nullptr) throw error(status::handle, "the config was moved from");
+        return settings.native_handle();
     }
 
     const void *this_client() const noexcept { return handle_.get(); }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
+pub(crate) const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
 /// What C++ is compiled with beyond that.
 pub(crate) const STRICTER: [&str; 2] = ["-Wshadow", "-Wsign-conversion"];
@@ -112,7 +112,7 @@ impl Under {
         flags.push("-Wl,--no-as-needed");
         flags.extend(options);
         let name = source.file_name().unwrap().to_string_lossy();
-        compile(compiler, &flags, &[source.to_owned()], &format!("{name}-{}{standard}", self.name()))
+        compile(compiler, &flags, &[source.to_owned()], &format!("{name}-{compiler}-{}{standard}", self.name()))
     }
 
     /// What runs it.
