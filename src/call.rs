@@ -1,14 +1,15 @@
 //! Calls under way: what a caller waits for, in one go or in slices.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::engine::Answer;
 use crate::error::{Error, Result, Status};
 use crate::lock::Part;
 use crate::operation::Operation;
-use crate::runtime::Pending;
+use crate::runtime::{Hook, Pending, run};
 
 /// A call under way that nothing can undo, or that asks something. Dropped unfinished, it goes on by itself.
 pub struct Call<T> {
@@ -52,6 +53,53 @@ impl<T> Call<T> {
             Answered::Not(_) | Answered::Taken => Err(Error::from(Status::Internal)),
         });
         Some(taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.take))
+    }
+
+    /// Whether it has ended: the next [`wait_for`](Self::wait_for) does not wait.
+    pub fn is_over(&self) -> bool {
+        self.answers.borrow().iter().all(|answered| match answered {
+            Answered::Not(pending) => pending.is_over(),
+            Answered::With(_) | Answered::Taken => true,
+        })
+    }
+
+    /// Has `hook` called once when it has ended, as [`Acquiring::on_done`].
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        let answers = self.answers.borrow();
+        let running: Vec<&Pending> = answers.iter().filter_map(Answered::pending).collect();
+        let last = Arc::new(Last { left: AtomicUsize::new(running.len()), hook: Mutex::new(Some(Box::new(hook))) });
+        if running.is_empty() {
+            last.run();
+        }
+        running.into_iter().try_for_each(|pending| {
+            let last = Arc::clone(&last);
+            pending.on_done(Box::new(move || last.count()))
+        })
+    }
+}
+
+impl Answered {
+    fn pending(&self) -> Option<&Pending> {
+        if let Self::Not(pending) = self { Some(pending) } else { None }
+    }
+}
+
+/// Runs a hook when the last of several calls is answered.
+struct Last {
+    left: AtomicUsize,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl Last {
+    fn count(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.run();
+        }
+    }
+
+    fn run(&self) {
+        let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
+        hook.into_iter().for_each(run);
     }
 }
 

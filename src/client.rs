@@ -30,6 +30,7 @@ pub(crate) struct OpenSession {
     pub(crate) shell: Arc<Shell>,
     servers: String,
     closed: AtomicBool,
+    ends_in_background: bool,
     /// The multi-locks that are acquired in several steps, of which one is here.
     multis: Mutex<Vec<Multi>>,
 }
@@ -63,6 +64,7 @@ impl Client {
             shell,
             servers: servers.to_owned(),
             closed: AtomicBool::new(false),
+            ends_in_background: config.ends_in_background(),
             multis: Mutex::default(),
         };
         let client = Self { session: Arc::new(session) };
@@ -119,6 +121,16 @@ impl Client {
             let recipe = Recipe::CountedSemaphore { count_path: count.clone(), initial };
             Ok(Semaphore::new(Part::new(Arc::clone(&client.session), &path, recipe)?))
         })
+    }
+
+    /// The same at once: the count is made, where it has no node yet, before whoever acquires is let in.
+    pub fn counted_semaphore_at_once(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
+        path::validate(path)?;
+        path::validate(count_path)?;
+        // It goes on by itself; where it fails, an acquire makes the count.
+        drop(self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, |_| Ok(()))?);
+        let recipe = Recipe::CountedSemaphore { count_path: count_path.into(), initial };
+        Ok(Semaphore::new(Part::new(Arc::clone(&self.session), path, recipe)?))
     }
 
     /// Reads a count (Curator's `SharedCount`). Errors: SERVER where it has no node, INVALID where its node holds something else.
@@ -253,6 +265,12 @@ impl Client {
         Ok(self.session.shell.outlet()?.handlers())
     }
 
+    /// From now on none of the client's handlers is called, and its end waits for none: for a program that can't listen any more.
+    pub fn silence(&self) -> Result<()> {
+        self.session.shell.outlet()?.silence();
+        Ok(())
+    }
+
     /// The client, for those who do not want to keep it.
     pub fn downgrade(&self) -> WeakClient {
         WeakClient { session: Arc::downgrade(&self.session) }
@@ -262,6 +280,16 @@ impl Client {
     /// two seconds at most, also where another thread closes it already. Later calls on the client and its locks give CLOSED.
     pub fn close(&self) -> Result<()> {
         self.session.close()
+    }
+
+    /// The same without waiting: the session is told to end before this returns, and a thread that ends with it waits for the rest,
+    /// and calls `hook` then, with what `close` would have given.
+    pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        let end = self.session.start_close()?;
+        in_background(move || {
+            hook(end.finish());
+            Ok(())
+        })
     }
 }
 
@@ -309,6 +337,16 @@ impl Connecting {
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
         Some(self.call.wait_for(slice)?.map(|_| self.client.clone()))
     }
+
+    /// Whether it is decided: the next [`wait_for`](Self::wait_for) does not wait.
+    pub fn is_over(&self) -> bool {
+        self.call.is_over()
+    }
+
+    /// Has `hook` called once when it is decided, as [`Acquiring::on_done`](crate::Acquiring::on_done).
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.call.on_done(Box::new(hook))
+    }
 }
 
 impl OpenSession {
@@ -333,25 +371,37 @@ impl OpenSession {
     }
 
     fn close(&self) -> Result<()> {
+        match self.start_close()? {
+            // What ends a client is waited for, and half of that is to be done by the thread that reads.
+            end @ End::Ours { .. } if is_serving() => in_background(|| end.finish()),
+            end => end.finish(),
+        }
+    }
+
+    /// Wakes all waiters, and tells the session to end.
+    fn start_close(&self) -> Result<End> {
         self.shell.check()?;
+        let shell = Arc::clone(&self.shell);
         if self.closed.swap(true, Ordering::AcqRel) {
-            return self.shell.await_end(CLOSE_LIMIT);
+            return Ok(End::Anothers(shell));
         }
         let patience = now() + CLOSE_LIMIT;
         let closing = self.shell.call(None, |engine, now| engine.close(now));
         self.close_multis(|_| true);
-        let shell = Arc::clone(&self.shell);
-        let end = move || {
-            // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
-            shell.tell_rest(patience);
-            // A child that a handler has forked leaves the rest alone.
-            shell.check()?;
-            let closed = closing.and_then(|call| call.wait());
-            shell.stop(patience);
-            closed.map(drop)
-        };
-        // What ends a client is waited for, and half of that is to be done by the thread that reads.
-        if is_serving() { in_background(end) } else { end() }
+        Ok(End::Ours { shell, closing, patience })
+    }
+
+    /// Its last user has gone.
+    fn end(&self) -> Result<()> {
+        if !self.ends_in_background {
+            return self.close();
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.shell.outlet()?.silence();
+        let end = self.start_close()?;
+        in_background(|| end.finish())
     }
 
     pub(crate) fn add_multi(&self, steps: &Arc<[Entrance]>, notices: &Arc<Notices>) {
@@ -376,6 +426,34 @@ impl OpenSession {
     }
 }
 
+/// What is left to do of a client's end. It may block.
+enum End {
+    Ours {
+        shell: Arc<Shell>,
+        closing: Result<Pending>,
+        patience: Time,
+    },
+    /// Another thread is doing it.
+    Anothers(Arc<Shell>),
+}
+
+impl End {
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Anothers(shell) => shell.await_end(CLOSE_LIMIT),
+            Self::Ours { shell, closing, patience } => {
+                // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
+                shell.tell_rest(patience);
+                // A child that a handler has forked leaves the rest alone.
+                shell.check()?;
+                let closed = closing.and_then(|call| call.wait());
+                shell.stop(patience);
+                closed.map(drop)
+            }
+        }
+    }
+}
+
 impl Drop for OpenSession {
     fn drop(&mut self) {
         if self.shell.check().is_err() {
@@ -383,7 +461,7 @@ impl Drop for OpenSession {
             std::mem::forget(Arc::clone(&self.shell));
             return;
         }
-        if let Err(error) = self.close() {
+        if let Err(error) = self.end() {
             tracing::debug!("closing: {error}");
         }
     }

@@ -19,6 +19,7 @@ pub struct Config {
     auth: Vec<(String, Vec<u8>)>,
     frame_limit: usize,
     wait_for_kazoo: bool,
+    ends_in_background: bool,
     handler: Option<Arc<EventHandler>>,
     calls: Calls,
 }
@@ -62,6 +63,7 @@ impl Default for Config {
             auth: Vec::new(),
             frame_limit: DEFAULT_FRAME_LIMIT,
             wait_for_kazoo: false,
+            ends_in_background: false,
             handler: None,
             calls: Calls::OnThread,
         }
@@ -134,6 +136,16 @@ impl Config {
 
     pub(crate) fn waits_for_kazoo(&self) -> bool {
         self.wait_for_kazoo
+    }
+
+    /// Has a client whose last user goes end on a thread of its own, which that user does not wait for, and without a word to its
+    /// handlers: for programs whose threads must never block, and that can't say where a value is dropped. Default: no.
+    pub fn set_end_in_background(&mut self, in_background: bool) {
+        self.ends_in_background = in_background;
+    }
+
+    pub(crate) fn ends_in_background(&self) -> bool {
+        self.ends_in_background
     }
 
     /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which

@@ -4,7 +4,6 @@
 //! A mutex is one step, and so are a multi-lock that is joined in one transaction, and leases. Other multi-locks are several, in the
 //! order of their parts; if one fails, what was got is given back, the last first.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::engine::{Answer, Engine, LockId, OpId, Owner};
 use crate::error::{Error, Result, Status};
 use crate::lock::Timeout;
-use crate::runtime::{Caller, Monitor, MutexGuard, Shell, during, now};
+use crate::runtime::{Caller, Hook, Monitor, MutexGuard, Shell, now, run};
 use crate::session::ClientState;
 
 /// An acquire under way.
@@ -50,9 +49,6 @@ pub(crate) struct Notices {
     cancels: AtomicU64,
     is_closed: AtomicBool,
 }
-
-/// To be run once, at the end.
-type Hook = Box<dyn FnOnce() + Send>;
 
 struct Progress {
     /// So many steps are done.
@@ -323,15 +319,6 @@ impl Operation {
     fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock()
     }
-}
-
-/// The thread that runs it serves others as well.
-fn run(hook: Hook) {
-    during(|| {
-        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-            tracing::error!("what was to be run at the end of an acquire panicked");
-        }
-    });
 }
 
 impl Caller for Operation {

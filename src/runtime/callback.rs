@@ -2,6 +2,7 @@
 //! stand behind the one that they were called with.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::fork::Epoch;
@@ -19,6 +20,18 @@ pub(crate) fn during(call: impl FnOnce()) {
     let before = WITHIN.with(|within| within.replace(Some(Epoch::current())));
     call();
     WITHIN.with(|within| within.set(before));
+}
+
+/// To be run once, when what it was given to is over.
+pub(crate) type Hook = Box<dyn FnOnce() + Send>;
+
+/// The thread that runs it serves others as well.
+pub(crate) fn run(hook: Hook) {
+    during(|| {
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!("what was to be run at the end of a call panicked");
+        }
+    });
 }
 
 /// From now on the calling thread does nothing but call the program back.

@@ -30,7 +30,7 @@ impl EventFd {
     }
 
     /// Makes it unreadable again.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let mut count = 0_u64.to_ne_bytes();
         // SAFETY: the buffer has that many bytes. It fails where nothing was signalled, and it is not readable then.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };

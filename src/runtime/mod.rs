@@ -23,7 +23,7 @@ use wire as connection;
 #[cfg(feature = "loom")]
 use wire as lookout;
 
-pub(crate) use callback::during;
+pub(crate) use callback::{Hook, run};
 pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
 pub use eventfd::EventFd;

@@ -146,6 +146,20 @@ impl Outlet {
         }
     }
 
+    /// From now on nobody is called any more but whoever is being called now.
+    pub(crate) fn silence(&self) {
+        let mut state = self.state.lock();
+        let dropped = (
+            std::mem::replace(&mut state.backlog, Backlog::new(LIMIT)),
+            std::mem::take(&mut state.listeners),
+            std::mem::take(&mut state.on_revocation),
+        );
+        self.state.notify();
+        drop(state);
+        // Not under the lock: a handler may take the program's things with it.
+        drop(dropped);
+    }
+
     /// Something has happened.
     pub(super) fn tell(self: &Arc<Self>, news: News) {
         let mut state = self.state.lock();

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mio::Token;
 
+use super::callback::{Hook, run};
 use super::connection::{Connection, Watch};
 use super::fork::Epoch;
 use super::io::{Io, serving};
@@ -625,21 +626,32 @@ pub(crate) trait Caller: Send + Sync {
 /// Where a thread waits for the answer to one call.
 #[derive(Default)]
 struct Waiter {
-    answer: Monitor<Option<Result<Answer>>>,
+    reply: Monitor<Reply>,
+}
+
+#[derive(Default)]
+struct Reply {
+    answer: Option<Result<Answer>>,
+    /// To be run when it is there.
+    hooks: Vec<Hook>,
 }
 
 impl Caller for Waiter {
     fn answered(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
-        *self.answer.lock() = Some(answer);
-        self.answer.notify();
+        let mut reply = self.reply.lock();
+        reply.answer = Some(answer);
+        let hooks = std::mem::take(&mut reply.hooks);
+        drop(reply);
+        self.reply.notify();
+        hooks.into_iter().for_each(run);
     }
 }
 
 impl Waiter {
     /// Waits for the answer, `limit` at most.
     fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
-        let answer = self.answer.lock();
-        self.answer.wait_while(answer, limit, |answer| answer.is_none()).take()
+        let reply = self.reply.lock();
+        self.reply.wait_while(reply, limit, |reply| reply.answer.is_none()).answer.take()
     }
 }
 
@@ -655,6 +667,24 @@ impl Pending {
     /// The same call, whose engine gives it a deadline.
     pub(crate) fn until(self, deadline: Time) -> Self {
         Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Has `hook` run when the answer is there, by the thread that finds it so: at once where it is.
+    pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
+        self.shell.check()?;
+        let mut reply = self.waiter.reply.lock();
+        if reply.answer.is_none() {
+            reply.hooks.push(hook);
+            return Ok(());
+        }
+        drop(reply);
+        run(hook);
+        Ok(())
+    }
+
+    /// Whether the answer is there, and not taken yet.
+    pub(crate) fn is_over(&self) -> bool {
+        self.waiter.reply.lock().answer.is_some()
     }
 
     /// Waits for the answer. The deadline is kept by this thread itself, whatever the I/O thread is doing.

@@ -152,6 +152,23 @@ fn who_is_rung_for_calls_nothing_when_the_client_was_closed() {
     });
 }
 
+/// A program that is rung for, and can't listen any more.
+#[test]
+fn nobody_waits_for_who_was_silenced() {
+    loom::model(|| {
+        let called = Arc::new(AtomicUsize::new(0));
+        let handler = counting(&called, thread::yield_now);
+        let outlet = Arc::new(Outlet::new(Caller::Bell(Arc::new(drop)), Some(handler)));
+        tell(&outlet);
+        let closer = on_a_thread(&outlet, |outlet| outlet.close(Duration::MAX));
+        outlet.silence();
+        tell(&outlet);
+        closer.join().unwrap();
+        assert!(!outlet.handlers().call_next());
+        assert_eq!(called.load(Ordering::SeqCst), 0);
+    });
+}
+
 /// What closing a client does with its outlet.
 fn end(outlet: &Arc<Outlet>, patience: Duration) {
     outlet.tell_rest(clock::now() + patience);

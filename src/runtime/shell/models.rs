@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use loom::thread;
@@ -29,6 +30,27 @@ fn an_answer_wakes_its_caller() {
         let answer = call.wait();
         server.join().unwrap();
         answer
+    });
+    assert_eq!(ends, [Status::Denied.name()]);
+}
+
+#[test]
+fn a_hook_that_is_set_while_the_answer_comes_is_run_once() {
+    let ends = ends_of(Patience::Forever, |call| {
+        let server = thread::spawn({
+            let shell = Arc::clone(&call.shell);
+            move || refuse(&shell)
+        });
+        let count = Arc::new(AtomicUsize::new(0));
+        let hook = Arc::clone(&count);
+        let run = move || {
+            hook.fetch_add(1, Ordering::SeqCst);
+        };
+        call.on_done(Box::new(run)).unwrap();
+        server.join().unwrap();
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+        assert!(call.is_over());
+        call.wait()
     });
     assert_eq!(ends, [Status::Denied.name()]);
 }
