@@ -232,6 +232,13 @@ inline const char *version() noexcept
     return zkl_version();
 }
 
+/** The bound of a bucket of a zkl_histogram (client::metrics), the first of which has index 0; of the last and beyond: the largest there is. */
+constexpr std::chrono::nanoseconds histogram_bound(std::size_t index) noexcept
+{
+    if (index >= ZKL_HISTOGRAM_BUCKETS) return std::chrono::nanoseconds::max();
+    return std::chrono::nanoseconds(std::int64_t{ZKL_HISTOGRAM_FIRST_NS} << index);
+}
+
 /**
  * An event, as a callback is given it; its memory is the library's, and valid until the callback returns.
  */
@@ -331,15 +338,15 @@ inline std::string string(const char *value)
     return value == nullptr ? std::string() : std::string(value);
 }
 
-/** What a function writes into a buffer, which it is given with its size. */
+/** What a function writes into a buffer, which it is given with its size. It may be longer each time. */
 template <class Write>
 std::string written(Write write)
 {
     std::string buffer(256, '\0');
     std::size_t needed = 0;
     zkl_status result = write(buffer.data(), buffer.size(), &needed);
-    if (result == ZKL_E_BUFFER) {
-        buffer.resize(needed);
+    while (result == ZKL_E_BUFFER) {
+        buffer.resize(needed + needed / 8);
         result = write(buffer.data(), buffer.size(), &needed);
     }
     check(result);
@@ -1001,6 +1008,31 @@ public:
     void set_shared_count(const std::string &path, std::int32_t value)
     {
         check(zkl_shared_count_set(native_handle(), detail::text("count path", path), value));
+    }
+
+    /**
+     * What it has done so far, and how it stands, at one moment: counters, histograms and gauges, each with its meaning in zklock.h.
+     *
+     * Throws: zkl::error with status::handle, forked. Does not block.
+     */
+    zkl_metrics metrics() const
+    {
+        zkl_metrics made{};
+        check(zkl_client_metrics(native_handle(), &made, sizeof made));
+        return made;
+    }
+
+    /**
+     * The same in the text form of Prometheus, with labels like service="reports" put to each (zkl_client_prometheus).
+     *
+     * Throws: as metrics(); status::invalid for labels that Prometheus would not take. Does not block.
+     */
+    std::string prometheus(const std::string &labels = {}) const
+    {
+        const char *const given = labels.empty() ? nullptr : detail::text("labels", labels);
+        return detail::written([this, given](char *buffer, std::size_t size, std::size_t *needed) {
+            return zkl_client_prometheus(native_handle(), given, buffer, size, needed);
+        });
     }
 
     using native_handle_type = zkl_client *;

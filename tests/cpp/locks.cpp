@@ -507,6 +507,23 @@ void errors_are_system_errors()
     CHECK(!elsewhere([&] { return two.try_lock(); }));
 }
 
+void a_client_counts_what_it_does()
+{
+    zkl::client client(check::servers);
+    zkl::mutex lock(client, fresh_path());
+    for (int i = 0; i < 3; i++) const std::lock_guard guard(lock);
+    const zkl_metrics counted = client.metrics();
+    CHECK(counted.size == sizeof counted && counted.acquires_ok == 3 && counted.releases == 3 && counted.held == 0);
+    CHECK(counted.waits.count == 3 && counted.waits.buckets[ZKL_HISTOGRAM_BUCKETS - 1] <= 3);
+    CHECK(client.prometheus().find("zklock_acquires_total{outcome=\"ok\"} 3\n") != std::string::npos);
+    const std::string labelled = client.prometheus("app=\"reports\"");
+    CHECK(labelled.find("zklock_acquires_total{app=\"reports\",outcome=\"ok\"} 3\n") != std::string::npos);
+    THROWS(invalid, "app", client.prometheus("app=reports"));
+    THROWS(invalid, "NUL", client.prometheus(std::string("a=\"\0\"", 5)));
+    static_assert(zkl::histogram_bound(0) == 50us && zkl::histogram_bound(1) == 100us);
+    static_assert(zkl::histogram_bound(ZKL_HISTOGRAM_BUCKETS) == std::chrono::nanoseconds::max());
+}
+
 void what_was_moved_from_has_no_handle()
 {
     zkl::client from(check::servers), to = std::move(from);
@@ -515,6 +532,8 @@ void what_was_moved_from_has_no_handle()
     THROWS(handle, "", from.session_id());
     THROWS(handle, "", from.on_event([] {}));
     THROWS(handle, "", from.dispatch_events());
+    THROWS(handle, "", from.metrics());
+    THROWS(handle, "", from.prometheus());
     THROWS(handle, "", from.event_fd());
     THROWS(handle, "", from.revoke("/a"));
     THROWS(handle, "", from.fence_check("/a", 1));
@@ -603,6 +622,7 @@ int main(int argc, char **argv)
     RUN(a_count_says_how_many_leases_there_are);
     RUN(operations_go_on_by_themselves);
     RUN(errors_are_system_errors);
+    RUN(a_client_counts_what_it_does);
     RUN(what_was_moved_from_has_no_handle);
     RUN(locks_outlive_their_client_and_wake);
     RUN(a_lock_is_passed_on_in_the_process);

@@ -164,8 +164,9 @@ fn every_function_of_c_is_reached_from_cpp() {
     for function in functions {
         assert!(words.contains(function), "zklock.hpp has nothing for {function}");
     }
-    for status in c.lines().filter_map(|line| line.strip_prefix("#define ZKL_")?.split(' ').next()) {
-        assert!(words.contains(format!("ZKL_{status}").as_str()), "zklock.hpp has nothing for ZKL_{status}");
+    let constants = c.lines().filter_map(|line| line.strip_prefix("#define ")?.split(' ').next());
+    for constant in constants.filter(|name| name.starts_with("ZKL_") && !name.starts_with("ZKL_VERSION")) {
+        assert!(words.contains(constant), "zklock.hpp has nothing for {constant}");
     }
 }
 
