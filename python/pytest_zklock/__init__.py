@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zklock import Client
     from zklock.testing import StandaloneServer
 
 
@@ -22,3 +23,12 @@ def zklock_server() -> Iterator[StandaloneServer]:
 
     with StandaloneServer() as server:
         yield server
+
+
+@pytest.fixture
+def zklock_client(zklock_server: StandaloneServer) -> Iterator[Client]:
+    """A client of ``zklock_server``, for what the test itself does: to hold a lock that the program wants."""
+    from zklock import Client
+
+    with Client(zklock_server.address) as client:
+        yield client

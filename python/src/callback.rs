@@ -74,7 +74,7 @@ impl Callback {
     }
 }
 
-/// What was given for `argument`: something to be called, by a thread that is there from now on, or None.
+/// What was given for `argument`: something to be called, or None.
 pub(crate) fn callable(argument: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
     if given.is_none() {
         return Ok(None);
@@ -83,7 +83,6 @@ pub(crate) fn callable(argument: &str, given: &Bound<'_, PyAny>) -> PyResult<Opt
         let kind = given.get_type().name()?;
         return Err(PyTypeError::new_err(format!("{argument}: expected a callable or None, not {kind}")));
     }
-    start_thread(given.py())?;
     Ok(Some(given.clone().unbind()))
 }
 
@@ -123,8 +122,8 @@ impl Whom {
         Ok(Self(Arc::new(PyWeakrefReference::new(object.as_any())?.unbind())))
     }
 
-    /// Finds out what is to be called, and with what, if it is still there. For a handler of the core's, which is called by the
-    /// thread of callbacks, attached to the interpreter.
+    /// Finds out what is to be called, and with what, if it is still there. For a handler of the core's, which is called by whoever
+    /// goes on to call that, attached to the interpreter.
     pub(crate) fn call<T: PyClass<Frozen = True> + Sync>(
         &self,
         find: impl FnOnce(Python<'_>, &T) -> PyResult<Option<Found>>,
@@ -141,7 +140,7 @@ impl Whom {
 }
 
 /// A callback, and its argument.
-type Found = (Py<PyAny>, Py<PyAny>);
+pub(crate) type Found = (Py<PyAny>, Py<PyAny>);
 
 thread_local! {
     /// What the handler that was just called wants to be called.
@@ -186,7 +185,8 @@ pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
     drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_called));
 }
 
-fn start_thread(py: Python<'_>) -> PyResult<()> {
+/// Has the thread be there from now on.
+pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     let is_served = &CALLS.get().is_served;
     if is_served.swap(true, Ordering::AcqRel) {
         return Ok(());
@@ -207,12 +207,16 @@ pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<Found>> {
     loop {
         let handlers = py.detach(next);
         stay_behind_at(py, End::Closed)?;
-        // Attached: it asks what the interpreter has.
-        handlers.call_next();
-        if let Some(found) = FOUND.take() {
+        if let Some(found) = find(py, &handlers) {
             return Ok(Some(found));
         }
     }
+}
+
+/// What the next handler of a client, if one waits, wants to be called. Attached: it asks what the interpreter has.
+pub(crate) fn find(_: Python<'_>, handlers: &Handlers) -> Option<Found> {
+    handlers.call_next();
+    FOUND.take()
 }
 
 fn next() -> Handlers {

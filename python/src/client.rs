@@ -53,15 +53,21 @@ use crate::whole;
 /// Methods may be called from any thread. In the child of a fork every call raises Forked: make a client there.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
-    core: Parting<zklock::Client>,
+    pub(crate) core: Parting<zklock::Client>,
     servers: String,
     /// Who hears of its events.
     listener: Option<Py<Listener>>,
 }
 
 impl Client {
-    fn listener(&self, py: Python<'_>) -> Option<Py<Listener>> {
+    pub(crate) fn listener(&self, py: Python<'_>) -> Option<Py<Listener>> {
         self.listener.as_ref().map(|listener| listener.clone_ref(py))
+    }
+
+    /// Of a session that was just made.
+    pub(crate) fn of(client: zklock::Client, servers: String, listener: Option<Py<Listener>>, teller: Teller) -> Self {
+        remember(&client, teller);
+        Self { core: Parting::new(client), servers, listener }
     }
 
     /// Its last events have been told when it is closed, as far as there is time.
@@ -75,6 +81,82 @@ impl Client {
             closed
         })
     }
+}
+
+/// How many leases a semaphore has.
+pub(crate) enum Size {
+    Fixed(i32),
+    Counted { count_path: String, initial: i32 },
+}
+
+impl Size {
+    pub(crate) fn of(max_leases: Option<i32>, count_path: Option<String>, initial: Option<i32>) -> PyResult<Self> {
+        let wrong = |message: &'static str| Err(PyTypeError::new_err(message));
+        match (max_leases, count_path, initial) {
+            (Some(max), None, None) => Ok(Self::Fixed(max)),
+            (None, Some(count_path), Some(initial)) => Ok(Self::Counted { count_path, initial }),
+            (None, None, _) => wrong("semaphore: expected max_leases, or count_path and initial"),
+            (Some(_), Some(_), _) => wrong("semaphore: expected max_leases or count_path, not both"),
+            (Some(_), None, Some(_)) => wrong("semaphore: initial is for a count_path, not for max_leases"),
+            (None, Some(_), None) => {
+                wrong("semaphore: count_path needs initial, the number of leases where the count is not there yet")
+            }
+        }
+    }
+}
+
+impl Client {
+    /// A semaphore; `counted` makes one whose count is at a path.
+    pub(crate) fn semaphore_of(
+        &self,
+        py: Python<'_>,
+        path: String,
+        size: Size,
+        counted: impl FnOnce(Python<'_>, &str, &str, i32) -> PyResult<zklock::Result<zklock::Semaphore>>,
+    ) -> PyResult<Semaphore> {
+        let (semaphore, size) = match size {
+            Size::Fixed(max) => (self.core.semaphore(&path, max), format!("max_leases={max}")),
+            Size::Counted { count_path, initial } => {
+                let size = format!("count_path={}", PyString::new(py, &count_path).repr()?);
+                (counted(py, &path, &count_path, initial)?, size)
+            }
+        };
+        Ok(Semaphore::new(semaphore.or_raise(py)?, path, size, self.listener(py)))
+    }
+}
+
+/// The path of a node, or of that of a Participant.
+pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(participant) = node.cast::<Participant>() {
+        return Ok(participant.get().node_path().to_owned());
+    }
+    if let Ok(path) = node.cast::<PyString>() {
+        return path.extract();
+    }
+    let kind = node.get_type().name()?;
+    Err(PyTypeError::new_err(format!("node: expected a Participant or the path of a node, not {kind}")))
+}
+
+/// What a client is told before it connects.
+pub(crate) fn config(
+    py: Python<'_>,
+    session_timeout: Seconds,
+    connect_timeout: Seconds,
+    lease_margin: Option<Seconds>,
+    auth: Option<&Bound<'_, PyAny>>,
+    wait_for_kazoo: bool,
+) -> PyResult<Config> {
+    let mut config = Config::new();
+    config.set_wait_for_kazoo(wait_for_kazoo);
+    config.set_session_timeout(session_timeout.milliseconds()).or_raise(py)?;
+    config.set_connect_timeout(connect_timeout.milliseconds()).or_raise(py)?;
+    if let Some(margin) = lease_margin {
+        config.set_lease_margin(margin.milliseconds()).or_raise(py)?;
+    }
+    if let Some(auth) = auth {
+        add_auth(&mut config, auth)?;
+    }
+    Ok(config)
 }
 
 /// How long a client's end may take.
@@ -98,16 +180,7 @@ impl Client {
         wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let mut config = Config::new();
-        config.set_wait_for_kazoo(wait_for_kazoo);
-        config.set_session_timeout(session_timeout.milliseconds()).or_raise(py)?;
-        config.set_connect_timeout(connect_timeout.milliseconds()).or_raise(py)?;
-        if let Some(margin) = lease_margin {
-            config.set_lease_margin(margin.milliseconds()).or_raise(py)?;
-        }
-        if let Some(auth) = auth {
-            add_auth(&mut config, auth)?;
-        }
+        let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo)?;
         take_calls(&mut config);
         let listener = match on_event {
             Some(on_event) => Listener::new(on_event, &mut config)?,
@@ -115,8 +188,7 @@ impl Client {
         };
         let start = || zklock::Client::start_connect(&servers, &config);
         let client = wait(py, start, Connecting::wait_for, drop)?.or_raise(py)?;
-        remember(&client);
-        Ok(Self { core: Parting::new(client), servers, listener })
+        Ok(Self::of(client, servers, listener, Teller::Thread))
     }
 
     /// A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each thread. Nothing is sent yet.
@@ -203,26 +275,11 @@ impl Client {
         count_path: Option<String>,
         #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
     ) -> PyResult<Semaphore> {
-        let wrong = |message: &'static str| Err(PyTypeError::new_err(message));
         let client: &zklock::Client = &self.core;
-        match (max_leases, count_path, initial) {
-            (Some(max), None, None) => {
-                let semaphore = client.semaphore(&path, max).or_raise(py)?;
-                Ok(Semaphore::new(semaphore, path, format!("max_leases={max}"), self.listener(py)))
-            }
-            (None, Some(count_path), Some(initial)) => {
-                let start = || client.start_counted_semaphore(&path, &count_path, initial);
-                let semaphore = wait(py, start, Call::wait_for, drop)?.or_raise(py)?;
-                let count = PyString::new(py, &count_path).repr()?;
-                Ok(Semaphore::new(semaphore, path, format!("count_path={count}"), self.listener(py)))
-            }
-            (None, None, _) => wrong("semaphore: expected max_leases, or count_path and initial"),
-            (Some(_), Some(_), _) => wrong("semaphore: expected max_leases or count_path, not both"),
-            (Some(_), None, Some(_)) => wrong("semaphore: initial is for a count_path, not for max_leases"),
-            (None, Some(_), None) => {
-                wrong("semaphore: count_path needs initial, the number of leases where the count is not there yet")
-            }
-        }
+        self.semaphore_of(py, path, Size::of(max_leases, count_path, initial)?, |py, path, count_path, initial| {
+            let start = || client.start_counted_semaphore(path, count_path, initial);
+            wait(py, start, Call::wait_for, drop)
+        })
     }
 
     /// Reads a count: Curator's ``SharedCount``.
@@ -263,16 +320,7 @@ impl Client {
     /// It is a request, which the owner hears of if he wants to (``set_revocable()``). A node that is gone was given up. Blocks
     /// as ``get_count()`` does; where it is interrupted, the owner may be asked or not.
     fn revoke(&self, py: Python<'_>, node: &Bound<'_, PyAny>) -> PyResult<()> {
-        let path = if let Ok(participant) = node.cast::<Participant>() {
-            participant.get().node_path().to_owned()
-        } else if let Ok(path) = node.cast::<PyString>() {
-            path.extract::<String>()?
-        } else {
-            let kind = node.get_type().name()?;
-            return Err(PyTypeError::new_err(format!(
-                "node: expected a Participant or the path of a node, not {kind}"
-            )));
-        };
+        let path = path_of(node)?;
         wait(py, || self.core.start_revoke(&path), Call::wait_for, drop)?.or_raise(py)
     }
 
@@ -348,12 +396,21 @@ impl Client {
 }
 
 /// The clients that nobody may have closed when the interpreter ends.
-static LIVE: PerProcess<sync::Mutex<Vec<WeakClient>>> = PerProcess::new(sync::Mutex::default);
+static LIVE: PerProcess<sync::Mutex<Vec<(WeakClient, Teller)>>> = PerProcess::new(sync::Mutex::default);
 
-fn remember(client: &zklock::Client) {
+/// Who calls a client's callbacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Teller {
+    /// That of `zklock/_callbacks.py`, which does so to the end.
+    Thread,
+    /// An event loop, which runs no more when the interpreter ends.
+    Loop,
+}
+
+fn remember(client: &zklock::Client, teller: Teller) {
     let mut live = LIVE.get().lock().unwrap_or_else(PoisonError::into_inner);
-    live.retain(WeakClient::is_used);
-    live.push(client.downgrade());
+    live.retain(|(client, _)| client.is_used());
+    live.push((client.downgrade(), teller));
 }
 
 /// Closes all clients, side by side: at the end of the interpreter, lest a daemon thread that still waits gets a lock in a
@@ -364,7 +421,10 @@ pub(crate) fn _close_all(py: Python<'_>) {
     let live = std::mem::take(&mut *LIVE.get().lock().unwrap_or_else(PoisonError::into_inner));
     py.detach(|| {
         thread::scope(|scope| {
-            for client in live.iter().filter_map(WeakClient::upgrade) {
+            for (client, teller) in live.iter().filter_map(|(client, teller)| Some((client.upgrade()?, teller))) {
+                if *teller == Teller::Loop {
+                    let _ = client.silence();
+                }
                 let own = client.clone();
                 if thread::Builder::new().spawn_scoped(scope, move || own.close()).is_err() {
                     let _ = client.close();

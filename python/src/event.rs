@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use zklock::{Config, Event, LockId};
 
-use crate::callback::{Slot, Whom, callable};
+use crate::callback::{Slot, Whom, callable, start_thread};
 use crate::needed::needed;
 use crate::states::{client_state, lock_state};
 
@@ -25,11 +25,22 @@ impl Listener {
     /// Has the core tell of a client's events, if somebody wants to hear of them.
     pub(crate) fn new(on_event: &Bound<'_, PyAny>, config: &mut Config) -> PyResult<Option<Py<Self>>> {
         let Some(callback) = callable("on_event", on_event)? else { return Ok(None) };
-        let listener = Self { on_event: Slot::new(Some(callback)), locks: Mutex::default() };
-        let listener = Bound::new(on_event.py(), listener)?;
-        let whom = Whom::new(&listener)?;
-        config.set_event_handler(move |event| whom.call(|py, listener: &Self| listener.call(py, event)));
-        Ok(Some(listener.unbind()))
+        let py = on_event.py();
+        start_thread(py)?;
+        let listener = Self::of(py, callback)?;
+        config.set_event_handler(Self::handler(py, &listener)?);
+        Ok(Some(listener))
+    }
+
+    /// Whoever wants to hear of events, once `handler` is the core's.
+    pub(crate) fn of(py: Python<'_>, on_event: Py<PyAny>) -> PyResult<Py<Self>> {
+        Py::new(py, Self { on_event: Slot::new(Some(on_event)), locks: Mutex::default() })
+    }
+
+    /// What the core calls.
+    pub(crate) fn handler(py: Python<'_>, listener: &Py<Self>) -> PyResult<impl Fn(&Event) + Send + Sync + 'static> {
+        let whom = Whom::new(listener.bind(py))?;
+        Ok(move |event: &Event| whom.call(|py, listener: &Self| listener.call(py, event)))
     }
 
     /// Events that are about a lock name this object from now on.

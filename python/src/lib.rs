@@ -1,6 +1,7 @@
 //! The native half of the Python package `zklock`: the core's client and locks as Python classes, and a server to test them on. It converts arguments,
 //! releases the interpreter's lock around whatever may block, and lets Ctrl-C interrupt a wait; it decides nothing.
 
+mod aio;
 mod callback;
 mod client;
 mod errors;
@@ -23,6 +24,32 @@ use pyo3::prelude::*;
 /// The native half of zklock. Programs import `zklock`.
 #[pymodule(gil_used = false)]
 mod _zklock {
+    #[pymodule_export]
+    use super::aio::_fencing_pass;
+    #[pymodule_export]
+    use super::aio::_fencing_token;
+    #[pymodule_export]
+    use super::aio::_is_held;
+    #[pymodule_export]
+    use super::aio::_node_path;
+    #[pymodule_export]
+    use super::aio::_node_paths;
+    #[pymodule_export]
+    use super::aio::_release_nowait;
+    #[pymodule_export]
+    use super::aio::_remaining;
+    #[pymodule_export]
+    use super::aio::_semaphore;
+    #[pymodule_export]
+    use super::aio::_set_revocable;
+    #[pymodule_export]
+    use super::aio::_state;
+    #[pymodule_export]
+    use super::aio::Inbox;
+    #[pymodule_export]
+    use super::aio::Op;
+    #[pymodule_export]
+    use super::aio::Settings;
     #[pymodule_export]
     use super::callback::_next_call;
     #[pymodule_export]

@@ -3,6 +3,8 @@
 //! The recipes differ in what they do, not in what can be asked of them. So all methods are `Lock`'s, and the classes below it have a
 //! name and a description each: a program may take any lock, or say which it wants.
 
+use std::time::Duration;
+
 use pyo3::PyClass;
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -10,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use zklock::{Acquiring, Call, Owner, Status, refuse_in_callback};
 
-use crate::callback::Callback;
+use crate::callback::{Callback, start_thread};
 use crate::errors::{OrRaise, add_to, raise, word};
 use crate::event::Listener;
 use crate::participant::{self, Participant};
@@ -29,10 +31,10 @@ use crate::whole;
 /// All methods raise ClientClosed once the client is closed, and Forked in the child of a fork.
 #[pyclass(frozen, subclass, weakref, module = "zklock")]
 pub(crate) struct Lock {
-    core: Parting<zklock::Lock>,
+    pub(crate) core: Parting<zklock::Lock>,
     /// Of a multi-lock none: it has several.
     path: Option<String>,
-    timeout: Option<Seconds>,
+    pub(crate) timeout: Option<Seconds>,
     /// Of a multi-lock: what it was made of.
     members: Vec<Py<Self>>,
     callback: Callback,
@@ -147,6 +149,15 @@ impl Lock {
         self.path.iter().cloned().chain(self.members.iter().flat_map(of)).collect()
     }
 
+    /// `set_revocable()`, for whoever sees to it that what is told gets called.
+    pub(crate) fn tell_revocations(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.members.is_empty() {
+            let lock: &zklock::Lock = &self.core;
+            return self.callback.set(callback, |handler| lock.set_revocable(handler));
+        }
+        self.members.iter().try_for_each(|member| member.get().tell_revocations(callback))
+    }
+
     fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
         let lock: &zklock::Lock = &self.core;
         let limit = timeout.and_then(Seconds::limit);
@@ -157,6 +168,16 @@ impl Lock {
         wait(py, start, Acquiring::wait_for, |()| {
             let _ = lock.release_nowait();
         })
+    }
+
+    pub(crate) fn node_path_of(&self, py: Python<'_>, owner: Owner) -> PyResult<String> {
+        match &self.path {
+            None => Err(Self::one_of_several("node_path", "node_paths")),
+            Some(path) => {
+                let node = self.core.node_paths_by(owner).or_raise(py)?.into_iter().next();
+                node.ok_or_else(|| PyAttributeError::new_err(format!("{path}: its node is gone")))
+            }
+        }
     }
 
     fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
@@ -242,11 +263,10 @@ impl Lock {
     /// client from closing nor the interpreter from ending. The callback stays until another takes its place or None does, or the lock is
     /// garbage-collected. Of a multi-lock: for each of its locks, in the place of their own.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.members.is_empty() {
-            let lock: &zklock::Lock = &self.core;
-            return self.callback.set(callback, |handler| lock.set_revocable(handler));
+        if callback.is_callable() {
+            start_thread(callback.py())?;
         }
-        self.members.iter().try_for_each(|member| member.get().set_revocable(callback))
+        self.tell_revocations(callback)
     }
 
     /// Lets the threads of this process that queue for this mutex pass it on among themselves, up to ``max_passes`` times in a row,
@@ -285,10 +305,7 @@ impl Lock {
     /// For how many seconds that hold is safe without hearing from a server; 0.0 where nobody holds safely. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        match self.core.remaining() {
-            Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
-            remaining => Ok(remaining.or_raise(py)?.as_secs_f64()),
-        }
+        seconds_left(py, self.core.remaining())
     }
 
     /// The fencing token of that hold: an int that grows with every hold of the path, for a store to refuse the stale.
@@ -313,13 +330,7 @@ impl Lock {
     /// Does not block. Raises NotOwner in a thread that does not hold, LockLost where the hold was lost.
     #[getter]
     fn node_path(&self, py: Python<'_>) -> PyResult<String> {
-        match &self.path {
-            None => Err(Self::one_of_several("node_path", "node_paths")),
-            Some(path) => {
-                let node = self.core.node_paths().or_raise(py)?.into_iter().next();
-                node.ok_or_else(|| PyAttributeError::new_err(format!("{path}: its node is gone")))
-            }
-        }
+        self.node_path_of(py, Owner::current_thread())
     }
 
     /// The paths of the calling thread's nodes: one, or one for each lock of a multi-lock. For a transaction of one's own that is
@@ -387,6 +398,14 @@ impl Drop for Lock {
     }
 }
 
+/// For how many seconds a hold is safe.
+pub(crate) fn seconds_left(py: Python<'_>, remaining: zklock::Result<Duration>) -> PyResult<f64> {
+    match remaining {
+        Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
+        remaining => Ok(remaining.or_raise(py)?.as_secs_f64()),
+    }
+}
+
 #[pymethods]
 impl MultiLock {
     /// The locks that it was made of.
@@ -424,6 +443,10 @@ impl RwLock {
         let read = object(py, ReadLock, lock(locks.read)?)?.unbind();
         let write = object(py, WriteLock, lock(locks.write)?)?.unbind();
         Ok(Self { read, write, path })
+    }
+
+    pub(crate) fn start_participants(&self, py: Python<'_>) -> zklock::Result<Call<Vec<zklock::Participant>>> {
+        self.write.bind(py).as_super().get().core.start_queue()
     }
 }
 

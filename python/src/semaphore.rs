@@ -5,9 +5,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use zklock::{AcquiringLeases, Call, Status, refuse_in_callback};
 
-use crate::callback::Callback;
+use crate::callback::{Callback, start_thread};
 use crate::errors::{OrRaise, add_to, word};
 use crate::event::Listener;
+use crate::lock::seconds_left;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
@@ -22,7 +23,7 @@ use crate::whole;
 /// once the semaphore or its client is closed, and Forked in the child of a fork.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Semaphore {
-    core: Parting<zklock::Semaphore>,
+    pub(crate) core: Parting<zklock::Semaphore>,
     path: String,
     /// For `repr()`: how many leases there are.
     size: String,
@@ -39,6 +40,12 @@ impl Semaphore {
         listener: Option<Py<Listener>>,
     ) -> Self {
         Self { core: Parting::new(semaphore), path, size, callback: Callback::default(), listener }
+    }
+
+    /// `set_revocable()`, for whoever sees to it that what is told gets called.
+    pub(crate) fn tell_revocations(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+        let semaphore: &zklock::Semaphore = &self.core;
+        self.callback.set(callback, |handler| semaphore.set_revocable(handler))
     }
 }
 
@@ -64,7 +71,7 @@ impl Semaphore {
             semaphore.start_acquire(quantity, limit)
         };
         let leases = wait(py, start, AcquiringLeases::wait_for, drop)?.or_raise(py)?;
-        Ok(Leases { core: Parting::new(leases), semaphore: this.clone().unbind() })
+        Ok(Leases::new(leases, this.clone().unbind()))
     }
 
     /// Wakes those that wait for leases of this handle now, with Canceled. Who waits later is not concerned. Does not block.
@@ -93,8 +100,10 @@ impl Semaphore {
     /// Has ``callback`` called, with the path of the lease's node, whenever somebody asks for a lease to be given back; see
     /// ``Lock.set_revocable()``. None ends it.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        let semaphore: &zklock::Semaphore = &self.core;
-        self.callback.set(callback, |handler| semaphore.set_revocable(handler))
+        if callback.is_callable() {
+            start_thread(callback.py())?;
+        }
+        self.tell_revocations(callback)
     }
 
     /// Takes it out of service: those that wait for leases wake with ClientClosed, as do later calls. Leases that are out stay
@@ -126,12 +135,16 @@ impl Semaphore {
 /// child of a fork.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Leases {
-    core: Parting<zklock::Leases>,
+    pub(crate) core: Parting<zklock::Leases>,
     /// Kept, since its callback is theirs.
     semaphore: Py<Semaphore>,
 }
 
 impl Leases {
+    pub(crate) fn new(leases: zklock::Leases, semaphore: Py<Semaphore>) -> Self {
+        Self { core: Parting::new(leases), semaphore }
+    }
+
     fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let leases: &zklock::Leases = &self.core;
         wait(py, || leases.start_release(true), Call::wait_for, drop)
@@ -177,10 +190,7 @@ impl Leases {
     /// For how many seconds they are safe without hearing from a server; 0.0 where they are not safely held. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        match self.core.remaining() {
-            Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
-            remaining => Ok(remaining.or_raise(py)?.as_secs_f64()),
-        }
+        seconds_left(py, self.core.remaining())
     }
 
     /// Their fencing token: an int that grows with the leases of the semaphore, for a store to refuse the stale.

@@ -184,6 +184,10 @@ fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target
             Err(_) => Err(PyValueError::new_err(format!("{session} is no session's id"))),
         };
     }
+    // A client of zklock.aio.
+    if let Ok(id) = session.getattr("session_id") {
+        return target(py, Some(&id));
+    }
     let kind = session.get_type().name()?;
     Err(PyTypeError::new_err(format!("session: expected a zklock.Client, a session's id or None, not {kind}")))
 }

@@ -32,7 +32,7 @@ interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind
 A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
 ``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can
 do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can. A client
-that was given ``on_event`` tells of every change, and a ``with`` block raises ``LockLost`` where it ends after the loss:
+that was given ``on_event`` tells of every change, and a ``with`` block that ends after the loss raises ``LockLost``:
 
         def on_event(event):                                                # on a thread of zklock's
             if isinstance(event, zklock.LockEvent) and event.state is zklock.LockState.LOST:
@@ -42,10 +42,14 @@ that was given ``on_event`` tells of every change, and a ``with`` block raises `
 
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
 
-``zklock.testing`` has a ZooKeeper server in memory, for programs to be tested on, and for pytest the fixture ``zklock_server``.
+``zklock.aio`` has all of it for asyncio: there a task is what a thread is here.
+
+``zklock.testing`` has a ZooKeeper server in memory, for programs to be tested on, and for pytest the fixtures
+``zklock_server`` and ``zklock_client``.
 """
 
 import atexit
+import typing
 
 from zklock._errors import (
     AuthFailed,
@@ -83,6 +87,11 @@ from zklock._zklock import (
     _check_interpreter,
     _close_all,
 )
+
+if typing.TYPE_CHECKING:
+    from types import ModuleType
+
+    from zklock import aio as aio
 
 _check_interpreter()
 atexit.register(_close_all)
@@ -124,3 +133,16 @@ __all__ = [
     "WriteLock",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> "ModuleType":
+    """``zklock.aio`` is imported when it is first used: who does without it does without asyncio."""
+    if name != "aio":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module("zklock.aio")
+
+
+def __dir__() -> "list[str]":
+    return [*globals(), "aio"]

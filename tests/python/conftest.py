@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import zklock
+import zklock.aio
 from server import ZooKeeper
+
+T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
@@ -175,3 +179,52 @@ def program() -> Iterator[Callable[..., Program]]:
     for one in started:
         one.process.kill()
         one.process.communicate()
+
+
+class Loops:
+    """Event loops of one kind. What is told to their exception handlers fails the test."""
+
+    def __init__(self, make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self.make = make
+        self.reports: list[dict[str, Any]] = []
+
+    def run(self, main: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
+        """Like ``asyncio.run()``, in debug mode, and within these seconds."""
+        loop = self.make()
+        loop.set_debug(True)
+        loop.set_exception_handler(lambda _, report: self.reports.append(report))
+        try:
+            task = loop.create_task(main)
+            handle = loop.call_later(seconds, task.cancel)
+            try:
+                return loop.run_until_complete(task)
+            finally:
+                handle.cancel()
+                left = asyncio.all_tasks(loop)
+                for other in left:
+                    other.cancel()
+                if left:
+                    loop.run_until_complete(asyncio.wait(left))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+
+def uvloops() -> asyncio.AbstractEventLoop:
+    return pytest.importorskip("uvloop").new_event_loop()
+
+
+@pytest.fixture(params=[asyncio.SelectorEventLoop, uvloops], ids=["asyncio", "uvloop"])
+def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
+    loops = Loops(request.param)
+    yield loops
+    assert not loops.reports, loops.reports
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What the condition gives as soon as it is true, while the loop runs."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        await asyncio.sleep(0.005)
+    return result

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from enum import EnumMeta
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +15,12 @@ from types import ModuleType
 import pytest
 
 import zklock
+import zklock.aio
+import zklock.testing
 from server import ZooKeeper
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "python/examples/mutex.py"
+EXAMPLES = ROOT / "python/examples"
 
 
 def test_the_version_is_the_workspaces() -> None:
@@ -26,19 +29,44 @@ def test_the_version_is_the_workspaces() -> None:
     assert zklock.__version__ == match[1]
 
 
-def test_all_that_is_public_is_listed_and_documented() -> None:
+@pytest.mark.parametrize("module", [zklock, zklock.aio, zklock.testing], ids=lambda module: module.__name__)
+def test_all_that_is_public_is_listed_and_documented(module: ModuleType) -> None:
     public = {
-        name for name, value in vars(zklock).items() if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
-    assert public == set(zklock.__all__) - {"__version__"}
-    assert zklock.__doc__
+        name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
+    } - {"IntEnum"}
+    assert public == set(module.__all__) - {"__version__"}
+    assert module.__doc__
     for name in public:
-        thing = getattr(zklock, name)
-        assert inspect.getdoc(thing), name
-        assert thing.__module__ == "zklock" or isinstance(thing, EnumMeta), name
+        thing = getattr(module, name)
+        assert is_documented(thing), name
+        assert thing.__module__ == module.__name__ or isinstance(thing, EnumMeta), name
         for member, value in vars(thing).items():
             if not member.startswith("_") and (callable(value) or inspect.isdatadescriptor(value)):
-                assert inspect.getdoc(value), f"{name}.{member}"
+                assert is_documented(value), f"{name}.{member}"
+
+
+def is_documented(thing: object) -> bool:
+    """By a docstring of its own: those of a class's ancestors say nothing about it."""
+    return bool(thing.__doc__) and thing.__doc__ not in [cls.__doc__ for cls in getattr(thing, "__mro__", ())[1:]]
+
+
+def test_aio_has_what_the_package_has() -> None:
+    """The same names, with the same arguments, in all that both have."""
+    only_here = {"connect", "lost", "while_held"}
+    for name in zklock.aio.__all__:
+        there, here = getattr(zklock, name), getattr(zklock.aio, name)
+        members = {member for member in dir(here) if not member.startswith("_")} - only_here
+        assert members == {member for member in dir(there) if not member.startswith("_")}, name
+        for member in members:
+            if callable(getattr(here, member)) and sys.version_info >= (3, 10):
+                assert parameters(getattr(here, member)) == parameters(getattr(there, member)), f"{name}.{member}"
+    if sys.version_info >= (3, 10):
+        assert parameters(zklock.aio.Client) == parameters(zklock.Client)
+
+
+def parameters(function: Callable[..., object]) -> list[tuple[str, object, object]]:
+    found = inspect.signature(function).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found if one.name != "self"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="inspect does not find them")
@@ -69,8 +97,10 @@ def test_the_readmes_tour(server: ZooKeeper, readme: str, path: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_example(server: ZooKeeper, path: str) -> None:
-    commands = [[sys.executable, "-W", "error", str(EXAMPLE), server.address, path, name, "3"] for name in ("a", "b")]
+@pytest.mark.parametrize(("example", "arguments"), [("mutex.py", ["3"]), ("aio.py", ["3", "1"])])
+def test_the_examples(server: ZooKeeper, path: str, example: str, arguments: list[str]) -> None:
+    begin = [sys.executable, "-W", "error", str(EXAMPLES / example), server.address, path]
+    commands = [[*begin, name, *arguments] for name in ("a", "b")]
     programs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     try:
         lines = [line for program in programs for line in program.communicate(timeout=30)[0].splitlines()]
@@ -79,7 +109,7 @@ def test_the_example(server: ZooKeeper, path: str) -> None:
         for program in programs:
             program.kill()
             program.communicate()
-    matches = [re.fullmatch(r"([ab]) (acquired|released) TOKEN (\d+) (\d+)", line) for line in lines]
+    matches = [re.fullmatch(r"([ab](?:/\d)?) (acquired|released) TOKEN (\d+) (\d+)", line) for line in lines]
     assert len(lines) == 12
     assert all(matches), lines
     events = sorted((int(match[4]), int(match[3]), match[2], match[1]) for match in matches if match)
@@ -91,8 +121,9 @@ def test_the_example(server: ZooKeeper, path: str) -> None:
     assert tokens == sorted(tokens)
 
 
-def test_the_example_says_what_is_wrong(path: str) -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("example", ["mutex.py", "aio.py"])
+def test_the_examples_say_what_is_wrong(example: str) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLES / example)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("usage:")
 
@@ -100,7 +131,8 @@ def test_the_example_says_what_is_wrong(path: str) -> None:
 def test_the_types_are_those_of_the_module(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     environment = {"MYPY_CACHE_DIR": str(tmp_path), **os.environ}
-    for command in ["mypy.stubtest zklock", "mypy --strict ../tests/python/typing_ok.py"]:
+    commands = ["mypy.stubtest zklock", "mypy --strict zklock ../tests/python/typing_ok.py"]
+    for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", *command.split()],
             cwd=ROOT / "python",

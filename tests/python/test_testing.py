@@ -84,9 +84,10 @@ def test_a_cut_costs_a_holder_nothing(zklock_server: StandaloneServer) -> None:
 
 
 def test_a_frozen_holder_is_followed_and_told_when_it_thaws(zklock_server: StandaloneServer) -> None:
-    with zklock.Client(zklock_server.address, session_timeout=0.6) as frozen, zklock.Client(
-        zklock_server.address
-    ) as other:
+    with (
+        zklock.Client(zklock_server.address, session_timeout=0.6) as frozen,
+        zklock.Client(zklock_server.address) as other,
+    ):
         held, wanted = frozen.mutex(PATH), other.mutex(PATH)
         held.acquire()
         zklock_server.freeze(frozen)
@@ -140,7 +141,11 @@ def test_a_restart_keeps_everything(zklock_server: StandaloneServer) -> None:
         (lambda server: server.expire(7), ValueError, "the server has no session 0x7"),
         (lambda server: server.cut(0), ValueError, "the server has no session 0x0"),
         (lambda server: server.freeze(1 << 70), ValueError, "1180591620717411303424 is no session's id"),
-        (lambda server: server.thaw("x"), TypeError, "session: expected a zklock.Client, a session's id or None, not str"),
+        (
+            lambda server: server.thaw("x"),
+            TypeError,
+            "session: expected a zklock.Client, a session's id or None, not str",
+        ),
         (lambda server: server.cut(True), TypeError, "session: expected .*, not bool"),
         (lambda server: server.delay(-1), ValueError, "delay: -1 seconds"),
         (lambda server: server.delay("1"), TypeError, "delay: expected a number of seconds, not str"),
@@ -160,7 +165,8 @@ def test_wrong_arguments(
 
 def test_a_client_of_another_server(zklock_server: StandaloneServer) -> None:
     with zklock.Client(zklock_server.address), StandaloneServer() as other, zklock.Client(other.address) as client:
-        with pytest.raises(ValueError, match=f"the server has no session {client.session_id:#x}"):
+        who = f"the server has no session {client.session_id:#x}"
+        with pytest.raises(ValueError, match=who):
             zklock_server.expire(client)
     with pytest.raises(ValueError, match="the client has no session now"):
         zklock_server.expire(client)
@@ -216,3 +222,17 @@ def test_pytest_finds_the_fixture_by_itself_and_pays_nothing_for_it(tmp_path: Pa
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_fixture_of_a_client(zklock_server: StandaloneServer, zklock_client: zklock.Client) -> None:
+    assert zklock_client.state is zklock.ClientState.CONNECTED
+    assert [session.id for session in zklock_server.sessions()] == [zklock_client.session_id]
+    with zklock_client.mutex(PATH) as lock, zklock.Client(zklock_server.address) as other:
+        assert not other.mutex(PATH).acquire(timeout=0)
+        zklock_server.expire(zklock_client)
+        wait_until(lambda: lock.state is zklock.LockState.LOST)
+        assert other.mutex(PATH).acquire(timeout=5)
+        with pytest.raises(zklock.LockLost):
+            lock.release()
+        other.close()
+        lock.acquire()

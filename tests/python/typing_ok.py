@@ -1,8 +1,11 @@
-"""Read by mypy alone: how programs use the types."""
+"""Read by mypy and pyright alone: how programs use the types."""
 
 from __future__ import annotations
 
+import asyncio
+
 import zklock
+import zklock.aio
 from zklock.testing import Op, Session, StandaloneServer
 
 
@@ -62,6 +65,53 @@ def wrong(client: zklock.Client) -> None:
     client.semaphore("/pool", 3, count_path="/size", initial=3)  # type: ignore[call-overload]
     client.semaphore("/pool", count_path="/size")  # type: ignore[call-overload]
     client.multi([client.rwlock("/rw")])  # type: ignore[list-item]
+    client.mutex("/a").set_revocable(1)  # type: ignore[arg-type]
+
+
+async def tasks(client: zklock.aio.Client, other: zklock.aio.Client) -> int:
+    async def on_event(event: zklock.Event) -> None:
+        print(event)
+
+    async with zklock.aio.Client("h:1", session_timeout=5, auth=[("digest", "a:b")], on_event=on_event) as own:
+        same: zklock.aio.Client = await own.connect()
+        print(same.state, same.session_id)
+    lock: zklock.aio.Mutex = client.mutex("/a", timeout=1.5, data=b"x", local_handover=3)
+    got: bool = await lock.acquire(timeout=0)
+    got = await asyncio.wait_for(lock.acquire(), 5)
+    task: asyncio.Task[bool] = asyncio.create_task(lock.acquire())
+    queue: list[zklock.Participant] = await lock.participants()
+    async with lock as held, held.while_held():
+        left: float = held.remaining
+        is_lost: bool = await held.lost()
+    await asyncio.gather(lock.release(), task)
+    rw: zklock.aio.RwLock = client.rwlock("/rw")
+    every: list[zklock.aio.Lock] = [rw.read, rw.write, client.semaphore_mutex("/job")]
+    multi: zklock.aio.MultiLock = client.multi(every, timeout=2, in_order=True)
+    async with multi:
+        print([one.fencing_token for one in multi.locks], multi.node_paths, multi.state.name)
+    pool: zklock.aio.Semaphore = other.semaphore("/pool", max_leases=3)
+    other.semaphore("/pool", count_path="/size", initial=3).cancel()
+    async with pool.acquire(2, timeout=1.0) as leases:
+        inside: zklock.aio.Leases = leases
+        print(inside.quantity, inside.is_held, inside.fencing_token)
+    more: zklock.aio.Leases = await pool.acquire()
+    taken: asyncio.Task[zklock.aio.Leases] = asyncio.create_task(pool.acquire())
+    await more.release()
+    (await taken).release_nowait()
+    lock.set_revocable(print)
+    lock.set_revocable(None)
+    await client.revoke(queue[0])
+    await client.set_count("/size", await client.get_count("/size") + 1)
+    is_holder: bool = await client.fence_check("/a", 1)
+    waiting: list[zklock.Waiting] = [*lock.waiting(), *pool.waiting()]
+    await client.close()
+    print(got, left, is_lost, is_holder, waiting)
+    return lock.fencing_token
+
+
+def wrong_tasks(client: zklock.aio.Client, blocking: zklock.Client) -> None:
+    client.semaphore("/pool")  # type: ignore[call-overload]
+    client.multi([blocking.mutex("/a")])  # type: ignore[list-item]
     client.mutex("/a").set_revocable(1)  # type: ignore[arg-type]
 
 
