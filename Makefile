@@ -13,6 +13,7 @@ export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
 export VIRTUAL_ENV := $(VENV)
 export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
+PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -88,11 +89,16 @@ kazoo-suite: setup ## run kazoo's own tests against a real server and the standa
 	@cargo build --quiet --locked -p zklock-standalone
 	@$(PYTHON) scripts/kazoo-suite
 
-check: tools ## check formatting, lints, and that the headers in include/ are up to date
+check: tools ## check formatting, lints, the types of the Python package, and that the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
 	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	@echo "check: Python: formatting, lints, and whether pyright finds every type"
+	@$(VENV)/bin/ruff format --quiet --check .
+	@$(VENV)/bin/ruff check --quiet .
+	@$(PYRIGHT) python/zklock python/pytest_zklock tests/python/typing_ok.py >target/pyright.log || { cat target/pyright.log; exit 1; }
+	@PYTHONPATH=python $(PYRIGHT) --verifytypes zklock >target/pyright.log || { cat target/pyright.log; exit 1; }
 	@echo "check: the headers are what the crates make"
 	@$(CARGO_TEST) $(HEADERS)
 

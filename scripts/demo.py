@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Shows a C and a Python program taking turns on one lock, and checks that they did.
 
-`make demo` builds what it needs and runs it, on a standalone server that it starts, or on the real ensemble that the environment
-variable ZKLOCK_SERVERS names.
+`make demo` builds what it needs and runs it, on a standalone server that it starts, or on the real ensemble that the
+environment variable ZKLOCK_SERVERS names.
 """
 
 import ctypes
@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -104,13 +105,13 @@ def compile_example(directory: Path) -> str:
     return program
 
 
-def run(programs: Dict[str, List[str]], address: str, path: str, rounds: int = ROUNDS) -> List[Hold]:
+def run(programs: dict[str, list[str]], address: str, path: str, rounds: int = ROUNDS) -> list[Hold]:
     """Runs the programs side by side and returns their holds in the order of time."""
     running = {
         name: subprocess.Popen([*command, address, path, name, str(rounds)], stdout=subprocess.PIPE, text=True)
         for name, command in programs.items()
     }
-    holds: List[Hold] = []
+    holds: list[Hold] = []
     try:
         for name, process in running.items():
             output, _ = process.communicate(timeout=PATIENCE_S)
@@ -126,7 +127,7 @@ def run(programs: Dict[str, List[str]], address: str, path: str, rounds: int = R
     return sorted(holds)
 
 
-def parse(name: str, output: str) -> List[Hold]:
+def parse(name: str, output: str) -> list[Hold]:
     """Holds from lines `NAME acquired TOKEN <token> <ns>` and `NAME released TOKEN <token> <ns>`, which take turns."""
     holds = []
     lines = iter(output.splitlines())
@@ -149,7 +150,7 @@ def event(line: str, name: str, what: str) -> "tuple[int, int]":
     return int(words[3]), int(words[4])
 
 
-def print_timeline(holds: List[Hold]) -> None:
+def print_timeline(holds: list[Hold]) -> None:
     if not holds:
         return
     origin = holds[0].start
@@ -162,7 +163,7 @@ def ms(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:9.1f}"
 
 
-def judge(holds: List[Hold], expected: int) -> None:
+def judge(holds: list[Hold], expected: int) -> None:
     if len(holds) != expected:
         fail(f"{len(holds)} holds instead of {expected}")
     for earlier, later in zip(holds, holds[1:]):

@@ -1,4 +1,4 @@
-"""What drivers in Python have in common: what they are told and what they answer stands at the head of bench/src/driver.rs."""
+"""What drivers in Python have in common: how they talk stands at the head of bench/src/driver.rs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """kazoo's lock, as a driver of the benchmark: python kazoo_lock.py ADDRESS."""
 
-from kazoo.client import KazooClient
-
 import driving
+from kazoo.client import KazooClient
 
 
 class Client:

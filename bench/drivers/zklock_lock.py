@@ -1,8 +1,8 @@
 """zklock from Python, as a driver of the benchmark: python zklock_lock.py ADDRESS."""
 
-import zklock
-
 import driving
+
+import zklock
 
 
 class Client:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes to a store under a lock, and shows the store that it holds it: fenced_store.py SERVERS LOCK DATABASE RESOURCE SESSION
+"""Writes to a store under a lock, and proves its hold: fenced_store.py SERVERS LOCK DATABASE RESOURCE SESSION
 
-The store is SQLite. It keeps the largest fencing token of each resource, and refuses smaller ones in the same transaction in
-which it writes; see docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP), let another one acquire
-and write, and let it go on (kill -CONT): what it writes then is refused, however sure it was that it holds the lock.
+The store is SQLite. It keeps the largest fencing token of each resource, and refuses smaller ones in the same
+transaction in which it writes; see docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP),
+let another one acquire and write, and let it go on (kill -CONT): what it writes then is refused, however sure it was
+that it holds the lock.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(servers: str, path: str, database: str, resource: str, session: str) ->
             sys.exit("fenced_store.py: somebody else holds it")
         token = lock.fencing_token
         print("acquired TOKEN", token, flush=True)
-        # The work that takes its time: here, until somebody has typed a line. Whatever was looked up before it may be over.
+        # The work that takes its time: here, until somebody has typed a line. What was looked up before may be over.
         for line in sys.stdin:
             try:
                 with fenced(store, resource, token) as transaction:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes to a znode under a lock, by kazoo: fenced_znode.py SERVERS LOCK DATA SESSION
 
-The data is in the ensemble that has the lock, so a check of the lock's node in the transaction that writes is enough; see
-docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP), let another one acquire and write, and let it
-go on (kill -CONT): what it writes then is refused.
+The data is in the ensemble that has the lock, so a check of the lock's node in the transaction that writes is enough;
+see docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP), let another one acquire and
+write, and let it go on (kill -CONT): what it writes then is refused.
 """
 
 from __future__ import annotations

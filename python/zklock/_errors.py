@@ -87,7 +87,5 @@ class ServerError(Error):
 
 
 # Programs see these as zklock.LockTimeout and so on, in tracebacks too.
-for _class in list(vars().values()):
-    if isinstance(_class, type):
-        _class.__module__ = "zklock"
-del _class
+for _class in [value for value in vars().values() if isinstance(value, type)]:
+    _class.__module__ = "zklock"

@@ -2,9 +2,9 @@
 
     python peer.py ADDRESS SESSION_TIMEOUT_MS
 
-It talks as tests/curator/Peer.java does. Each line of its input is a number and a command. Each line of its output is such a
-number and the answer, in the order in which the commands are done, or an exclamation mark and what nobody asked for. The end
-of its input is its own end.
+It talks as tests/curator/Peer.java does. Each line of its input is a number and a command. Each line of its output is
+such a number and the answer, in the order in which the commands are done, or an exclamation mark and what nobody asked
+for. The end of its input is its own end.
 
     1 lock m /path            1 ok
     2 acquire t1 m            2 true
@@ -21,13 +21,13 @@ Each THREAD is a thread, which does one command after the other:
 
     acquire THREAD NAME [MS] [ephemeral=false]                    true, false; 0 does not block
     release THREAD NAME                                           true, false
-    increment THREAD NAME /path/of/file ROUNDS                    each time under the lock: the numbers in two files, FILE.a and
-                                                                  FILE.b, grow by one, first the one and then the other
+    increment THREAD NAME /path/of/file ROUNDS                    each time under the lock: the numbers in two files,
+                                                                  FILE.a and FILE.b, grow by one, one after the other
     compare THREAD NAME /path/of/file ROUNDS                      each time under the lock: both are the same
 
 The rest is done by one more thread:
 
-    cancel NAME                                                   a waiting acquire ends with kazoo.exceptions.CancelledError
+    cancel NAME                                                   a waiting acquire ends with CancelledError (kazoo's)
     held NAME                                                     what the object thinks
     node NAME                                                     the name of the lock's node, or none
     contenders LOCK                                               their data, in the order of the queue; - without any
@@ -35,7 +35,7 @@ The rest is done by one more thread:
     session C                                                     id and password in hexadecimal
     close C
     version                                                       kazoo's
-    exit                                                          the process is gone right after the answer, its session stays
+    exit                                                          the process is gone, its session is not
 """
 
 from __future__ import annotations

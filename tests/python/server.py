@@ -118,7 +118,8 @@ def wait_until_it_serves(server: subprocess.Popen[bytes], port: int, directory: 
     deadline = time.monotonic() + 60
     while b"Mode:" not in ask(port, b"srvr"):
         log = (directory / "server.log").read_text(errors="replace")
-        assert server.poll() is None and time.monotonic() < deadline, f"the server did not start:\n{log[-2000:]}"
+        is_late = server.poll() is not None or time.monotonic() > deadline
+        assert not is_late, f"the server did not start:\n{log[-2000:]}"
         time.sleep(0.01)
 
 

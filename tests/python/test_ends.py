@@ -1,4 +1,7 @@
-"""How Python programs end that use zklock, and how they make others: nothing hangs, nothing crashes, nothing is handed on."""
+"""How Python programs end that use zklock, and how they make others.
+
+Nothing hangs, nothing crashes, nothing is handed on.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ COUNT = "import os, sys; sys.exit(len(os.listdir('/proc/self/fd')))"
         (QUIETLY + "raise ValueError", 1),
         ("del client", 0),
         ("cycle = [client, lock]; cycle.append(cycle); del client, other, cycle", 0),
-        ("signal = __import__('signal'); signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); os.kill(os.getpid(), 15)", 5),
+        (
+            "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); os.kill(os.getpid(), 15)",
+            5,
+        ),
     ],
 )
 def test_an_orderly_end(
@@ -191,7 +197,9 @@ def test_a_server_that_forks_first(server: ZooKeeper, path: str, program: Callab
     assert parent.ends() == 0
 
 
-def test_the_message_in_a_child_names_the_way_out(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+def test_the_message_in_a_child_names_the_way_out(
+    server: ZooKeeper, path: str, program: Callable[..., Program]
+) -> None:
     code = """
 import os, sys, warnings, zklock
 warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
@@ -206,11 +214,13 @@ os.wait()
 """
     parent = program(code, server.address, path)
     said = parent.says()
-    assert "spawn" in said and "forkserver" in said and "make a client in the child" in said
+    assert "spawn" in said
+    assert "forkserver" in said
+    assert "make a client in the child" in said
     assert parent.ends() == 0
 
 
-# The child goes on in a copy of the thread that calls, which serves nobody there: it ends when the callback has returned.
+# The child goes on in a copy of the thread that calls, which serves nobody there: it ends when the callback returns.
 FORK_IN_CALLBACK = """
 import os, sys, threading, warnings, zklock
 warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)

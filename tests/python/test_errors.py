@@ -79,7 +79,7 @@ def test_not_a_number(client: zklock.Client, server: ZooKeeper, path: str, value
 @pytest.mark.parametrize("value", NOT_DURATIONS)
 def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, value: float) -> None:
     lock = client.mutex(path)
-    with pytest.raises(ValueError, match="seconds; expected (zero or more|more than zero)"):
+    with pytest.raises(ValueError, match=r"seconds; expected (zero or more|more than zero)"):
         lock.acquire(timeout=value)
     for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda _, timeout: client.multi([lock], timeout)]:
         with pytest.raises(ValueError, match="seconds; expected zero or more"):
@@ -87,7 +87,7 @@ def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, val
     with pytest.raises(ValueError, match="seconds; expected zero or more"):
         client.semaphore(path, 1).acquire(1, value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
-        with pytest.raises(ValueError, match="seconds; expected (zero or more|more than zero)"):
+        with pytest.raises(ValueError, match=r"seconds; expected (zero or more|more than zero)"):
             zklock.Client(server.address, **{name: value})
 
 

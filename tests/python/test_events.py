@@ -185,9 +185,7 @@ def test_the_calls_come_on_the_thread_of_revocations(server: ZooKeeper, path: st
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
-def test_what_it_raises_is_reported(
-    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_what_it_raises_is_reported(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
     monkeypatch.setattr(sys, "unraisablehook", lambda report: reports.put((report.exc_value, report.object)))
 
@@ -235,8 +233,8 @@ def test_it_must_not_wait_for_others(server: ZooKeeper, path: str, witness: Witn
             try:
                 call()
             except zklock.Deadlock as error:
-                assert error.status == -7
-                assert "another thread" in str(error)
+                assert error.status == -7  # noqa: PT017
+                assert "another thread" in str(error)  # noqa: PT017
             else:
                 done.put(call)
         done.put(lock.acquire(timeout=0))
@@ -316,7 +314,7 @@ def test_it_does_not_keep_its_client(
             self.events.clear()
 
     program = Program()
-    wait_until(lambda: len(program.events) == 3)
+    wait_until(lambda: len(program.events) == 3)  # noqa: F821
     things = [weakref.ref(thing) for thing in (program, program.client, program.lock, program.leases)]
     del program
     wait_until(lambda: gc.collect() >= 0 and [thing() for thing in things] == [None] * 4)

@@ -1,10 +1,9 @@
-"""The examples of stores that refuse whoever writes late, with a process that is stopped past its session while it holds."""
+"""The examples of stores that refuse whoever writes late, with a process that is stopped past its session."""
 
 from __future__ import annotations
 
 import signal
 import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +44,9 @@ def stop_write_go_on(start: Callable[[], Program]) -> None:
         assert (program.says(), program.ends()) == (word, 0)
 
 
-def test_a_store_in_sqlite_refuses_who_writes_late(server: ZooKeeper, program: Start, path: str, tmp_path: Path) -> None:
+def test_a_store_in_sqlite_refuses_who_writes_late(
+    server: ZooKeeper, program: Start, path: str, tmp_path: Path
+) -> None:
     file = str(tmp_path / "store.db")
     stop_write_go_on(lambda: example(program, "fenced_store.py", server.address, path, file, "report", "1.5"))
     assert sqlite3.connect(file).execute("SELECT resource, value FROM item").fetchall() == [("report", "two")]

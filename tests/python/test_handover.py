@@ -64,7 +64,7 @@ def test_events_tell_the_passes(server: ZooKeeper, path: str) -> None:
 def test_only_mutexes_and_no_negative_numbers(client: zklock.Client, path: str) -> None:
     rw = client.rwlock(path)
     for lock in [rw.read, rw.write, client.semaphore_mutex(path), client.multi([client.mutex(path)])]:
-        with pytest.raises(zklock.Error, match="only a mutex|not supported"):
+        with pytest.raises(zklock.Error, match=r"only a mutex|not supported"):
             lock.set_local_handover(1)
     with pytest.raises(ValueError, match="max_passes: -1; expected 0"):
         client.mutex(path).set_local_handover(-1)

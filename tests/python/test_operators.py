@@ -51,7 +51,8 @@ def test_a_deleted_node_is_noticed_within_a_heartbeat(
         start = time.monotonic()
         wait_until(lambda: hold.state is LockState.LOST)
         assert time.monotonic() - start < 2.0
-        assert not hold.is_held and hold.remaining == 0.0
+        assert not hold.is_held
+        assert hold.remaining == 0.0
         with pytest.raises(zklock.LockLost):
             hold.fencing_token  # noqa: B018
     wait_until(lambda: witness.below(path) == [])

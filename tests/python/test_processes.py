@@ -212,7 +212,8 @@ for round in range(10):
     if child == 0:
         del waiting
         calls = [
-            lock.acquire, lambda: lock.acquire(0), lock.release, lock.release_nowait, lock.cancel, lock.participants, lock.waiting,
+            lock.acquire, lambda: lock.acquire(0), lock.release, lock.release_nowait, lock.cancel, lock.participants,
+            lock.waiting,
             lock.__enter__, lambda: lock.set_data(b""), lambda: lock.is_held, lambda: lock.is_held_in_process,
             lambda: lock.state, lambda: lock.remaining, lambda: lock.fencing_token,
             client.close, lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
@@ -243,7 +244,8 @@ for round in range(10):
             assert not own.rwlock(path + "-rw").write.acquire(timeout=0)
             with own.semaphore(path + "-semaphore", 3).acquire(1, timeout=0):
                 pass
-        assert [event.state.name for event in events if isinstance(event, zklock.ClientEvent)] == ["CONNECTED", "CLOSED"]
+        states = [event.state.name for event in events if isinstance(event, zklock.ClientEvent)]
+        assert states == ["CONNECTED", "CLOSED"]
         sys.exit(7)
     status = os.waitpid(child, 0)[1]
     assert os.WEXITSTATUS(status) == 7, status
@@ -320,7 +322,7 @@ def test_a_child_leaves_the_blocks_of_its_parent(server: ZooKeeper, path: str, p
     assert parent.ends() == 0
 
 
-# Says its tokens, and by how many bytes the second half made it grow. What the lock protects is a file that only one can make.
+# Says its tokens, and by how many bytes the second half made it grow. The lock protects a file that only one can make.
 TAKES_TURNS = """
 import os, resource, sys, zklock
 servers, path, marker, rounds = sys.argv[1:]

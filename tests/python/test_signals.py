@@ -186,7 +186,9 @@ def test_handlers_run_while_the_main_thread_waits(
         signal.signal(signal.SIGUSR2, before[1])
 
 
-def test_a_signal_every_millisecond_disturbs_no_wait(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+def test_a_signal_every_millisecond_disturbs_no_wait(
+    client: zklock.Client, other_client: zklock.Client, path: str
+) -> None:
     """Neither does a wait fail, nor is it longer or shorter for it."""
     signals: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: signals.append(number))

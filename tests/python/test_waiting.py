@@ -19,19 +19,23 @@ def test_a_waiter_names_the_node_ahead(client: zklock.Client, other_client: zklo
         [seen] = wanted.waiting()
         assert (seen.waits_for, seen.ahead, seen.count) == (WaitsFor.NODE, held.node_path, 1)
         assert seen.session_id == client.session_id
-        assert 0.0 <= seen.waited < 10.0 and seen.left is not None and 0.0 < seen.left <= 10.0
+        assert 0.0 <= seen.waited < 10.0
+        assert seen.left is not None
+        assert 0.0 < seen.left <= 10.0
         assert repr(seen).startswith(f'<zklock.Waiting for NODE "{held.node_path}" since ')
         # With who is there, it tells whose that is.
         people = {participant.node_path: participant for participant in held.participants()}
-        assert seen.ahead is not None and people[seen.ahead].data == b"host-a"
-        assert seen.node_path is not None and not people[seen.node_path].holds
+        assert seen.ahead is not None
+        assert people[seen.ahead].data == b"host-a"
+        assert seen.node_path is not None
+        assert not people[seen.node_path].holds
     assert waiter.result()
     assert wanted.waiting() == []
 
 
 def test_a_time_out_says_who_holds(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     with client.mutex(path, data=b"host-a") as held:
-        who = f"held by {held.node_path} (session {client.session_id:#x}, \"host-a\")"
+        who = f'held by {held.node_path} (session {client.session_id:#x}, "host-a")'
         with pytest.raises(zklock.LockTimeout) as raised, other_client.mutex(path, timeout=1.0):
             pass
         assert str(raised.value).startswith(f"{path}: not acquired within 1")
