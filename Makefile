@@ -13,7 +13,8 @@ export PYO3_PYTHON := $(PYTHON)
 # maturin installs into the environment that is active.
 export VIRTUAL_ENV := $(VENV)
 export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
-PYRIGHT := PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
+# The package need not be installed for it.
+PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -98,7 +99,7 @@ check: tools ## check formatting, lints, the types of the Python package, and th
 	@$(VENV)/bin/ruff format --quiet --check .
 	@$(VENV)/bin/ruff check --quiet .
 	@$(PYRIGHT) python/zklock python/pytest_zklock tests/python/typing_ok.py >target/pyright.log || { cat target/pyright.log; exit 1; }
-	@PYTHONPATH=python $(PYRIGHT) --verifytypes zklock >target/pyright.log || { cat target/pyright.log; exit 1; }
+	@$(PYRIGHT) --verifytypes zklock >target/pyright.log || { cat target/pyright.log; exit 1; }
 	@echo "check: the headers are what the crates make"
 	@$(CARGO_TEST) $(HEADERS)
 

@@ -173,10 +173,7 @@ impl Session {
 fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target> {
     let Some(session) = session else { return Ok(Target::All) };
     if let Ok(client) = session.cast::<Client>() {
-        return match client.get().session_id(py)? {
-            0 => Err(PyValueError::new_err("the client has no session now")),
-            id => Ok(Target::Session(id)),
-        };
+        return of_client(client.get().session_id(py)?);
     }
     if session.is_instance_of::<PyInt>() && !session.is_instance_of::<PyBool>() {
         return match session.extract() {
@@ -185,9 +182,16 @@ fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target
         };
     }
     // A client of zklock.aio.
-    if let Ok(id) = session.getattr("session_id") {
-        return target(py, Some(&id));
+    if let Ok(id) = session.getattr("session_id").and_then(|id| id.extract()) {
+        return of_client(id);
     }
     let kind = session.get_type().name()?;
     Err(PyTypeError::new_err(format!("session: expected a zklock.Client, a session's id or None, not {kind}")))
+}
+
+fn of_client(session: i64) -> PyResult<Target> {
+    match session {
+        0 => Err(PyValueError::new_err("the client has no session now")),
+        id => Ok(Target::Session(id)),
+    }
 }

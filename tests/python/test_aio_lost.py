@@ -218,6 +218,8 @@ def test_faults(loops: Loops) -> None:
             server.expire(client.session_id)
             async with client.mutex("/c", timeout=5):
                 pass
+        with pytest.raises(ValueError, match="the client has no session now"):
+            server.expire(client)
 
     with StandaloneServer() as server:
         loops.run(main(server))
