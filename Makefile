@@ -111,7 +111,7 @@ models: ## let loom try the orders in which threads may come to what they share;
 
 asan: setup ## run the C and C++ programs with AddressSanitizer on both sides: in them, and in the libraries (minutes)
 	@echo "asan: the C and C++ programs, and the libraries, with AddressSanitizer"
-	@ZKLOCK_ASAN=1 $(CARGO_TEST) -p zklock-c -p zklock-standalone-c --test c with_sanitizers
+	@ZKLOCK_ASAN=1 $(CARGO_TEST) -p zklock-c -p zklock-standalone-c --test c --test cpp with_sanitizers
 
 deny: setup ## check the licences, versions and sources of all dependencies
 	@echo "deny: licences, versions and sources of the dependencies"

@@ -330,13 +330,14 @@ void who_waits_is_told_of()
     mutex.set_data(std::string_view("from \0 here", 11));
     check::holder holder(mutex);
     std::thread waiter([&] { THROWS(canceled, "", mutex.lock()); });
-    AWAIT(mutex.waiting().size() == 1 && mutex.waiting().front().what == zkl::waits_for::node);
+    // Whose the node ahead is, a waiter reads after a while.
+    AWAIT(mutex.waiting().size() == 1 && mutex.waiting().front().session_id != 0);
     const zkl::waiter waits = mutex.waiting().front();
     const std::vector<zkl::participant> all = mutex.participants();
     CHECK(all.size() == 2 && all[0].holds && !all[1].holds && all[0].session_id == client.session_id());
     CHECK(all[0].data == std::string("from \0 here", 11) && all[0].czxid == mutex.fencing_token() && all[0].czxid < all[1].czxid);
     CHECK(waits.ahead == all[0].node_path && waits.node_path == all[1].node_path && waits.count == 1 && !waits.left);
-    CHECK(waits.session_id == client.session_id() && all[0].node_path.find(path) == 0);
+    CHECK(waits.what == zkl::waits_for::node && waits.session_id == client.session_id() && all[0].node_path.find(path) == 0);
     CHECK(client.fence_check(path, all[0].czxid) && !client.fence_check(path, all[1].czxid));
     mutex.cancel();
     waiter.join();

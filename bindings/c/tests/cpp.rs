@@ -154,6 +154,18 @@ void work(zkl::client &client, zkl::mutex &mutex, zkl::semaphore &semaphore) {
 }
 
 #[test]
+fn the_tour_of_the_readme_runs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("```cpp\n").unwrap();
+    let (program, _) = rest.split_once("```").unwrap();
+    assert!(program.contains("\"localhost:2181\""));
+    let source = write("readme.cpp", &program.replace("localhost:2181", &ZooKeeper::shared().address()));
+    let program = compile("g++", &["-std=c++17"], &[source], "readme-cpp");
+    let printed = output(&mut Command::new(program));
+    assert!(printed.starts_with("mine; the store may refuse anything older than "), "{printed}");
+}
+
+#[test]
 fn every_function_of_c_is_reached_from_cpp() {
     let (c, cpp) = (read("zklock.h"), read("zklock.hpp"));
     // In code, not in a comment.

@@ -2,6 +2,7 @@
 //! write to a store are in fencing.rs.)
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::string_slice, reason = "names of nodes are plain ASCII")]
 
 mod library;
 
@@ -11,33 +12,107 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use library::{STRICTER, compile};
-use zklock_rig::{ZooKeeper, wait_until};
+use library::{STRICTER, compile, output};
+use zklock_rig::{Raw, ZooKeeper, wait_until};
 
 #[test]
 fn processes_take_turns() {
-    let program = compile("gcc", &["-std=c99"], &[example("mutex.c")], "example-mutex");
-    take_turns(&program, "/locks/example");
+    take_turns(Command::new(c("mutex", &["-std=c99"])), "/locks/example");
 }
 
 #[test]
 fn processes_take_turns_in_cpp() {
     let program =
         compile("g++", &["-std=c++17", STRICTER[0], STRICTER[1]], &[example("mutex.cpp")], "example-mutex-cpp");
-    take_turns(&program, "/locks/example-cpp");
+    take_turns(Command::new(program), "/locks/example-cpp");
 }
 
 #[test]
-fn tasks_of_event_loops_take_turns() {
-    let program = compile("gcc", &["-std=c99"], &[example("loop.c")], "example-loop");
-    take_turns(&program, "/locks/loop");
+fn tasks_of_epoll_loops_take_turns() {
+    take_turns(Command::new(epoll()), "/locks/epoll");
+}
+
+#[test]
+fn a_task_goes_without_what_it_does_not_get_in_time() {
+    let server = ZooKeeper::shared();
+    let printed =
+        output(Command::new(epoll()).args([&server.address(), "/locks/one,/locks/two", "carol", "4", "1000", "2000"]));
+    let ends = |what| printed.lines().filter(|line| line.split(' ').nth(1) == Some(what)).count();
+    // Two locks, with two tasks each, of which one is too late: work takes longer than the limit.
+    assert_eq!((ends("acquired"), ends("released"), ends("timeout")), (2, 2, 2), "{printed}");
+}
+
+/// An operator deletes the node of a task that works: it stops long before it is done, and the next one gets the lock.
+#[test]
+fn a_task_hears_that_its_lock_is_lost() {
+    let (server, path) = (ZooKeeper::shared(), "/locks/epoll-lost");
+    let mut raw = Raw::connect(&server.address(), 60_000);
+    let mut command = Command::new(epoll());
+    command.args([&server.address(), path, "dave", "2", "60000", "60000"]).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // The next one may be in before the first has heard of it.
+    let mut said = String::new();
+    let mut await_line = |line: &str| {
+        while !said.contains(line) {
+            said += &lines.next().unwrap_or_else(|| panic!("no {line:?} in {said:?}"));
+        }
+    };
+    for task in ["dave-1", "dave-2"] {
+        await_line(&format!("{task} acquired "));
+        let first = raw.children(path).unwrap().into_iter().min_by_key(|node| node[node.len() - 10..].to_owned());
+        assert_eq!(raw.delete(&format!("{path}/{}", first.unwrap())), 0);
+        await_line(&format!("{task} lost "));
+    }
+    assert!(lines.next().is_none() && program.wait().unwrap().success());
+}
+
+#[test]
+fn tasks_of_libuv_loops_take_turns() {
+    take_turns(Command::new(c("libuv", &["-std=c11", "-Wl,--no-as-needed", "-luv"])), "/locks/libuv");
+}
+
+#[test]
+fn processes_that_load_the_library_take_turns() {
+    take_turns(by_name(c("dlopen", &["-std=c99"])), "/locks/dlopen");
+}
+
+#[test]
+fn python_without_the_package_takes_turns() {
+    let mut command = by_name("python3");
+    command.arg(example("python_ctypes.py"));
+    take_turns(command, "/locks/ctypes");
+    let python = library::root().join("target/venv/bin/python");
+    assert!(python.exists(), "target/venv is missing: make setup");
+    let mut command = by_name(python);
+    command.arg(example("python_cffi.py")).env("ZKLOCK_HEADER", library::include().join("zklock.h"));
+    take_turns(command, "/locks/cffi");
+}
+
+fn epoll() -> PathBuf {
+    c("epoll", &["-std=c11"])
+}
+
+fn c(name: &str, flags: &[&str]) -> PathBuf {
+    compile(
+        "gcc",
+        flags,
+        &[example(&format!("{name}.c"))],
+        &format!("example-{name}-{:?}", std::thread::current().id()),
+    )
+}
+
+/// A program that finds the library by itself.
+fn by_name(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("ZKLOCK_LIBRARY", library::directory().join("libzklock.so"));
+    command
 }
 
 /// It works on until it is killed, and says in the meantime how that goes.
 #[test]
 fn the_example_of_metrics_shows_them() {
-    let program = compile("gcc", &["-std=c99"], &[example("metrics.c")], "example-metrics");
-    let mut command = Command::new(program);
+    let mut command = Command::new(c("metrics", &["-std=c99"]));
     command.args([&ZooKeeper::shared().address(), "/locks/metrics"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
@@ -64,12 +139,13 @@ fn the_example_of_metrics_shows_them() {
 }
 
 /// Two processes of an example, each of which is in three times.
-fn take_turns(program: &Path, path: &str) {
+fn take_turns(command: Command, path: &str) {
     let address = ZooKeeper::shared().address();
     let children = ["alice", "bob"].map(|name| {
-        let mut command = Command::new(program);
-        command.args([&address, path, name, "3"]);
-        std::thread::spawn(move || library::output(&mut command))
+        let mut mine = Command::new(command.get_program());
+        mine.args(command.get_args()).args([&address, path, name, "3"]);
+        mine.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        std::thread::spawn(move || output(&mut mine))
     });
     let printed = children.map(|child| child.join().unwrap()).concat();
 
