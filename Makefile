@@ -18,7 +18,7 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-wheels test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -56,9 +56,15 @@ wheels: tools ## build the Python wheel and the source distribution in target/wh
 	@cd python && $(VENV)/bin/maturin build --quiet --release --locked --out $(CARGO_TARGET_DIR)/wheels >../target/maturin.log 2>&1 && \
 		$(VENV)/bin/maturin sdist --out $(CARGO_TARGET_DIR)/wheels >>../target/maturin.log 2>&1 || { cat ../target/maturin.log; exit 1; }
 
+deb: tools ## build the Debian packages in target/deb: dpkg -i target/deb/*.deb
+	@scripts/deb
+
+cinstall-check: ## build cargo-c, install the C library with it, and try the examples on that (minutes)
+	@scripts/cinstall-check
+
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny models test-rust build test-install test-wheels test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -137,6 +143,10 @@ test-install:
 test-wheels: wheels
 	@echo "test: the Python wheel and the source distribution, each in an environment of its own"
 	@$(PYTHON) scripts/test-wheels
+
+test-deb: deb
+	@echo "test: the Debian packages, in a copy of this machine"
+	@$(PYTHON) scripts/test-deb
 
 test-python:
 	@echo "test: Python, against real servers; the demo"

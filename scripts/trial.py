@@ -1,4 +1,4 @@
-"""What the scripts have in common that install zklock and try what was installed, as on a machine without this repository."""
+"""What the scripts have in common that install zklock and try it as on a machine without this repository."""
 
 import os
 import subprocess
@@ -10,10 +10,16 @@ from typing import Any, NoReturn, Union
 from demo import ROOT, TARGET
 
 # What decides where compilers, loaders and interpreters look.
-DECIDING = (
-    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH LIBRARY_PATH LD_LIBRARY_PATH LD_RUN_PATH PYTHONPATH VIRTUAL_ENV".split()
-)
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in DECIDING}
+PATHS = [
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "LD_LIBRARY_PATH",
+    "LD_RUN_PATH",
+    "PYTHONPATH",
+]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in [*PATHS, "VIRTUAL_ENV"]}
 # All ways to build share what is built.
 ENVIRONMENT["CARGO_TARGET_DIR"] = str(TARGET)
 
@@ -24,7 +30,7 @@ def run(*command: Union[str, Path], check: bool = True, **options: Any) -> "subp
     words = [str(word) for word in command]
     result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if check and result.returncode != 0:
-        fail(f"{' '.join(words)} ended with status {result.returncode}:\n{result.stdout}")
+        fail(f"{' '.join(words)[:300]} ended with status {result.returncode}:\n{result.stdout}")
     return result
 
 

@@ -1,5 +1,6 @@
 //! The committed ABI in `abi/`: the names that a library exports (`NAME.symbols`), and its signatures and layouts (`NAME.abi`), as
-//! abidw of Debian's abigail-tools describes them. `ZKL_BLESS=1` writes both anew.
+//! abidw of Debian's abigail-tools describes them. `ZKL_BLESS=1` writes both anew, and the names for
+//! Debian's packages (`debian/*.symbols`).
 //!
 //! What is described is the header, compiled with a body for each function: the library itself would bring Rust's types, which
 //! are nobody's business. That the two are the same is for other tests: the header is made from the crate, and the library
@@ -31,10 +32,13 @@ impl Library {
         });
         if std::env::var_os("ZKL_BLESS").is_some() {
             fs::write(self.committed("symbols"), &symbols).unwrap();
+            fs::write(self.debian_file(), self.debian(&symbols)).unwrap();
             self.describe(&self.committed("abi"));
         }
         let committed = fs::read_to_string(self.committed("symbols")).unwrap_or_default();
         assert!(committed == symbols, "{}", self.advice("the exported names are others", &symbols));
+        let debian = fs::read_to_string(self.debian_file()).unwrap_or_default();
+        assert!(debian == self.debian(&symbols), "{}", self.advice("Debian's symbols are others", &debian));
         if let Some(report) = self.differences(&self.header()) {
             panic!("{}", self.advice("signatures or layouts are others", &report));
         }
@@ -78,6 +82,25 @@ impl Library {
         folder.join("stub.so")
     }
 
+    /// What Debian's packages know of the names: since which version each is there. A name that is new is there since this version.
+    fn debian(&self, symbols: &str) -> String {
+        let (name, package, epoch) = (self.0, self.0.replace('_', "-"), epoch());
+        let node = format!("{}_{epoch}", name.to_uppercase());
+        let known = fs::read_to_string(self.debian_file()).unwrap_or_default();
+        let mut made =
+            format!("lib{name}.so.{epoch} lib{package}{epoch} #MINVER#\n* Build-Depends-Package: lib{package}-dev\n");
+        for symbol in [node.as_str()].into_iter().chain(symbols.lines()) {
+            let entry = format!(" {symbol}@{node} ");
+            let since = known.lines().find_map(|line| line.strip_prefix(&entry)).unwrap_or(env!("CARGO_PKG_VERSION"));
+            writeln!(made, "{entry}{since}").unwrap();
+        }
+        made
+    }
+
+    fn debian_file(&self) -> PathBuf {
+        library::root().join(format!("debian/lib{}{}.symbols", self.0.replace('_', "-"), epoch()))
+    }
+
     fn committed(&self, kind: &str) -> PathBuf {
         library::root().join(format!("abi/lib{}.{kind}", self.0))
     }
@@ -89,4 +112,9 @@ impl Library {
             self.0
         )
     }
+}
+
+/// The number in the SONAME and in the version of the symbols.
+fn epoch() -> String {
+    fs::read_to_string(library::root().join("abi/SOVERSION")).unwrap().trim().to_owned()
 }
