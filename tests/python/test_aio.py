@@ -518,6 +518,20 @@ def test_what_a_task_waits_for_keeps_it(loops: Loops, server: ZooKeeper, path: s
         loops.run(main())
 
 
+def test_metrics(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            async with client.mutex(path):
+                pass
+            async with client.semaphore(f"{path}-pool", 1).acquire():
+                pass
+            text = client.prometheus({"role": "test"})
+        assert client.metrics().acquires_ok == 2
+        assert 'role="test"' in text
+
+    loops.run(main())
+
+
 def test_repr(loops: Loops, server: ZooKeeper, path: str) -> None:
     async def main() -> None:
         client = Client(server.address)

@@ -426,6 +426,15 @@ def test_no_descriptor_and_no_thread_is_left(loops: Loops, server: ZooKeeper, pa
         async with Client(server.address, on_event=lambda _: None) as client, client.mutex(path):
             pass
 
+    async def several() -> None:
+        for _ in range(10):
+            client = await Client(server.address).connect()
+            assert client._post is not None
+            descriptor = client._post.start().fileno()
+            await client.close()
+            assert not asyncio.get_running_loop().remove_reader(descriptor), "the loop still watches it"
+
+    loops.run(several())
     loops.run(main())
     before, threads = descriptors(), threading.active_count()
     for _ in range(5):

@@ -15,13 +15,14 @@ from zklock.aio._post import Post
 from zklock.aio._semaphore import Semaphore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
     from zklock import _zklock as native
     from zklock._events import Event
+    from zklock._metrics import Metrics
     from zklock._zklock import Participant
 
 
@@ -221,6 +222,14 @@ class Client:
         """
         client, post = self._open()
         await post.wait(post.start().revoke(client, node))
+
+    def metrics(self) -> Metrics:
+        """What this client has done so far, and how it stands: see ``zklock.Client.metrics()``. No server is asked."""
+        return self._connected().metrics()
+
+    def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """``metrics()`` in Prometheus's text format, with these labels: see ``zklock.Client.prometheus()``."""
+        return self._connected().prometheus(labels)
 
     @property
     def state(self) -> ClientState:
