@@ -18,8 +18,9 @@ const PROTOTYPES: &str = "../bindings/c/tests/prototypes/mod.rs";
 fn main() {
     println!("cargo::rerun-if-changed={HEADER}\ncargo::rerun-if-changed={PROTOTYPES}");
     let functions = prototypes::read(&std::fs::read_to_string(HEADER).unwrap());
-    let mut table =
-        String::from("use zklock_c_functions::{client::*, config::*, event::*, lock::*, op::*, participant::*};\n");
+    let mut table = String::from(
+        "use zklock_c_functions::{client::*, config::*, event::*, lock::*, log::*, op::*, participant::*};\n",
+    );
     table += "use zklock_c_functions::{metrics::*, revocation::*, semaphore::*, status::*, waiting::*};\n";
     let handles: Vec<String> = prototypes::handles(&functions).into_iter().collect();
     writeln!(table, "const HANDLES: &[&str] = &{handles:?};").unwrap();

@@ -48,8 +48,8 @@
  * Memory     What goes in is copied before the call returns, and needs no alignment. What comes out belongs to the library;
  *            each function says how long it stays. Strings are UTF-8 and end with NUL. Nothing is to be passed to free().
  *            Pointers other than handles must be what they say: strings that end, and as many bytes as the length says.
- * Callbacks  No lock of the library is held while it calls the program. A callback of events or revocations, and a user_drop that is
- *            called with it, may call every function, except that it must not wait for other contenders, since what would end the
+ * Callbacks  No lock of the library is held while it calls the program. A callback of events, revocations or the log, and a user_drop
+ *            that is called with it, may call every function, except that it must not wait for other contenders, since what would end the
  *            wait may have to be told first, by the thread that waits. So in a callback these return ZKL_E_DEADLOCK at once:
  *
  *            | function                      | in a callback                                  |
@@ -73,8 +73,9 @@
  *            function may be called from a signal handler.
  * Ends       A program may end in any way while clients live. Nothing waits for the servers then, which end the sessions after
  *            their time-out; zkl_client_free ends one at once. Programs that are started by exec inherit no descriptor.
- *            The library's threads end with the last client, but for one that waits for a host name's resolver and nobody
- *            can end. A process whose main thread leaves by pthread_exit() goes on as long as they do.
+ *            The library's threads end with the last client and the callback of the log, but for one that waits for a host name's
+ *            resolver and nobody can end. A process whose main thread leaves by pthread_exit() goes on as long as they do. Lines of
+ *            the log that still wait are lost: who wants the last ones turns it off first.
  *            dlclose() leaves the library where it is, with its clients. What links libzklock.a and may be unloaded itself is
  *            to be linked with -Wl,-z,nodelete.
  * C++        Every function is extern "C" and throws nothing.
@@ -210,6 +211,24 @@
 
 /** The bound of the first of them, in nanoseconds; that of bucket i is ZKL_HISTOGRAM_FIRST_NS << i. */
 #define ZKL_HISTOGRAM_FIRST_NS 50000
+
+/** Nothing is logged, as at first. */
+#define ZKL_LOG_OFF 0
+
+/** Somebody has to do something: credentials were refused. */
+#define ZKL_LOG_ERROR 1
+
+/** Something was lost, or may soon be: a lock, a lease, a session, a connection. */
+#define ZKL_LOG_WARN 2
+
+/** What becomes of sessions and connections. */
+#define ZKL_LOG_INFO 3
+
+/** What becomes of each acquire and each hold. */
+#define ZKL_LOG_DEBUG 4
+
+/** Each request, each answer. */
+#define ZKL_LOG_TRACE 5
 
 /**
  * A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
@@ -425,6 +444,40 @@ typedef struct zkl_metrics {
     /** How long servers took to answer requests, from the sending to the moment at which the answer was read. */
     zkl_histogram round_trips;
 } zkl_metrics;
+
+/** A field of a line. This struct will stay as it is. */
+typedef struct zkl_log_field {
+    /** What it is called: path, token, session, server, cause and others. */
+    const char *name;
+    /** Its value as text. */
+    const char *value;
+} zkl_log_field;
+
+/** A line of the log. All memory is the library's, and valid during the callback. */
+typedef struct zkl_log {
+    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    uint32_t size;
+    /** A ZKL_LOG_*. */
+    int32_t level;
+    /** When it was written: nanoseconds since 1970, by the clock of the day. */
+    int64_t time_ns;
+    /**
+     * What it is about: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself. Others are for
+     * what should not happen.
+     */
+    const char *target;
+    /** The message and the fields, ready to be printed. No newline is at its end. */
+    const char *line;
+    /** The message alone, which is the same for all that is of one kind. */
+    const char *message;
+    /** The fields. */
+    const zkl_log_field *fields;
+    /** How many there are. */
+    size_t field_count;
+} zkl_log;
+
+/** Is called with each line of the log. It must return: no exception, no longjmp. */
+typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
 
 #ifdef __cplusplus
 extern "C" {
@@ -1277,6 +1330,25 @@ zkl_status zkl_client_metrics(const zkl_client *client, zkl_metrics *metrics_out
  * Does not block; any thread.
  */
 zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, char *buf, size_t size, size_t *needed_out);
+
+/**
+ * Has cb called, with user as it was given, for each line up to this level (a ZKL_LOG_*) that the library logs in this process,
+ * whichever client it is of. It takes the place of the one before, whose last call is over when this returns. With cb NULL or
+ * ZKL_LOG_OFF nothing is logged any more, which costs nothing; what was logged by then is told before, as far as two seconds allow.
+ *
+ * The calls come one after the other, in the order in which things happened with each client, on the thread of the library that calls the
+ * callbacks of events, also where clients poll theirs; that thread goes on as long as there is a cb. What cb may call stands under
+ * Callbacks, above; what it has the library log on its own thread is not told. While it does not return, 4096 lines wait. What comes
+ * on top of that is dropped, and a line of the target "zklock::log" says how many those were.
+ *
+ * user_drop, which may be NULL, is called once: when another cb has taken the place of this one, or none, and cb has returned for the
+ * last time. With cb NULL or ZKL_LOG_OFF it is called at once. In a forked child nobody is called by what the parent has set, nor is user_drop.
+ *
+ * Returns: ZKL_OK; ZKL_E_INVALID for another level, ZKL_E_INTERNAL, ZKL_E_UNSUPPORTED where a program in Rust has the library linked
+ * into it and listens to tracing by itself, and user is not taken.
+ * Blocks until the call of the one before that is under way has returned, unless it is that which asks; any thread.
+ */
+zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_user_drop user_drop);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -5,16 +5,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tracing::Span;
+
 use crate::engine::Answer;
 use crate::error::{Error, Result, Status};
 use crate::lock::Part;
 use crate::operation::Operation;
 use crate::runtime::{Hook, Pending, run};
+use crate::span;
 
 /// A call under way that nothing can undo, or that asks something. Dropped unfinished, it goes on by itself.
 pub struct Call<T> {
     answers: RefCell<Vec<Answered>>,
     take: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send>,
+    /// For those who trace.
+    span: Span,
 }
 
 enum Answered {
@@ -25,7 +30,13 @@ enum Answered {
 
 impl<T> Call<T> {
     pub(crate) fn new(pending: Vec<Pending>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + 'static) -> Self {
-        Self { answers: RefCell::new(pending.into_iter().map(Answered::Not).collect()), take: Box::new(take) }
+        let answers = RefCell::new(pending.into_iter().map(Answered::Not).collect());
+        Self { answers, take: Box::new(take), span: Span::none() }
+    }
+
+    /// The span that ends with it, or is dropped with it where nobody waits for its end.
+    pub(crate) fn within(self, span: Span) -> Self {
+        Self { span, ..self }
     }
 
     /// Waits for its end.
@@ -52,7 +63,9 @@ impl<T> Call<T> {
             Answered::With(answer) => answer,
             Answered::Not(_) | Answered::Taken => Err(Error::from(Status::Internal)),
         });
-        Some(taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.take))
+        let result = taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.take);
+        span::ended(&self.span, &result);
+        Some(result)
     }
 
     /// Whether it has ended: the next [`wait_for`](Self::wait_for) does not wait.

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tracing::Span;
+
 use crate::call::Call;
 use crate::config::{Config, EventHandler};
 use crate::engine::{Answer, CLOSE_LIMIT, Engine, Metrics, OpId, Recipe};
@@ -16,6 +18,7 @@ use crate::recipe::{Mode, Task};
 use crate::runtime::{Handlers, Pending, Shell, in_background, is_serving, now};
 use crate::semaphore::Semaphore;
 use crate::session::{ClientState, ConnectString};
+use crate::span;
 use crate::time::Time;
 
 /// A client. Clones share one session, which ends when [`close`](Self::close) is called, or with the last clone and the
@@ -53,7 +56,7 @@ impl Client {
     /// The same without waiting.
     pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
         let target = ConnectString::parse(servers)?;
-        let started = now();
+        let (started, span) = (now(), span::connect(servers));
         let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
         let mut engine = Engine::new(target, config.session(), started, entropy);
         if config.waits_for_kazoo() {
@@ -70,7 +73,7 @@ impl Client {
         let client = Self { session: Arc::new(session) };
         let deadline = started + config.connect_timeout();
         let call = client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?;
-        Ok(Connecting { client, call })
+        Ok(Connecting { client, call, span })
     }
 
     /// A re-entrant lock on a path: Curator's `InterProcessMutex`. Nothing is sent yet.
@@ -324,18 +327,23 @@ impl WeakClient {
 pub struct Connecting {
     client: Client,
     call: Pending,
+    /// For those who trace.
+    span: Span,
 }
 
 impl Connecting {
     /// Waits for the session.
     pub fn wait(self) -> Result<Client> {
-        self.call.wait()?;
-        Ok(self.client)
+        let answer = self.call.wait();
+        span::ended(&self.span, &answer);
+        answer.map(|_| self.client)
     }
 
     /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
-        Some(self.call.wait_for(slice)?.map(|_| self.client.clone()))
+        let answer = self.call.wait_for(slice)?;
+        span::ended(&self.span, &answer);
+        Some(answer.map(|_| self.client.clone()))
     }
 
     /// Whether it is decided: the next [`wait_for`](Self::wait_for) does not wait.

@@ -28,6 +28,7 @@ mod error;
 mod histogram;
 mod lock;
 mod mutant;
+mod note;
 mod operation;
 mod path;
 mod prometheus;
@@ -36,6 +37,7 @@ pub mod recipe;
 mod runtime;
 mod semaphore;
 pub mod session;
+mod span;
 mod time;
 
 pub use call::{Acquiring, Call};
@@ -47,10 +49,12 @@ pub use histogram::Histogram;
 pub use lock::{Guard, Lock, MAX_DATA};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
+pub use note::Level;
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use prometheus::Labels;
 pub use recipe::Participant;
 pub use runtime::{Epoch, EventFd, Handlers, PerProcess, calls_back, refuse_in_callback, with_signals_blocked};
+pub use runtime::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub use semaphore::{AcquiringLeases, Leases, Semaphore};
 pub use session::ClientState;
 pub use time::Time;

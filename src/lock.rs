@@ -15,6 +15,7 @@ use crate::error::{Error, Result, Status};
 use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
 use crate::runtime::{Pending, now, refuse_in_callback};
+use crate::span;
 use crate::time::Time;
 
 /// More node data than this is refused, so that every frame with it stays below the servers' default limit of 1 MiB.
@@ -54,6 +55,10 @@ impl Part {
 
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    pub(crate) fn recipe(&self) -> &Recipe {
+        &self.recipe
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -180,6 +185,17 @@ impl Timeout {
     }
 }
 
+impl Timeout {
+    /// Whole milliseconds, as the program gave them; 0 for one look, none without a limit.
+    pub(crate) fn milliseconds(&self) -> Option<u64> {
+        match self.patience {
+            Patience::OneLook(_) => Some(0),
+            Patience::Until(end) => Some(u64::try_from((end - self.start).as_millis()).unwrap_or(u64::MAX)),
+            Patience::Forever => None,
+        }
+    }
+}
+
 impl From<Option<Duration>> for Timeout {
     fn from(timeout: Option<Duration>) -> Self {
         let start = now();
@@ -282,8 +298,12 @@ impl Lock {
 
     /// Starts to acquire the lock for `owner`. It goes on by itself, within its time as well, whether anybody waits or not.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        self.parts.first().ok_or(Status::Internal)?.check_open()?;
-        let operation = Operation::start(&self.entrances, Goal::Entry(owner), timeout.into(), &self.notices)?;
+        let first = self.parts.first().ok_or(Status::Internal)?;
+        first.check_open()?;
+        let timeout = timeout.into();
+        let recipe = if self.parts.len() > 1 { &Recipe::Multi(Box::default()) } else { &first.recipe };
+        let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
+        let operation = Operation::start(&self.entrances, Goal::Entry(owner), timeout, &self.notices, span)?;
         Ok(Acquiring::new(operation, Arc::clone(&self.parts)))
     }
 
@@ -305,11 +325,12 @@ impl Lock {
     /// Starts to release one entry of `owner`. Dropped unfinished, it goes on by itself. Without `confirmed` it is decided at
     /// once, and the removal of the node is left to the library.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
+        let span = span::release(&self.path, owner, confirmed);
         let whole = if self.members.is_empty() { Ok(()) } else { self.on_each(|part| part.ask(|_, _| ())) };
         let calls: Vec<_> = self.parts.iter().rev().map(|part| part.release(owner, confirmed)).collect();
         // What is left of a multi-lock is released all the same.
         whole?;
-        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())))
+        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
     }
 
     /// Releases one entry of the calling thread, and leaves the removal of the node to the library.

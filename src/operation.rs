@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tracing::Span;
+
 use crate::engine::{Answer, Engine, LockId, OpId, Owner};
 use crate::error::{Error, Result, Status};
 use crate::lock::Timeout;
 use crate::runtime::{Caller, Hook, Monitor, MutexGuard, Shell, now, run};
 use crate::session::ClientState;
+use crate::span;
 
 /// An acquire under way.
 pub(crate) struct Operation {
@@ -58,6 +61,8 @@ struct Progress {
     /// Whose it is when it is got.
     owner: Owner,
     hooks: Vec<Hook>,
+    /// For those who trace, until it is over.
+    span: Span,
 }
 
 enum Stage {
@@ -86,6 +91,7 @@ impl Operation {
         goal: Goal,
         timeout: Timeout,
         notices: &Arc<Notices>,
+        span: Span,
     ) -> Result<Arc<Self>> {
         steps.first().ok_or(Status::Internal)?.shell.check()?;
         let owner = match goal {
@@ -99,7 +105,7 @@ impl Operation {
             timeout,
             notices: Arc::clone(notices),
             cancels_before: notices.cancels.load(Ordering::SeqCst),
-            progress: Monitor::new(Progress { got, stage, claim, owner, hooks }),
+            progress: Monitor::new(Progress { got, stage, claim, owner, hooks, span }),
         });
         operation.go_on();
         Ok(operation)
@@ -273,12 +279,17 @@ impl Operation {
             // It had just won.
             return self.fail(progress, self.closed());
         }
+        let span = std::mem::replace(&mut progress.span, Span::none());
+        let traced = (!span.is_disabled()).then(|| result.clone());
         progress.stage = Stage::Done(result);
         let hooks = std::mem::take(&mut progress.hooks);
         // First the lock: who wakes needs it, and would have to sleep again.
         drop(progress);
         self.progress.notify();
         hooks.into_iter().for_each(run);
+        if let Some(result) = traced {
+            span::acquired(&span, &self.timeout, &result);
+        }
     }
 
     fn give_back(&self, got: usize, owner: Owner) {

@@ -11,6 +11,7 @@ use crate::lock::{Part, RevocationHandler, is_safe};
 use crate::operation::{Entrance, Goal, Notices, Operation};
 use crate::recipe::Participant;
 use crate::runtime::refuse_in_callback;
+use crate::span;
 
 /// A semaphore. All methods may be called from any thread. Clones are the same semaphore.
 #[derive(Clone)]
@@ -59,7 +60,9 @@ impl Semaphore {
     /// Starts to acquire leases. It goes on by itself, within its time as well, whether anybody waits or not.
     pub fn start_acquire(&self, quantity: u32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
         self.check_open()?;
-        let operation = Operation::start(&self.entrance, Goal::Leases(quantity), timeout.into(), &self.notices)?;
+        let timeout = timeout.into();
+        let span = span::acquire(self.path(), self.part.recipe(), None, Some(quantity), &timeout);
+        let operation = Operation::start(&self.entrance, Goal::Leases(quantity), timeout, &self.notices, span)?;
         Ok(AcquiringLeases { operation, part: Arc::clone(&self.part), quantity, is_taken: AtomicBool::new(false) })
     }
 
@@ -137,7 +140,8 @@ impl Leases {
 
     /// Starts to give them back. Without `confirmed` it is decided at once, and the removal of the nodes is left to the library.
     pub fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
-        Ok(Call::new(vec![self.part.release(self.owner, confirmed)?], |_| Ok(())))
+        let span = span::release(self.part.path(), self.owner, confirmed);
+        Ok(Call::new(vec![self.part.release(self.owner, confirmed)?], |_| Ok(())).within(span))
     }
 
     /// Whether they are held, and safely so at this moment.

@@ -256,8 +256,8 @@ impl Engine {
 
     /// A call has what it wanted, and so have others of the same owner.
     pub(super) fn granted(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner, joined: &[LockId]) {
-        self.count_grant(now, op);
-        self.answer(op, Ok(Answer::Done));
+        self.record_grant(now, op, owner, joined);
+        self.answer(now, op, Ok(Answer::Done));
         if self.check_at.is_none() {
             self.check_at = Some(now + self.session.beat());
         }
@@ -285,7 +285,7 @@ impl Engine {
                 if matches!(self.may_enter(now, &members, owner), Entry::Open) {
                     self.enter(&members, owner);
                     self.tally.reentries += 1;
-                    self.answer(op, Ok(Answer::Done));
+                    self.answer(now, op, Ok(Answer::Done));
                     self.drop_attempt(now, lock, attempt);
                 } else if waits_for_it {
                     self.drop_attempt(now, lock, attempt);
@@ -495,7 +495,7 @@ impl Engine {
                 Done::Count(value) => Answer::Count(value),
                 Done::Done | Done::Children(_) => Answer::Done,
             });
-            return self.answer(op, answer);
+            return self.answer(now, op, answer);
         };
         let semaphore = self.members(lock).first().copied().unwrap_or(lock);
         let Some((directory, recipe)) =

@@ -24,10 +24,10 @@ impl Engine {
     pub fn connect(&mut self, now: Time, deadline: Time) -> OpId {
         let op = self.open(now, Kind::Connect, Some(deadline));
         if self.session.state() == ClientState::Closed {
-            self.answer(op, Err(Status::Closed.into()));
+            self.answer(now, op, Err(Status::Closed.into()));
         }
         if self.session.is_connected() {
-            self.answer(op, Ok(Answer::Done));
+            self.answer(now, op, Ok(Answer::Done));
         }
         op
     }
@@ -37,7 +37,7 @@ impl Engine {
         let pending: Vec<OpId> = self.ops.keys().copied().collect();
         for op in pending {
             let error = self.ended(op, Status::Closed);
-            self.answer(op, Err(error));
+            self.answer(now, op, Err(error));
         }
         let held = self.held_locks();
         for lock in held {
@@ -96,7 +96,7 @@ impl Engine {
             }
         }
         for hold in removed.holds {
-            self.count_release(now, &hold);
+            self.record_release(now, &hold, &removed.path);
             self.news.push_back(hold.freed(lock, &removed.path));
             self.dismiss(now, hold.machine, None);
         }
@@ -170,7 +170,7 @@ impl Engine {
             Ok(true) => self.open(now, Kind::Reenter { lock, owner, one_look }, patience.deadline()),
         };
         match may {
-            Err(error) => self.answer(op, Err(error)),
+            Err(error) => self.answer(now, op, Err(error)),
             Ok(_) => self.settle_reentry(now, lock, owner),
         }
         op
@@ -194,7 +194,7 @@ impl Engine {
             None => self.begin_to_acquire(now, lock, None, patience, quantity),
             Some(error) => {
                 let op = self.open(now, Kind::Ask { machine: 0 }, None);
-                self.answer(op, Err(error));
+                self.answer(now, op, Err(error));
                 (op, Owner::Leases(op))
             }
         }
@@ -248,14 +248,14 @@ impl Engine {
             self.settle_reentry(now, member, owner);
         }
         if matches!(self.ops.get(&op), Some(Op { kind: Kind::Release { left: 0, .. }, .. })) {
-            self.finish_release(op);
+            self.finish_release(now, op);
         }
         self.settle(now);
         op
     }
 
     /// One of the nodes that a release is to remove has gone, or something went wrong with it.
-    pub(super) fn one_has_gone(&mut self, op: OpId, failure: Option<Error>) {
+    pub(super) fn one_has_gone(&mut self, now: Time, op: OpId, failure: Option<Error>) {
         let Some(Op { kind: Kind::Release { left, .. }, failure: first, .. }) = self.ops.get_mut(&op) else { return };
         *left = left.saturating_sub(1);
         let is_last = *left == 0;
@@ -263,13 +263,13 @@ impl Engine {
             first.get_or_insert(failure);
         }
         if is_last {
-            self.finish_release(op);
+            self.finish_release(now, op);
         }
     }
 
-    fn finish_release(&mut self, op: OpId) {
+    fn finish_release(&mut self, now: Time, op: OpId) {
         let failure = self.ops.get_mut(&op).and_then(|op| op.failure.take());
-        self.answer(op, failure.map_or(Ok(Answer::Done), Err));
+        self.answer(now, op, failure.map_or(Ok(Answer::Done), Err));
     }
 
     /// Wakes all that wait on this lock now.
@@ -317,7 +317,7 @@ impl Engine {
         let id = self.next_id();
         let op = self.open(now, Kind::Ask { machine: id }, Some(now + self.session.timeout()));
         if !is_known || self.session.state() == ClientState::Closed {
-            self.answer(op, Err(Status::Closed.into()));
+            self.answer(now, op, Err(Status::Closed.into()));
             return op;
         }
         self.machines.insert(id, machine(op));
@@ -418,12 +418,12 @@ impl Engine {
                     Entry::Open => {
                         self.enter(&members, owner);
                         self.tally.reentries += 1;
-                        self.answer(op, Ok(Answer::Done));
+                        self.answer(now, op, Ok(Answer::Done));
                     }
                     // It was released meanwhile: back to the end of the queue.
                     Entry::Free => self.queue_up(now, op),
                     Entry::InDoubt => {}
-                    Entry::Lost(error) => self.answer(op, Err(error)),
+                    Entry::Lost(error) => self.answer(now, op, Err(error)),
                 }
             }
         }
@@ -464,8 +464,9 @@ impl Engine {
         let (last, machine, trust) = (hold.count == 0, hold.machine, hold.trust);
         if last {
             let hold = held.holds.swap_remove(at);
-            self.news.push_back(hold.freed(lock, &held.path));
-            self.count_release(now, &hold);
+            let path = Arc::clone(&held.path);
+            self.news.push_back(hold.freed(lock, &path));
+            self.record_release(now, &hold, &path);
         }
         match trust {
             Trust::Lost(removal) => {
@@ -514,7 +515,7 @@ impl Engine {
     pub(super) fn give_up(&mut self, now: Time, op: OpId, error: Error) {
         let Some(Op { kind, .. }) = self.ops.get(&op) else { return };
         let kind = *kind;
-        self.answer(op, Err(error));
+        self.answer(now, op, Err(error));
         match kind {
             Kind::Acquire { .. } if Mutant::LeaveNode.lives() => {}
             Kind::Acquire { lock, attempt, .. } => self.drop_attempt(now, lock, attempt),

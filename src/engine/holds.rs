@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::record::record_state;
 use super::{Engine, Event, HoldView, LockId, LockState, Machine, News, Owner, Revocation, Role};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
+use crate::note::{Level, Note};
 use crate::recipe::{Contender, Input, Removal};
 use crate::time::Time;
 
@@ -133,7 +135,7 @@ impl Engine {
         let (holds, path) = (std::mem::take(&mut held.holds), Arc::clone(&held.path));
         for hold in holds {
             self.news.push_back(hold.freed(lock, &path));
-            self.count_release(now, &hold);
+            self.record_release(now, &hold, &path);
         }
     }
 
@@ -158,9 +160,8 @@ impl Engine {
         }
         if let Some(hold) = self.hold_by_machine(lock, machine) {
             hold.trust = Trust::Lost(removal);
-            let lasted = now - hold.since;
-            self.count_loss(lasted, removal);
         }
+        self.record_loss(now, lock, machine, removal);
         self.tell(now, lock);
         self.muster(now, lock);
         self.settle_reentry(now, lock, owner);
@@ -176,6 +177,9 @@ impl Engine {
         // The nodes of a semaphore are in directories below its own, and it is never one of several.
         let lock = locks.iter().copied().find(is_of).or_else(|| locks.first().copied());
         let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        if let Some(path) = lock.and_then(|lock| self.locks.get(&lock)).map(|lock| Arc::clone(&lock.path)) {
+            self.session.notes().add(Level::Info, || Note::AskedBack { path, node: node_path.clone() });
+        }
         self.news.extend(lock.map(|lock| News::Revocation(Revocation { lock, node_path })));
     }
 
@@ -196,11 +200,7 @@ impl Engine {
         for (hold, state) in told.holds.iter_mut().zip(states) {
             let previous = std::mem::replace(&mut hold.told, state);
             if previous != state {
-                match state {
-                    LockState::Suspended => self.tally.suspensions += 1,
-                    LockState::Uncertain => self.tally.uncertainties += 1,
-                    LockState::Free | LockState::Held | LockState::Lost => {}
-                }
+                record_state(&mut self.tally, self.session.notes(), &told.path, hold, previous);
                 let (path, token, pass) = (Arc::clone(&told.path), hold.token, hold.pass);
                 self.news.push_back(News::Event(Event::Lock { lock, path, token, pass, state, previous }));
             }
@@ -222,9 +222,12 @@ impl Engine {
 }
 
 pub(super) fn lost(path: &str, removal: Removal) -> Error {
-    let how = match removal {
+    Error::new(Status::Lost, format!("{path}: the lock was lost while it was held: {}", cause_of(removal)))
+}
+
+pub(super) const fn cause_of(removal: Removal) -> &'static str {
+    match removal {
         Removal::SessionEnded => "its session ended",
         Removal::Deleted => "its node was deleted by somebody else",
-    };
-    Error::new(Status::Lost, format!("{path}: the lock was lost while it was held: {how}"))
+    }
 }

@@ -1,14 +1,11 @@
-//! What a client has done so far, in numbers: what is counted, what each number is called, and how the engine counts.
+//! What a client has done so far, in numbers: what is counted, and what each number is called.
 
 use std::time::Duration;
 
 use super::holds::{Hold, Trust};
-use super::{Engine, Kind, Machine, OpId, Role};
-use crate::error::{Result, Status};
+use super::{Engine, Machine, Role};
 use crate::histogram::Histogram;
-use crate::recipe::Removal;
 use crate::session::{ClientState, Traffic};
-use crate::time::Time;
 
 /// One number, or histogram, of [`Metrics`].
 #[derive(Debug, Clone, Copy)]
@@ -194,44 +191,6 @@ impl Engine {
             session_timeout: self.session.timeout(),
             state: self.session.state(),
             ..self.tally
-        }
-    }
-
-    // How the engine counts.
-
-    /// A call that wanted to get in has a hold of its own.
-    pub(super) fn count_grant(&mut self, now: Time, op: OpId) {
-        let Some(granted) = self.ops.get(&op) else { return };
-        self.tally.acquires_ok += 1;
-        self.tally.handovers += u64::from(granted.had_to_wait);
-        self.tally.waits.observe(now - granted.started);
-    }
-
-    /// A call was answered. Those that got in were counted when they did.
-    pub(super) fn count_answer<T>(&mut self, kind: Kind, result: &Result<T>) {
-        let (Some(_), Err(error)) = (kind.entrance(), result) else { return };
-        *match error.status() {
-            Status::Timeout => &mut self.tally.acquires_timeout,
-            Status::Canceled | Status::Closed => &mut self.tally.acquires_canceled,
-            Status::Connection => &mut self.tally.acquires_connection,
-            _ => &mut self.tally.acquires_failed,
-        } += 1;
-    }
-
-    /// A hold was lost.
-    pub(super) fn count_loss(&mut self, lasted: Duration, removal: Removal) {
-        self.tally.holds.observe(lasted);
-        *match removal {
-            Removal::SessionEnded => &mut self.tally.losses_session,
-            Removal::Deleted => &mut self.tally.losses_deleted,
-        } += 1;
-    }
-
-    /// A hold was given up by this program. One that had been lost was counted before.
-    pub(super) fn count_release(&mut self, now: Time, hold: &Hold) {
-        if !matches!(hold.trust, Trust::Lost(_)) {
-            self.tally.releases += 1;
-            self.tally.holds.observe(now - hold.since);
         }
     }
 }

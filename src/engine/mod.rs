@@ -13,15 +13,18 @@ mod cohort;
 mod holds;
 mod knots;
 mod metrics;
+mod record;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
+use crate::note::{Level, Note, Notes};
 use crate::proto::EventKind;
 use crate::recipe::{
     Census, Contender, Count, Desk, Errand, Fence, Input, Mirrors, Mode, Output, Participant, Tag, Told,
@@ -75,6 +78,20 @@ pub enum Recipe {
     },
     /// Several locks as one: queues, joined in one transaction; or one lock that is none.
     Multi(Box<[LockId]>),
+}
+
+impl Recipe {
+    /// What it is called in a log.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Queue(Mode::Mutex) => "mutex",
+            Self::Queue(Mode::Read) => "read",
+            Self::Queue(Mode::Write) => "write",
+            Self::SemaphoreMutex => "semaphore mutex",
+            Self::Queue(Mode::Lease) | Self::Semaphore(_) | Self::CountedSemaphore { .. } => "semaphore",
+            Self::Multi(_) => "multi",
+        }
+    }
 }
 
 /// How long an acquire may wait.
@@ -160,6 +177,17 @@ pub enum News {
     Event(Event),
     /// Something is asked back.
     Revocation(Revocation),
+}
+
+/// For a log: what tells one from another.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Thread(number) => write!(f, "thread {number}"),
+            Self::Custom(number) => write!(f, "owner {number}"),
+            Self::Leases(number) => write!(f, "leases {number}"),
+        }
+    }
 }
 
 /// What is known of a hold at one moment.
@@ -444,6 +472,11 @@ impl Engine {
         self.news.pop_front()
     }
 
+    /// What is worth a line in a log.
+    pub fn notes(&mut self) -> &mut Notes {
+        self.session.notes()
+    }
+
     // Questions.
 
     /// How the client's session stands.
@@ -520,7 +553,7 @@ impl Engine {
     }
 
     fn on_connected(&mut self, now: Time, resumed: bool) {
-        self.answer_all(|kind| matches!(kind, Kind::Connect));
+        self.answer_all(now, |kind| matches!(kind, Kind::Connect));
         self.held_back.clear();
         self.feed_all(now, |_| Input::Connected);
         if resumed {
@@ -546,7 +579,7 @@ impl Engine {
             let path = self.path_of(op);
             let message =
                 format!("{path}: the session ended before the release was confirmed; another may have held the lock");
-            self.answer(op, Err(Error::new(Status::Lost, message)));
+            self.answer(now, op, Err(Error::new(Status::Lost, message)));
         }
         self.feed_all(now, |_| Input::SessionEnded { replaced });
     }
@@ -568,7 +601,7 @@ impl Engine {
         self.looks.clear();
         self.check_at = None;
         (self.holding, self.leaving) = (0, 0);
-        self.answer_all(|kind| matches!(kind, Kind::Close));
+        self.answer_all(now, |kind| matches!(kind, Kind::Close));
     }
 
     // The state machines.
@@ -592,7 +625,7 @@ impl Engine {
                 let op = *op;
                 if let Some(result) = census.handle(&mut desk, input) {
                     self.machines.remove(&machine);
-                    self.answer(op, result.map(Answer::Participants));
+                    self.answer(now, op, result.map(Answer::Participants));
                 }
             }
             Some(Machine::Errand(errand, op)) => {
@@ -606,7 +639,7 @@ impl Engine {
                 let op = *op;
                 if let Some(result) = fence.handle(&mut desk, input) {
                     self.machines.remove(&machine);
-                    self.answer(op, result.map(Answer::Holds));
+                    self.answer(now, op, result.map(Answer::Holds));
                 }
             }
             Some(Machine::Knots(census, op, contender)) => {
@@ -630,7 +663,10 @@ impl Engine {
                 if let Some(node) = contender.take_revoked() {
                     self.tell_revoked(machine, &node);
                 }
-                self.tally.deletes_refused += u64::from(matches!(output, Some(Output::Refused(_))));
+                if let Some(Output::Refused(error)) = &output {
+                    self.tally.deletes_refused += 1;
+                    self.session.notes().add(Level::Warn, || Note::DeleteRefused { error: error.clone() });
+                }
                 if let Some(output) = output {
                     self.obey(now, machine, role, output);
                 }
@@ -714,15 +750,15 @@ impl Engine {
                 self.tell(now, lock);
                 self.settle_reentry(now, lock, owner);
             }
-            (Role::Leaving(Some(op)), Output::Gone) => self.one_has_gone(op, None),
+            (Role::Leaving(Some(op)), Output::Gone) => self.one_has_gone(now, op, None),
             (Role::Leaving(Some(op)), Output::Removed(_)) => {
                 let path = self.path_of(op);
                 let message = format!("{path}: its node had been deleted by somebody else before the release");
-                self.one_has_gone(op, Some(Error::new(Status::Lost, message)));
+                self.one_has_gone(now, op, Some(Error::new(Status::Lost, message)));
             }
             (Role::Leaving(Some(op)), Output::Refused(error)) => {
                 self.retire(machine);
-                self.one_has_gone(op, Some(error));
+                self.one_has_gone(now, op, Some(error));
             }
             _ => {}
         }
@@ -772,10 +808,10 @@ impl Engine {
     }
 
     /// Every call is answered once: here.
-    fn answer(&mut self, op: OpId, result: Result<Answer>) {
+    fn answer(&mut self, now: Time, op: OpId, result: Result<Answer>) {
         let _ = self.forget_knots(op);
-        let Some(Op { kind, deadline, .. }) = self.ops.remove(&op) else { return };
-        self.count_answer(kind, &result);
+        let Some(Op { kind, deadline, started, .. }) = self.ops.remove(&op) else { return };
+        self.record_answer(now, kind, started, &result);
         if let Some(place) = kind.entrance()
             && let Some(calls) = self.entering.get_mut(&place)
         {
@@ -797,9 +833,9 @@ impl Engine {
         }
     }
 
-    fn answer_all(&mut self, which: impl Fn(&Kind) -> bool) {
+    fn answer_all(&mut self, now: Time, which: impl Fn(&Kind) -> bool) {
         for op in self.select(which) {
-            self.answer(op, Ok(Answer::Done));
+            self.answer(now, op, Ok(Answer::Done));
         }
     }
 

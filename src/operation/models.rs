@@ -230,7 +230,7 @@ impl World {
         let deadline = if let Patience::Until(deadline) = patience { Some(deadline) } else { None };
         let timeout = Timeout { start: now(), patience, deadline };
         let owner = Owner::current_thread();
-        let operation = Operation::start(&entrances, Goal::Entry(owner), timeout, &notices).unwrap();
+        let operation = Operation::start(&entrances, Goal::Entry(owner), timeout, &notices, Span::none()).unwrap();
         let servers = (0..steps).map(|_| Mutex::default()).collect();
         Self { shells, servers, notices, operation }
     }

@@ -314,6 +314,37 @@ wire_enum! {
 }
 
 impl Request {
+    /// The path that it is about, in a transaction the first; of watches that are set again and of what is about no node, none.
+    pub fn path(&self) -> Option<&str> {
+        match self {
+            Self::Create { path, .. }
+            | Self::Create2 { path, .. }
+            | Self::CreateTtl { path, .. }
+            | Self::Delete { path, .. }
+            | Self::Exists { path, .. }
+            | Self::GetData { path, .. }
+            | Self::SetData { path, .. }
+            | Self::GetAcl { path }
+            | Self::SetAcl { path, .. }
+            | Self::GetChildren { path, .. }
+            | Self::GetChildren2 { path, .. }
+            | Self::CountDescendants { path }
+            | Self::GetEphemerals { prefix: path }
+            | Self::Sync { path }
+            | Self::Check { path, .. }
+            | Self::AddWatch { path, .. }
+            | Self::CheckWatches { path, .. }
+            | Self::RemoveWatches { path, .. } => Some(path),
+            Self::Multi(requests) | Self::MultiRead(requests) => requests.first()?.path(),
+            Self::WhoAmI
+            | Self::SetWatches { .. }
+            | Self::SetWatches2 { .. }
+            | Self::Auth { .. }
+            | Self::Ping
+            | Self::CloseSession => None,
+        }
+    }
+
     /// The opcode it goes out with, which is also what its reply must be decoded as.
     pub const fn op(&self) -> OpCode {
         match self {

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fork::{Epoch, PerProcess};
-use super::outlet::Outlet;
 use super::signals;
 use super::sync::{Builder, JoinHandle, Monitor, thread_local};
 use crate::error::{Error, Result, Status};
@@ -20,6 +19,15 @@ thread_local! {
     /// of that thread, which is none of the child's.
     #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no such block")]
     static DISPATCHING: Cell<Option<Epoch>> = Cell::new(None);
+}
+
+/// What has handlers to be called: a client's outlet, or the log.
+pub(super) trait Served: Send + Sync {
+    /// Calls the next `limit` that wait, and gives how many that were.
+    fn dispatch(self: Arc<Self>, limit: usize) -> usize;
+
+    /// What tells it from others.
+    fn address(&self) -> usize;
 }
 
 /// One client's place on the thread. It is left when it is dropped; the last one sees the thread off.
@@ -36,7 +44,7 @@ pub(super) struct Dispatcher {
 #[derive(Default)]
 struct State {
     /// Clients that have something to tell.
-    ready: VecDeque<(u64, Arc<Outlet>)>,
+    ready: VecDeque<(u64, Arc<dyn Served>)>,
     /// Whose place it is at.
     serving: Option<u64>,
     places: usize,
@@ -72,10 +80,10 @@ impl Place {
         Ok(Self { dispatcher, id: state.last_id })
     }
 
-    /// Has the thread call the next handler of a client.
-    pub(super) fn serve(&self, outlet: Arc<Outlet>) {
+    /// Has the thread call the next handler of a client, or of the log.
+    pub(super) fn serve(&self, served: Arc<dyn Served>) {
         let shared = &self.dispatcher.state;
-        shared.lock().ready.push_back((self.id, outlet));
+        shared.lock().ready.push_back((self.id, served));
         shared.notify();
     }
 }
@@ -111,16 +119,15 @@ impl Dispatcher {
         DISPATCHING.with(|dispatching| dispatching.set(Some(Epoch::current())));
         let mut state = self.state.lock();
         loop {
-            if let Some((id, outlet)) = state.ready.pop_front() {
+            if let Some((id, served)) = state.ready.pop_front() {
                 state.serving = Some(id);
                 drop(state);
-                outlet.dispatch(1);
+                served.dispatch(1);
                 if !is_this_thread() {
                     // A child that was forked by the handler, and in it this thread alone. The lock may be taken for good, and there
                     // is nobody to serve.
                     return;
                 }
-                drop(outlet);
                 state = self.state.lock();
                 state.serving = None;
                 self.state.notify();

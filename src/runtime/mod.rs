@@ -8,9 +8,11 @@ mod dispatcher;
 mod eventfd;
 mod fork;
 mod io;
+mod log;
 #[cfg(not(feature = "loom"))]
 mod lookout;
 mod outlet;
+mod report;
 mod resolve;
 mod shell;
 mod signals;
@@ -29,7 +31,9 @@ pub(crate) use clock::now;
 pub use eventfd::EventFd;
 pub use fork::{Epoch, PerProcess};
 pub(crate) use io::{in_background, is_serving};
+pub use log::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub use outlet::Handlers;
+pub(crate) use report::{LOCK, SESSION};
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use shell::models;
 pub(crate) use shell::{Caller, Pending, Shell};

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dispatcher::{self, Place};
+use super::dispatcher::{self, Place, Served};
 use super::eventfd::EventFd;
 use super::fork::Epoch;
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
@@ -52,8 +52,10 @@ struct Listeners {
     of_client: Option<Arc<EventHandler>>,
 }
 
+#[derive(Default)]
 pub(super) enum Caller {
     /// There is nobody yet who wants to hear of anything.
+    #[default]
     None,
     Dispatcher(Place),
     Polling(EventFd),
@@ -62,25 +64,29 @@ pub(super) enum Caller {
 
 /// A client's handlers, to be called by who was told that one of them waits. It does not keep the client.
 #[derive(Clone)]
-pub struct Handlers(Arc<Outlet>);
+pub struct Handlers(Arc<dyn Served>);
 
 impl Handlers {
+    pub(super) fn of(served: Arc<dyn Served>) -> Self {
+        Self(served)
+    }
+
     /// Calls the next one that waits, on the calling thread. False where none does. The bell rings again where others wait.
     pub fn call_next(&self) -> bool {
-        self.0.dispatch(1) > 0
+        Arc::clone(&self.0).dispatch(1) > 0
     }
 }
 
 /// Whether they are one client's.
 impl PartialEq for Handlers {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.address() == other.0.address()
     }
 }
 
 impl Outlet {
     pub(crate) fn handlers(self: &Arc<Self>) -> Handlers {
-        Handlers(Arc::clone(self))
+        Handlers::of(Arc::clone(self) as Arc<dyn Served>)
     }
 
     /// For a program that wants its handlers called in this way.
@@ -298,10 +304,20 @@ impl Outlet {
         state.is_rung = true;
         match &state.caller {
             Caller::None => {}
-            Caller::Dispatcher(place) => place.serve(Arc::clone(self)),
+            Caller::Dispatcher(place) => place.serve(Arc::<Self>::clone(self)),
             Caller::Polling(fd) => fd.signal(),
             Caller::Bell(bell) => bell(self.handlers()),
         }
+    }
+}
+
+impl Served for Outlet {
+    fn dispatch(self: Arc<Self>, limit: usize) -> usize {
+        Self::dispatch(&self, limit)
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mio::Token;
+use tracing::Span;
 
 use super::callback::{Hook, run};
 use super::connection::{Connection, Watch};
@@ -22,9 +23,9 @@ use super::io::{Io, serving};
 use super::lookout::{Lookout, Seen};
 use super::outlet::Outlet;
 use super::sync::{Monitor, Mutex, MutexGuard, lock};
-use super::{clock, resolve};
+use super::{clock, report, resolve};
 use crate::config::Config;
-use crate::engine::{Answer, Engine, Event, LockId, News, OpId};
+use crate::engine::{Answer, Engine, LockId, OpId};
 use crate::error::{Result, Status};
 use crate::lock::RevocationHandler;
 use crate::session::{Command, Server};
@@ -37,6 +38,8 @@ pub(crate) struct Shell {
     state: Mutex<State>,
     /// Locked after the state, where both are.
     outlet: Arc<Outlet>,
+    /// Of the session that there is, for those who trace. Used by who reports, under no lock but this one.
+    span: Mutex<Span>,
 }
 
 struct State {
@@ -54,6 +57,8 @@ struct State {
     lookout: Option<Arc<Lookout>>,
     /// What is read comes here first.
     buffer: Box<[u8]>,
+    /// A thread is telling the log what happened, and goes on until it is told all.
+    is_reporting: bool,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
     /// The I/O thread, as long as the client has a place there.
@@ -94,11 +99,19 @@ impl Shell {
             reader: None,
             lookout: Some(Arc::new(lookout)),
             buffer: vec![0; BUFFER].into(),
+            is_reporting: false,
             planned: None,
             io,
         };
         let state = Mutex::new(state);
-        Arc::new_cyclic(|this| Self { epoch: Epoch::current(), token, this: Weak::clone(this), state, outlet })
+        Arc::new_cyclic(|this| Self {
+            epoch: Epoch::current(),
+            token,
+            this: Weak::clone(this),
+            state,
+            outlet,
+            span: Mutex::new(Span::none()),
+        })
     }
 
     /// Has the calling thread tell the last news of a program that dispatches by itself, by `patience` or not at all. To be called
@@ -111,7 +124,7 @@ impl Shell {
     /// `patience` or not at all.
     pub(crate) fn stop(&self, patience: Time) {
         let io = {
-            let mut state = lock(&self.state);
+            let mut state = self.state();
             // Its descriptor is closed with the client, or by a reader that has been woken and not gone yet.
             state.lookout = None;
             state.io.take()
@@ -162,7 +175,7 @@ impl Shell {
             self.outlet.engage()?;
         }
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         if !state.engine.is_open(id) || state.io.is_none() {
             return Err(Status::Closed.into());
         }
@@ -203,7 +216,7 @@ impl Shell {
     ) -> Result<OpId> {
         self.check()?;
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let now = clock::now();
         let op = submit(&mut state.engine, now);
         state.callers.insert(op, caller);
@@ -217,7 +230,7 @@ impl Shell {
     /// thread, which is about to say so.
     pub(crate) fn expire(&self, op: OpId) -> bool {
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         if state.reader.is_some() {
             // A thread that gets no processor time may be the reader, and the answer be there.
             receive(&mut state, Thoroughly::No);
@@ -258,7 +271,7 @@ impl Shell {
 
     fn take_turn(&self, op: OpId) -> Option<Turn<'_>> {
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         // Others' answers would have to wait until this thread gets a processor, and it would go on before it lets them.
         let is_alone = state.callers.len() == 1 && state.callers.contains_key(&op);
         let is_free = is_alone && state.reader.is_none() && matches!(state.link, Link::Open(_));
@@ -276,7 +289,7 @@ impl Shell {
     /// Once it has waited.
     fn go_on(&self, turn: &mut Turn<'_>, seen: Seen) {
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         // Where its time is over, too: a thread that stood still may find its answer there.
         if seen != Seen::Alarm {
             receive(&mut state, Thoroughly::No);
@@ -303,7 +316,7 @@ impl Shell {
     /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick, and whether the
     /// socket may have still more.
     pub(super) fn ready(&self) -> (Option<Time>, bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         if matches!(state.link, Link::Connecting { .. }) {
             self.finish_connecting(&mut state, clock::now());
         }
@@ -314,7 +327,7 @@ impl Shell {
     /// Something may be due. Gives the time of the next tick. What has come in is read first: where a thread that stood still was the reader, it may
     /// be there that nothing is due.
     pub(super) fn tick(&self) -> (Option<Time>, bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let more = receive(&mut state, Thoroughly::Yes);
         state.engine.advance(clock::now());
         state.planned = None;
@@ -335,9 +348,16 @@ impl Shell {
 
     // Carrying out.
 
+    /// For those who feed the engine, and so may have it make notes.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.engine.notes().want(report::wanted());
+        state
+    }
+
     fn with(&self, work: impl FnOnce(&mut Engine, Time)) {
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let now = clock::now();
         work(&mut state.engine, now);
         self.pump(&mut state, now, &mut woken);
@@ -368,10 +388,11 @@ impl Shell {
             }
         }
         while let Some(news) = state.engine.poll_news() {
-            if let News::Event(event) = &news {
-                woken.events.push(event.clone());
-            }
             self.outlet.tell(news);
+        }
+        if !state.is_reporting && !state.engine.notes().is_empty() {
+            state.is_reporting = true;
+            woken.reports = true;
         }
         let socket = state.link.socket();
         if let Some(reader) = &mut state.reader {
@@ -402,8 +423,31 @@ impl Shell {
         if let Some(lookout) = woken.reader {
             lookout.wake();
         }
-        for event in &woken.events {
-            report(event);
+        if woken.reports {
+            self.report();
+        }
+    }
+
+    /// Tells the log what happened, in the order in which it did: one thread at a time, and with no lock that others wait for.
+    fn report(&self) {
+        loop {
+            let notes = {
+                let mut state = lock(&self.state);
+                let notes = state.engine.notes().take();
+                state.is_reporting = !notes.is_empty();
+                notes
+            };
+            if notes.is_empty() {
+                return;
+            }
+            let mut span = lock(&self.span);
+            for note in &notes {
+                report::report(note, &mut span);
+                if self.check().is_err() {
+                    // A child that whoever listens has forked.
+                    return;
+                }
+            }
         }
     }
 
@@ -436,7 +480,7 @@ impl Shell {
 
     fn resolved(&self, server: &Server, addresses: resolve::Found) {
         let mut woken = Woken::default();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         state.resolving.retain(|resolving| resolving != server);
         let wanted = matches!(&state.link, Link::Resolving(wanted) if wanted == server);
         if !wanted {
@@ -576,15 +620,6 @@ fn watch(state: &mut State) -> io::Result<()> {
     connection.set_watch(watch)
 }
 
-fn report(event: &Event) {
-    match event {
-        Event::Client { state, previous } => tracing::info!(?state, ?previous, "client"),
-        Event::Lock { path, token, pass, state, previous, .. } => {
-            tracing::debug!(%path, token, pass, ?state, ?previous, "lock");
-        }
-    }
-}
-
 /// What is left to do once the lock is free.
 #[derive(Default)]
 struct Woken {
@@ -593,8 +628,8 @@ struct Woken {
     thread: Option<Arc<Io>>,
     /// The reader is to look: its call is answered, or there is another socket, or none.
     reader: Option<Arc<Lookout>>,
-    /// To be logged.
-    events: Vec<Event>,
+    /// The log is to be told what happened.
+    reports: bool,
 }
 
 /// A thread's turn as the reader.
@@ -611,7 +646,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut woken = Woken::default();
-            self.shell.end_turn(&mut lock(&self.shell.state), &mut woken);
+            self.shell.end_turn(&mut self.shell.state(), &mut woken);
             self.shell.finish(woken);
         }
     }

@@ -28,6 +28,7 @@ pub use watches::Subscriber;
 use watches::{Then, Watches};
 
 use crate::mutant::Mutant;
+use crate::note::{Level, Note, Notes};
 use crate::proto::{
     AddWatchMode, Code, ConnectRequest, ConnectResponse, EventKind, Frames, MultiResult, OpCode, ProtoError,
     ReplyHeader, Request, Response, WatchEvent, WatcherType, XID_AUTH, XID_NOTIFICATION, XID_PING,
@@ -180,6 +181,7 @@ pub struct Session<T> {
     cause: String,
     local_address: String,
     traffic: Traffic,
+    notes: Notes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,6 +256,7 @@ impl<T> Session<T> {
             cause: "no connection was tried yet".to_owned(),
             local_address: String::new(),
             traffic: Traffic::default(),
+            notes: Notes::default(),
         }
     }
 
@@ -331,6 +334,11 @@ impl<T> Session<T> {
     /// What it has done so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// What is worth a line in a log, of this session and of what uses it.
+    pub fn notes(&mut self) -> &mut Notes {
+        &mut self.notes
     }
 
     /// Chance.
@@ -596,6 +604,7 @@ impl<T> Session<T> {
     fn connect(&mut self, now: Time) {
         let Some(server) = self.servers.next() else { return };
         self.traffic.connection_attempts += 1;
+        self.notes.add(Level::Debug, || Note::Connecting { server: server.to_string() });
         self.server = Some(server.clone());
         self.link = Link::Connecting { give_up: now + self.share(Duration::from_millis(100)) };
         self.commands.push_back(Command::Connect(server));
@@ -682,6 +691,12 @@ impl<T> Session<T> {
         if resumed && self.guard != Guard::None {
             self.prove(now);
         }
+        let server = || self.server.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (session, timeout) = (self.id(), self.timeout);
+        self.notes.add(Level::Info, || match resumed {
+            true => Note::Reconnected { server: server(), session },
+            false => Note::SessionBegun { server: server(), session, timeout },
+        });
         self.events.push_back(Event::Connected { resumed });
     }
 
@@ -722,6 +737,8 @@ impl<T> Session<T> {
         self.note_sent(now);
         self.traffic.requests += 1;
         self.traffic.bytes_sent += length(self.output.len() - before);
+        let (op, xid) = (request.op(), self.last_xid);
+        self.notes.add(Level::Trace, || Note::Sent { op, xid, path: request.path().map(str::to_owned) });
         self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
     }
 
@@ -733,6 +750,7 @@ impl<T> Session<T> {
         let before = self.output.len();
         if Request::Ping.encode(XID_PING, &mut self.output).is_ok() {
             self.traffic.pings += 1;
+            self.notes.add(Level::Trace, || Note::Sent { op: OpCode::Ping, xid: XID_PING, path: None });
             self.traffic.bytes_sent += length(self.output.len() - before);
             self.ping_sent = Some(now);
         }
@@ -761,6 +779,7 @@ impl<T> Session<T> {
 
     fn notification(&mut self, event: &WatchEvent) {
         self.traffic.watch_events += 1;
+        self.notes.add(Level::Trace, || Note::Fired { kind: event.kind, path: event.path.clone() });
         self.tell_below(event);
         // A node's end is the end of the watches on it and on its children.
         let (of_node, of_children) = match event.kind {
@@ -790,6 +809,8 @@ impl<T> Session<T> {
     fn auth_reply(&mut self, now: Time, err: Code) {
         self.traffic.answers += 1;
         if err != Code::OK {
+            let server = || self.server.as_ref().map(ToString::to_string).unwrap_or_default();
+            self.notes.add(Level::Error, || Note::AuthRefused { server: server() });
             self.events.push_back(Event::AuthFailed);
             self.hang_up(now, "it refused the credentials");
             return;
@@ -822,7 +843,9 @@ impl<T> Session<T> {
             (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
             (code, _) => Err(Failure::Code(code)),
         };
-        let Some(InFlight { sent, proof, purpose, .. }) = self.take_answered(now) else { return Ok(()) };
+        let Some(InFlight { xid, op, sent, proof, purpose }) = self.take_answered(now) else { return Ok(()) };
+        let (zxid, took, failure) = (header.zxid, now - sent, (header.err != Code::OK).then_some(header.err));
+        self.notes.add(Level::Trace, || Note::Answered { op, xid, zxid, took, failure });
         if header.zxid > 0 {
             self.last_zxid = header.zxid;
         }
@@ -887,6 +910,15 @@ impl<T> Session<T> {
             return;
         }
         let stood = self.link == Link::Up;
+        let server = || self.server.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (session, cause_of) = (self.id(), || cause.to_owned());
+        match stood {
+            _ if self.closing.is_some() => {}
+            true => {
+                self.notes.add(Level::Warn, || Note::ConnectionLost { server: server(), session, cause: cause_of() });
+            }
+            false => self.notes.add(Level::Info, || Note::AttemptFailed { server: server(), cause: cause_of() }),
+        }
         self.cause = cause.to_owned();
         self.output.clear();
         self.watched_below.clear();
@@ -920,6 +952,7 @@ impl<T> Session<T> {
             return self.finish();
         }
         self.traffic.sessions_lost += 1;
+        self.notes.add(Level::Warn, || Note::SessionLost { session: identity.id, replaced });
         self.events.push_back(Event::Ended { replaced: replaced.then_some(identity.lease.end()) });
     }
 
@@ -928,6 +961,8 @@ impl<T> Session<T> {
             return;
         }
         self.link = Link::Closed;
+        let session = self.id();
+        self.notes.add(Level::Info, || Note::SessionClosed { session });
         self.identity = None;
         self.closing.get_or_insert_default();
         self.commands.push_back(Command::Disconnect);

@@ -83,6 +83,14 @@ static void on_zkl_event_cb(void *user, const zkl_event *event)
     CHECK(event->size == sizeof *event && event->state != event->previous);
 }
 
+static void on_zkl_log_cb(void *user, const zkl_log *log)
+{
+    (void)user;
+    CHECK(log->size == sizeof *log && log->level >= ZKL_LOG_ERROR && log->level <= ZKL_LOG_TRACE);
+    CHECK(strstr(log->line, log->message) == log->line && strncmp(log->target, "zklock", 6) == 0);
+    for (size_t i = 0; i < log->field_count; i++) CHECK(strstr(log->line, log->fields[i].name) != NULL);
+}
+
 static void on_zkl_user_drop(void *user)
 {
     (void)user;
@@ -654,6 +662,7 @@ static void storm(int ms)
 /* Nothing of it is left: no thread, no handle, no node. */
 static void calm(void)
 {
+    OK(zkl_set_log_callback(ZKL_LOG_OFF, NULL, NULL, NULL));
     AWAIT(thread_count() == 1);
     /* Slots are used again, so the newest handle's number says how many lived at once. */
     zkl_config *config = zkl_config_new();

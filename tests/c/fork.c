@@ -18,6 +18,7 @@ static zkl_lock *tasks;
 static zkl_op *over;
 static zkl_op *waits;
 static char path[64];
+static atomic_int lines;
 
 static void take_nothing(void *user)
 {
@@ -459,6 +460,45 @@ static void fork_in_callback(void *user, const zkl_event *event)
     /* The thread is the child's only one, and has nothing more to do: the child ends. */
 }
 
+static void a_line_of_ones_own(void *user, const zkl_log *log)
+{
+    (void)log;
+    CHECK(getpid() == *(pid_t *)user);
+    atomic_fetch_add(&lines, 1);
+}
+
+/* Not in a child: what it has is a copy. */
+static void take_back(void *user)
+{
+    CHECK(getpid() == *(pid_t *)user);
+    *(pid_t *)user = 0;
+}
+
+/* What the parent has set is not called for what the child does; it may set one for itself. */
+static void the_log_is_ones_own(void)
+{
+    pid_t self = getpid();
+    int before = atomic_load(&lines);
+    zkl_client_free(new_client());
+    CHECK(atomic_load(&lines) == before);
+    OK(zkl_set_log_callback(ZKL_LOG_INFO, a_line_of_ones_own, &self, NULL));
+    zkl_client_free(new_client());
+    OK(zkl_set_log_callback(ZKL_LOG_OFF, NULL, NULL, NULL));
+    CHECK(atomic_load(&lines) >= before + 2);
+}
+
+static void children_of_who_logs(void)
+{
+    pid_t self = getpid();
+    OK(zkl_set_log_callback(ZKL_LOG_TRACE, a_line_of_ones_own, &self, take_back));
+    zkl_client_free(new_client());
+    in_a_child(the_log_is_ones_own, _exit);
+    in_a_child(the_log_is_ones_own, exit);
+    zkl_client_free(new_client());
+    OK(zkl_set_log_callback(ZKL_LOG_OFF, NULL, NULL, NULL));
+    CHECK(self == 0);
+}
+
 static void children_of_callbacks(void)
 {
     int changes = 0, status;
@@ -552,6 +592,7 @@ int main(int argc, char **argv)
     a_child_has_no_part_in_its_parents_events();
     children_of_a_busy_parent_are_not_stuck();
     children_of_callbacks();
+    children_of_who_logs();
     a_child_of_who_polls_goes_on_alone();
     a_child_returns_from_a_call_of_its_parents();
     the_parent_still_holds(token);

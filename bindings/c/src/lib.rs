@@ -13,6 +13,7 @@ pub mod client;
 pub mod config;
 pub mod event;
 pub mod lock;
+pub mod log;
 pub mod metrics;
 pub mod op;
 pub mod participant;

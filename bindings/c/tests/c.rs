@@ -180,6 +180,21 @@ fn metrics_with_sanitizers() {
 }
 
 #[test]
+fn log() {
+    run(Plain, "log", Leaks::AreErrors);
+}
+
+#[test]
+fn log_under_valgrind() {
+    run(Valgrind, "log", Leaks::AreErrors);
+}
+
+#[test]
+fn log_with_sanitizers() {
+    run(Sanitizers, "log", Leaks::AreErrors);
+}
+
+#[test]
 fn operators() {
     run_operators(Plain);
 }
@@ -291,7 +306,8 @@ fn every_function_that_takes_a_handle_is_tried_in_a_forked_child() {
     let takes_a_handle = |function: &&str| {
         let (_, parameters) = function.split_once('(').unwrap();
         parameters.split(',').any(|parameter| {
-            parameter.trim().trim_start_matches("const ").starts_with("zkl_") && !parameter.contains("_out")
+            let parameter = parameter.trim().trim_start_matches("const ");
+            parameter.starts_with("zkl_") && parameter.contains('*') && !parameter.contains("_out")
         })
     };
     let functions: Vec<&str> = library::functions(&header).filter(takes_a_handle).map(library::name).collect();

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use zklock::Status;
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "status",
     "config",
     "client",
@@ -20,6 +20,7 @@ const SOURCES: [&str; 11] = [
     "waiting",
     "event",
     "metrics",
+    "log",
 ];
 
 #[test]
