@@ -57,6 +57,35 @@ fn the_page_of_metrics_is_up_to_date() {
     assert_eq!(fs::read_to_string(&file).unwrap(), made, "run: ZKL_BLESS=1 cargo test --test docs");
 }
 
+/// Each line that is logged is on the page, with its level, and nothing else.
+#[test]
+fn the_page_has_the_lines_of_the_log() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/observability.md")).unwrap();
+    let source = fs::read_to_string(root.join("src/runtime/report.rs")).unwrap();
+    let targets = [("SESSION", "zklock::session"), ("LOCK", "zklock::lock"), ("REQUEST", "zklock::request")];
+    let mut logged: Vec<String> = Vec::new();
+    for (constant, target) in targets {
+        for level in ["error", "warn", "info", "debug", "trace"] {
+            let call = format!("{level}!(target: {constant},");
+            for rest in source.split(&call).skip(1) {
+                // The message is the last argument.
+                let message = rest.split("\")").next().unwrap().rsplit('"').next().unwrap();
+                let row = format!("| `{target}` | {level} | `{message}` |");
+                if !logged.contains(&row) {
+                    logged.push(row);
+                }
+            }
+        }
+    }
+    assert!(logged.len() > 15, "{logged:?}");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `zklock::")).collect();
+    for row in &logged {
+        assert!(rows.iter().any(|line| line.starts_with(row)), "docs/observability.md has no row that begins {row}");
+    }
+    assert_eq!(rows.len(), logged.len(), "more rows than lines: {rows:?}");
+}
+
 /// The header and the Python package say the same of each, in their own words for statuses.
 #[test]
 fn each_metric_is_in_c_and_in_python() {

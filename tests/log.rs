@@ -45,7 +45,7 @@ fn lines_come_to_the_handler() {
     assert!(lines.lock().unwrap().iter().all(|line| line.level <= Level::Debug));
 
     // Another level, from now on.
-    set_log_level(Level::Info);
+    set_log_level(Some(Level::Info));
     lines.lock().unwrap().clear();
     lock.acquire(None).unwrap();
     lock.release().unwrap();
@@ -134,7 +134,7 @@ fn none_is_none() {
     let lines = Lines::default();
     set_log_handler(Level::Trace, LogCalls::OnThread, keep(&lines)).unwrap();
     set_log_handler(Level::Trace, LogCalls::OnThread, None).unwrap();
-    set_log_level(Level::Trace);
+    set_log_level(Some(Level::Trace));
     drop(client(&ZooKeeper::shared().address()));
     assert_eq!(lines.lock().unwrap().len(), 0);
     assert_eq!(Arc::strong_count(&lines), 1, "the handler is gone");

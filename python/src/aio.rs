@@ -18,6 +18,7 @@ use crate::client::{self, Client, Size, Teller};
 use crate::errors::OrRaise;
 use crate::event::Listener;
 use crate::lock::{Lock, RwLock, seconds_left};
+use crate::log;
 use crate::participant::Participant;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::{Leases, Semaphore};
@@ -167,6 +168,7 @@ impl Inbox {
     /// Connects: a Client. ``on_event`` is what its events are to be called with, from the first on or once it ``listens``.
     fn connect(&self, py: Python<'_>, settings: &Settings, on_event: &Bound<'_, PyAny>, listens: bool) -> PyResult<Op> {
         self.check(py)?;
+        log::look(py)?;
         let on_event = callable("on_event", on_event)?.ok_or_else(|| PyTypeError::new_err("on_event: None"))?;
         let listener = Listener::of(py, on_event)?;
         let mut config = settings.config.clone();
@@ -223,6 +225,7 @@ impl Inbox {
         #[pyo3(from_py_with = whole::quantity)] quantity: u32,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<Op> {
+        log::look(py)?;
         let limit = timeout.and_then(Seconds::limit);
         let acquiring = semaphore.get().core.start_acquire(quantity, limit).or_raise(py)?;
         self.watch(py, Lease { acquiring, semaphore: semaphore.clone().unbind() })
@@ -295,6 +298,7 @@ impl Inbox {
         timeout: Option<Seconds>,
         late: Late,
     ) -> PyResult<Op> {
+        log::look(py)?;
         let limit = timeout.and_then(Seconds::limit);
         let acquiring = lock.core.start_acquire(Owner::Custom(owner), limit).or_raise(py)?;
         self.watch(py, Enter { acquiring, late })

@@ -168,11 +168,26 @@ static CALLS: PerProcess<Calls> = PerProcess::new(Calls::default);
 
 /// Has the core leave the calls of a client to the thread.
 pub(crate) fn take_calls(config: &mut Config) {
-    config.set_event_bell(|handlers| {
-        let calls = CALLS.get();
-        lock(&calls.state).ready.push_back(handlers);
-        calls.changed.notify_all();
-    });
+    config.set_event_bell(bell);
+}
+
+/// Something waits to be told.
+pub(crate) fn bell(handlers: Handlers) {
+    let calls = CALLS.get();
+    lock(&calls.state).ready.push_back(handlers);
+    calls.changed.notify_all();
+}
+
+/// What the handler that is just being called wants to be called, and with what.
+pub(crate) fn found(callback: Py<PyAny>, argument: Py<PyAny>) {
+    FOUND.set(Some((callback, argument)));
+}
+
+/// Waits until the thread has called all there is, `patience` at most. Detached from the interpreter.
+pub(crate) fn drain(patience: Duration) {
+    let calls = CALLS.get();
+    let is_busy = |state: &mut State| !state.ready.is_empty() || state.current.is_some();
+    drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_busy));
 }
 
 /// Waits until the callback of a client that is being called has returned, `patience` at most. Detached from the interpreter.
@@ -185,7 +200,7 @@ pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
     drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_called));
 }
 
-/// Has the thread be there from now on.
+/// The thread that calls is there from now on.
 pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     let is_served = &CALLS.get().is_served;
     if is_served.swap(true, Ordering::AcqRel) {

@@ -14,6 +14,7 @@ use crate::callback::{settle, take_calls};
 use crate::errors::{OrRaise, add_to, word};
 use crate::event::Listener;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
+use crate::log;
 use crate::metrics;
 use crate::participant::Participant;
 use crate::parting::Parting;
@@ -180,6 +181,7 @@ impl Client {
         wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        log::look(py)?;
         let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo)?;
         take_calls(&mut config);
         let listener = match on_event {
@@ -431,6 +433,7 @@ pub(crate) fn _close_all(py: Python<'_>) {
                 }
             }
         });
+        log::end(PATIENCE);
     });
     interpreter_ends(End::Closed);
 }

@@ -7,6 +7,7 @@ mod client;
 mod errors;
 mod event;
 mod lock;
+mod log;
 mod metrics;
 mod needed;
 mod participant;

@@ -15,6 +15,7 @@ use zklock::{Acquiring, Call, Owner, Status, refuse_in_callback};
 use crate::callback::{Callback, start_thread};
 use crate::errors::{OrRaise, add_to, raise, word};
 use crate::event::Listener;
+use crate::log;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
@@ -159,6 +160,7 @@ impl Lock {
     }
 
     fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
+        log::look(py)?;
         let lock: &zklock::Lock = &self.core;
         let limit = timeout.and_then(Seconds::limit);
         let start = || {

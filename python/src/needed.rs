@@ -19,6 +19,9 @@ pub(crate) struct Needed {
     /// Of `zklock/_metrics.py`.
     pub(crate) metrics: Py<PyAny>,
     pub(crate) histogram: Py<PyAny>,
+    /// Of `zklock/_logs.py`.
+    pub(crate) log_level: Py<PyAny>,
+    pub(crate) log_deliver: Py<PyAny>,
     /// Of `threading`.
     pub(crate) get_ident: Py<PyAny>,
     pub(crate) main_thread: Py<PyAny>,
@@ -46,7 +49,8 @@ pub(crate) fn needed(py: Python<'_>) -> PyResult<&'static Needed> {
     static NEEDED: PyOnceLock<Needed> = PyOnceLock::new();
     NEEDED.get_or_try_init(py, || {
         let (states, events) = (py.import("zklock._states")?, py.import("zklock._events")?);
-        let (metrics, threading) = (py.import("zklock._metrics")?, py.import("threading")?);
+        let (metrics, logs, threading) =
+            (py.import("zklock._metrics")?, py.import("zklock._logs")?, py.import("threading")?);
         Ok(Needed {
             errors: py.import("zklock._errors")?.dict().copy()?.unbind(),
             client_state: states.getattr("ClientState")?.unbind(),
@@ -56,6 +60,8 @@ pub(crate) fn needed(py: Python<'_>) -> PyResult<&'static Needed> {
             lock_event: events.getattr("LockEvent")?.unbind(),
             metrics: metrics.getattr("Metrics")?.unbind(),
             histogram: metrics.getattr("Histogram")?.unbind(),
+            log_level: logs.getattr("level")?.unbind(),
+            log_deliver: logs.getattr("deliver")?.unbind(),
             get_ident: threading.getattr("get_ident")?.unbind(),
             main_thread: threading.getattr("main_thread")?.unbind(),
             modules: modules(py)?.unbind(),

@@ -9,6 +9,7 @@ use crate::callback::{Callback, start_thread};
 use crate::errors::{OrRaise, add_to, word};
 use crate::event::Listener;
 use crate::lock::seconds_left;
+use crate::log;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
@@ -65,6 +66,7 @@ impl Semaphore {
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<Leases> {
         let (py, semaphore) = (this.py(), &*this.get().core);
+        log::look(py)?;
         let limit = timeout.and_then(Seconds::limit);
         let start = || {
             refuse_in_callback(limit)?;

@@ -40,6 +40,10 @@ that was given ``on_event`` tells of every change, and a ``with`` block that end
 
         client = zklock.Client("host:2181", on_event=on_event)
 
+What a client does it counts (``client.metrics()``, ``client.prometheus()``), and tells ``logging``: the loggers
+``zklock.session``, ``zklock.lock`` and ``zklock.request``, whose records have a dict of what they are about,
+``record.zklock``.
+
 Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
 
 ``zklock.aio`` has all of it for asyncio: there a task is what a thread is here.

@@ -112,12 +112,13 @@ pub fn set_log_handler(level: Level, calls: LogCalls, handler: Option<Arc<LogHan
     Ok(())
 }
 
-/// Has the handler, if there is one, called with lines up to another level. It waits for nobody.
-pub fn set_log_level(level: Level) {
+/// Has the handler, if there is one, called with lines up to another level, or with none for the time being. It waits for nobody.
+pub fn set_log_level(level: Option<Level>) {
     let sink = SINK.get();
-    let is_set =
-        sink.level.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now != 0).then_some(level as i32));
-    if is_set.is_ok() {
+    let state = sink.state.lock();
+    if state.handler.is_some() {
+        sink.level.store(level.map_or(0, |level| level as i32), Ordering::Relaxed);
+        drop(state);
         callsite::rebuild_interest_cache();
     }
 }
