@@ -459,10 +459,9 @@ public:
         }
     }
 
-    /** Takes it back, and waits while another thread is in it. (A forked child has no other thread, but maybe its mutex.) */
+    /** Takes it back, and waits while another thread is in it. (In a forked child, hub leaves all as it is.) */
     void close() noexcept
     {
-        if (home_ != ::getpid()) return;
         std::unique_lock guard(mutex_);
         is_closed_ = true;
         ended_.wait(guard, [this] { return others() == 0; });
@@ -1528,8 +1527,8 @@ public:
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), with every change of a hold of this lock: of a multi_mutex, of any hold of one of
-     * its locks. It takes the place of the one before; nullptr for none.
+     * Has the callback called, as void() or void(const zkl::event &), with every change of a hold of this lock: of a multi_mutex, of any
+     * hold of one of its locks. It takes the place of the one before; nullptr for none.
      *
      * Throws: zkl::error, std::bad_alloc. Waits for the callback before, where it is being called.
      */
@@ -1714,9 +1713,9 @@ private:
 };
 
 /**
- * A read/write lock on a path: SharedTimedLockable; on the znodes of Curator's InterProcessReadWriteLock, as of 5.5. It is its own writer's half; what
- * readers can do beyond the standard's functions is at reader(). Each half is re-entrant. A thread that has it exclusively may also take it
- * shared, and goes on reading when it unlocks the other; one that has it shared may not take it exclusively: status::deadlock.
+ * A read/write lock on a path: SharedTimedLockable; on the znodes of Curator's InterProcessReadWriteLock, as of 5.5. It is its own writer's
+ * half; what readers can do beyond the standard's functions is at reader(). Each half is re-entrant. A thread that has it exclusively may
+ * also take it shared, and goes on reading when it unlocks the other; one that has it shared may not take it exclusively: status::deadlock.
  */
 class shared_mutex : public lockable {
 public:

@@ -292,6 +292,23 @@ void destructors_wait_for_callbacks()
     }
 }
 
+// Also where the event is already on its way to both.
+void a_callback_that_another_takes_back_is_not_called()
+{
+    zkl::client client(check::servers);
+    zkl::mutex mutex(client, fresh_path()), next(client, fresh_path());
+    std::atomic<int> calls{0}, others{0};
+    client.on_event([&] { others++; });
+    mutex.on_event([&] {
+        client.on_event(nullptr);
+        calls++;
+    });
+    mutex.lock();
+    mutex.unlock();
+    AWAIT(calls == 2);
+    CHECK(others == 0);
+}
+
 void a_callback_may_destroy_its_lock_and_its_client()
 {
     auto client = std::make_unique<zkl::client>(check::servers);
@@ -418,6 +435,15 @@ void a_child_has_nothing()
     lease.on_lost([&] { events++; });
     mutex->lock();
     zkl::operation operation = mutex->start(zkl::owner{1});
+    // One is being called meanwhile, and goes on in the parent alone.
+    auto busy = std::make_unique<zkl::mutex>(*client, fresh_path());
+    std::atomic<bool> is_in{false}, may_leave{false};
+    busy->on_event([&] {
+        is_in = true;
+        while (!may_leave) std::this_thread::sleep_for(1ms);
+    });
+    busy->lock();
+    AWAIT(is_in);
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -429,12 +455,15 @@ void a_child_has_nothing()
         CHECK(mutex->release() == zkl::status::forked && lease.release() == zkl::status::forked);
         operation = zkl::operation();
         mutex.reset();
+        busy.reset();
         semaphore.reset();
         client.reset();
         _exit(0);
     }
     int status = -1;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    const bool has_ended = waitpid(child, &status, 0) == child;
+    may_leave = true;
+    CHECK(has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     CHECK(mutex->is_held() && lease.is_held() && client->state() == zkl::state::connected);
 }
 
@@ -453,6 +482,7 @@ int main(int argc, char **argv)
     RUN(what_leaves_a_callback_ends_there);
     RUN(a_callback_may_not_wait_for_others);
     RUN(destructors_wait_for_callbacks);
+    RUN(a_callback_that_another_takes_back_is_not_called);
     RUN(a_callback_may_destroy_its_lock_and_its_client);
     RUN(callbacks_are_destroyed);
     RUN(holders_are_asked);

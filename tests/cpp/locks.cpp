@@ -160,6 +160,10 @@ void several_as_one()
     for (zkl::multi_mutex *lock : {&more, &ordered, &vector, &vector_in_order}) {
         const std::unique_lock guard(*lock, 5s);
         CHECK(guard && one.is_held() && four.is_held() && two.is_held() == (lock == &more));
+        // In one transaction, or one after the other.
+        if (lock == &vector) CHECK(one.fencing_token() == four.fencing_token());
+        if (lock == &ordered) CHECK(one.fencing_token() < four.fencing_token());
+        if (lock == &vector_in_order) CHECK(one.fencing_token() > four.fencing_token());
     }
     THROWS(invalid, "", zkl::multi_mutex(one, one));
     THROWS(invalid, "", zkl::multi_mutex(std::vector<zkl::lockable *>()));

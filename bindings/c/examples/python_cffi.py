@@ -4,8 +4,8 @@
     export ZKLOCK_LIBRARY=../../../target/release/libzklock.so ZKLOCK_HEADER=../../../include/zklock.h
     python3 python_cffi.py localhost:2181 /locks/demo alice 3
 
-cffi reads zklock.h as it is, but for the preprocessor's lines: no compiler is needed, and every function is there. (Python programs are better
-off with the package, which has exceptions, `with`, and Ctrl-C.)
+cffi reads zklock.h as it is, but for the preprocessor's lines: no compiler is needed, and every function is there.
+(Python programs are better off with the package, which has exceptions, `with`, and Ctrl-C.)
 """
 
 import os

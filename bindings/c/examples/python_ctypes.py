@@ -3,8 +3,8 @@
     make build && cd bindings/c/examples
     ZKLOCK_LIBRARY=../../../target/release/libzklock.so python3 python_ctypes.py localhost:2181 /locks/demo alice 3
 
-It is how any language with a foreign function interface gets at the library: what a function takes and gives stands in zklock.h. (Python
-programs are better off with the package, which has exceptions, `with`, and Ctrl-C.)
+It is how any language with a foreign function interface gets at the library: what a function takes and gives stands in
+zklock.h. (Python programs are better off with the package, which has exceptions, `with`, and Ctrl-C.)
 """
 
 import ctypes
