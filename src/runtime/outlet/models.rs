@@ -79,6 +79,33 @@ fn a_client_that_does_not_wait_is_told_something_while_it_is_closed() {
     });
 }
 
+/// It hears of what is told after it was set, beside the config's, and is not kept by a client that is closed.
+#[test]
+fn a_handler_is_set_while_something_is_told_and_the_client_is_closed() {
+    loom::model(|| {
+        let (outlet, called) = polling();
+        let later = Arc::new(AtomicUsize::new(0));
+        let handler = counting(&later, || {});
+        let setter = thread::spawn({
+            let (outlet, handler) = (Arc::clone(&outlet), Arc::clone(&handler));
+            move || {
+                let Ok(before) = outlet.set_event_handler(Some(handler)) else { return 0 };
+                assert!(before.is_none());
+                tell(&outlet);
+                1
+            }
+        });
+        tell(&outlet);
+        end(&outlet, Duration::from_secs(1000));
+        let set = setter.join().unwrap();
+        assert!(
+            later.load(Ordering::SeqCst) <= called.load(Ordering::SeqCst) && called.load(Ordering::SeqCst) <= 1 + set
+        );
+        assert!(outlet.state.lock().listeners.is_empty());
+        assert_eq!(Arc::strong_count(&handler), 1);
+    });
+}
+
 #[test]
 fn a_handler_that_polls_closes_its_own_client() {
     loom::model(|| {
