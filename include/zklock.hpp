@@ -151,6 +151,16 @@ enum class event_kind : std::int32_t {
     lock = ZKL_EVENT_LOCK,
 };
 
+/** How much is logged: each has those before it. What they are about stands in zklock.h. */
+enum class log_level : std::int32_t {
+    off = ZKL_LOG_OFF,
+    error = ZKL_LOG_ERROR,
+    warn = ZKL_LOG_WARN,
+    info = ZKL_LOG_INFO,
+    debug = ZKL_LOG_DEBUG,
+    trace = ZKL_LOG_TRACE,
+};
+
 /** Whom a hold belongs to: the calling thread, or one of your own numbers, like that of a task or a request: zkl::owner{42}. */
 enum class owner : std::uint64_t {
     this_thread = 0,
@@ -270,6 +280,43 @@ public:
 
 private:
     const zkl_event *raw_;
+};
+
+/** A line of the log, as a callback is given it; its memory is the library's, and valid until the callback returns. */
+class log_line {
+public:
+    explicit log_line(const zkl_log &raw) noexcept : raw_(&raw) {}
+
+    zkl::log_level level() const noexcept { return static_cast<zkl::log_level>(raw_->level); }
+
+    std::chrono::system_clock::time_point time() const noexcept
+    {
+        const std::chrono::nanoseconds since_1970(raw_->time_ns);
+        return std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(since_1970));
+    }
+
+    /** What it is about, like "zklock::session" and "zklock::lock". */
+    std::string_view target() const noexcept { return raw_->target; }
+
+    /** The message and the fields, ready to be printed. */
+    std::string_view text() const noexcept { return raw_->line; }
+
+    /** The message alone, which is the same for all that is of one kind. */
+    std::string_view message() const noexcept { return raw_->message; }
+
+    /** The value of a field, like "path" or "token"; nothing where the line has none of this name. */
+    std::optional<std::string_view> field(std::string_view name) const noexcept
+    {
+        for (std::size_t i = 0; i < raw_->field_count; i++) {
+            if (raw_->fields[i].name == name) return raw_->fields[i].value;
+        }
+        return std::nullopt;
+    }
+
+    const zkl_log *native_handle() const noexcept { return raw_; }
+
+private:
+    const zkl_log *raw_;
 };
 
 /** One that holds a lock or leases, or waits for them. */
@@ -573,6 +620,34 @@ void give(const std::shared_ptr<T> &user, Callback callback, Give set)
     static_cast<void>(owned.release());
 }
 
+/** Who is told the lines of the log. C waits for the last call itself. */
+struct log_listener {
+    std::function<void(const log_line &)> callback;
+    exception_handler failed;
+
+    void run(const zkl_log &told) const noexcept
+    {
+        try {
+            callback(log_line(told));
+        } catch (...) {
+            report(std::current_exception());
+        }
+    }
+
+    void report(std::exception_ptr exception) const noexcept
+    {
+        try {
+            if (failed) failed(std::move(exception));
+        } catch (...) {
+        }
+    }
+};
+
+inline void run_log(void *user, const zkl_log *told) noexcept
+{
+    (*static_cast<std::shared_ptr<log_listener> *>(user))->run(*told);
+}
+
 /** What a callback wants to hear of. */
 enum class hears {
     /** Every event. */
@@ -813,6 +888,26 @@ inline std::shared_ptr<std::stop_source> watch(const std::vector<watched> &holds
 #endif
 
 } // namespace detail
+
+/**
+ * Has the callback called, as void(const zkl::log_line &), with each line up to this level that the library logs in this process, whichever
+ * client it is of. It takes the place of the one before, whose last call is over when this returns; nullptr or log_level::off for none.
+ * While it does not return, 4096 lines wait, and what is dropped on top of that is counted, and told (zkl_set_log_callback).
+ *
+ * Throws: zkl::error, std::bad_alloc, and nothing has changed. Any thread, also in the callback.
+ */
+template <class Callback>
+void set_log_callback(log_level level, Callback callback, exception_handler failed = {})
+{
+    std::shared_ptr<detail::log_listener> listener;
+    if constexpr (!std::is_null_pointer_v<Callback>) {
+        std::function<void(const log_line &)> function(std::move(callback));
+        if (function) listener = std::make_shared<detail::log_listener>(detail::log_listener{std::move(function), std::move(failed)});
+    }
+    detail::give(listener, detail::run_log, [level](zkl_log_cb cb, void *user, zkl_user_drop user_drop) {
+        return zkl_set_log_callback(static_cast<std::int32_t>(level), cb, user, user_drop);
+    });
+}
 
 /**
  * A client's settings. A config may serve for many clients, and be changed in between; they copy it.

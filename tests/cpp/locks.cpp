@@ -529,6 +529,34 @@ void a_client_counts_what_it_does()
     static_assert(zkl::histogram_bound(ZKL_HISTOGRAM_BUCKETS) == std::chrono::nanoseconds::max());
 }
 
+void the_log_is_told()
+{
+    std::mutex heard_by;
+    std::vector<std::string> lines;
+    int failures = 0;
+    const std::string path = fresh_path();
+    const auto hear = [&](const zkl::log_line &line) {
+        if (line.field("path") != path) return;
+        CHECK(line.level() == zkl::log_level::debug && line.target() == "zklock::lock" && !line.field("nobody"));
+        CHECK(line.text().find(line.message()) == 0 && line.native_handle()->size >= sizeof(zkl_log));
+        CHECK(std::chrono::system_clock::now() - line.time() < 1h);
+        const std::lock_guard guard(heard_by);
+        lines.emplace_back(line.message());
+        throw std::runtime_error("ends here");
+    };
+    zkl::set_log_callback(zkl::log_level::debug, hear, [&](const std::exception_ptr &) { failures++; });
+    {
+        zkl::client client(check::servers);
+        zkl::mutex lock(client, path);
+        const std::lock_guard guard(lock);
+    }
+    // What was logged by then is told before.
+    zkl::set_log_callback(zkl::log_level::off, nullptr);
+    CHECK(lines == std::vector<std::string>({"acquired", "released"}) && failures == 2);
+    THROWS(invalid, "9", zkl::set_log_callback(static_cast<zkl::log_level>(9), hear));
+    zkl::set_log_callback(zkl::log_level::off, std::function<void(const zkl::log_line &)>());
+}
+
 void what_was_moved_from_has_no_handle()
 {
     zkl::client from(check::servers), to = std::move(from);
@@ -628,6 +656,7 @@ int main(int argc, char **argv)
     RUN(operations_go_on_by_themselves);
     RUN(errors_are_system_errors);
     RUN(a_client_counts_what_it_does);
+    RUN(the_log_is_told);
     RUN(what_was_moved_from_has_no_handle);
     RUN(locks_outlive_their_client_and_wake);
     RUN(a_lock_is_passed_on_in_the_process);
