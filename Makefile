@@ -18,12 +18,12 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header reference docs clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what the tests need: Debian packages (as root), and in target Curator, ZooKeeper, cargo-deny and a Python environment
+setup: ## install what the tests need: Debian packages (as root), and in target Curator, ZooKeeper, cargo-deny, mdBook and a Python environment
 	@scripts/setup tests
 
 tools:
@@ -31,7 +31,7 @@ tools:
 
 build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/release), and the Python package (target/venv)
 	@echo "build: the C library and the standalone server"
-	@cargo build --quiet --locked --release -p zklock-c -p zklock-standalone
+	@cargo build --quiet --locked --release -p zklock-c -p zklock-standalone -p zklock-standalone-c
 	@echo "build: the Python package"
 	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
 		{ cat ../target/maturin.log; exit 1; }
@@ -64,7 +64,7 @@ cinstall-check: ## build cargo-c, install the C library with it, and try the exa
 
 demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
 
-test: setup check deny models test-rust build test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz ## run everything that continuous integration runs
+test: setup check deny models test-rust build test-install test-wheels test-deb test-python docs test-bench test-chaos test-fuzz ## run everything that continuous integration runs
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
@@ -127,6 +127,15 @@ deny: setup ## check the licences, versions and sources of all dependencies
 header: setup ## write the headers in include/ anew, and the ABI that they make in abi/
 	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
 	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI)
+
+reference: build ## write the pages in docs/reference anew, from the headers and the Python package
+	@$(PYTHON) scripts/reference.py
+
+docs: setup ## make the documentation's site, target/site, with the reference of the Rust crates in it
+	@echo "docs: the reference of the Rust crates"
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps -p zklock -p zklock-standalone
+	@echo "docs: the site"
+	@$(PYTHON) scripts/site.py
 
 clean: ## remove everything that was built
 	@rm -rf target python/zklock/*.so

@@ -26,7 +26,8 @@ pub type ConnectionId = u64;
 /// A server of an ensemble.
 pub type ServerId = u32;
 
-/// So that the tour in there runs.
+/// So that the tour in there runs, and what other pages have in Rust.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../../docs/first-steps/rust.md")]
 struct Readme;

@@ -88,15 +88,6 @@ def test_signatures() -> None:
     assert str(inspect.signature(zklock.Mutex.acquire)) == "(self, /, timeout=None)"
 
 
-@pytest.mark.parametrize("readme", ["README.md", "python/README.md", "standalone/README.md"])
-def test_the_readmes_tour(server: ZooKeeper, readme: str, path: str) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / readme).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    tour = re.sub(r"(localhost|127\.0\.0\.1):2181", server.address + path, "\n".join(blocks))
-    done = subprocess.run([sys.executable, "-W", "error", "-c", tour], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(("example", "arguments"), [("mutex.py", ["3"]), ("aio.py", ["3", "1"])])
 def test_the_examples(server: ZooKeeper, path: str, example: str, arguments: list[str]) -> None:
     begin = [sys.executable, "-W", "error", str(EXAMPLES / example), server.address, path]

@@ -431,20 +431,6 @@ fn cycles_with_sanitizers() {
 }
 
 #[test]
-fn the_tour_of_the_readme_runs() {
-    let server = ZooKeeper::shared();
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
-    let (_, rest) = readme.split_once("```c\n").unwrap();
-    let (program, _) = rest.split_once("```").unwrap();
-    assert!(program.contains("\"localhost:2181\""));
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme.c");
-    std::fs::write(&source, program.replace("localhost:2181", &server.address())).unwrap();
-    let program = compile("gcc", &["-std=c99"], &[source], "readme");
-    let printed = library::output(&mut Command::new(program));
-    assert!(printed.starts_with("mine; the store may refuse anything older than "), "{printed}");
-}
-
-#[test]
 fn the_header_compiles_in_two_units_of_a_cpp_program() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (one, two) = (directory.join("one.cpp"), directory.join("two.cpp"));

@@ -1,4 +1,4 @@
-//! The program of tests/c that has its server with it, and the tour of the standalone server's README.
+//! The program of tests/c that has its server with it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
 
@@ -24,18 +24,6 @@ fn standalone_under_valgrind() {
 #[test]
 fn standalone_with_sanitizers() {
     run(Sanitizers);
-}
-
-#[test]
-fn the_tour_of_the_readme_runs() {
-    let readme =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../standalone/README.md")).unwrap();
-    let (_, rest) = readme.split_once("```c\n").unwrap();
-    let (program, _) = rest.split_once("```").unwrap();
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-standalone.c");
-    std::fs::write(&source, program).unwrap();
-    let program = library::compile("gcc", &["-std=c99"], &[source], "readme-standalone");
-    assert_eq!(library::output(&mut Command::new(program)), "lost, as it should be\n");
 }
 
 #[test]

@@ -8,8 +8,7 @@
             async with client.mutex("/locks/nightly-report", timeout=5.0) as lock:    # LockTimeout after 5 seconds
                 await work(fence=lock.fencing_token)
 
-            async with client.mutex("/locks/b") as lock, lock.while_held():           # is cancelled when it is lost:
-            LockLost
+            async with client.mutex("/locks/b") as lock, lock.while_held():           # cancelled where it is lost
                 await work()
 
             lock = client.mutex("/locks/other")
