@@ -84,6 +84,12 @@ def test_the_reference_has_every_class() -> None:
     assert {f"zklock{name}" for name in named} <= python
 
 
+def test_each_status_has_a_row_on_the_page_of_errors() -> None:
+    statuses = re.findall(r"^#define ZKL_E_(\w+) ", (ROOT / "include/zklock.h").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([A-Z_]+)`", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    assert rows == statuses
+
+
 def test_the_changelog_has_this_version() -> None:
     match = re.search(r'^\[workspace\.package\]\nversion = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
     assert match is not None
