@@ -131,7 +131,8 @@ header: setup ## write the headers in include/ anew, and the ABI that they make 
 reference: build ## write the pages in docs/reference anew, from the headers and the Python package
 	@$(PYTHON) scripts/reference.py
 
-docs: setup ## make the documentation's site, target/site, with the reference of the Rust crates in it
+docs: ## make the documentation's site, target/site, with the reference of the Rust crates in it
+	@scripts/setup docs
 	@echo "docs: the reference of the Rust crates"
 	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps -p zklock -p zklock-standalone
 	@echo "docs: the site"
