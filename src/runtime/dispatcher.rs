@@ -23,8 +23,8 @@ thread_local! {
 
 /// What has handlers to be called: a client's outlet, or the log.
 pub(super) trait Served: Send + Sync {
-    /// Calls the next `limit` that wait, and gives how many that were.
-    fn dispatch(self: Arc<Self>, limit: usize) -> usize;
+    /// Calls the next one that waits. False where none does, or another thread is calling.
+    fn call_next(self: Arc<Self>) -> bool;
 
     /// What tells it from others.
     fn address(&self) -> usize;
@@ -65,7 +65,7 @@ impl Place {
         Self::open_on(DISPATCHER.get())
     }
 
-    fn open_on(dispatcher: &'static Dispatcher) -> Result<Self> {
+    pub(super) fn open_on(dispatcher: &'static Dispatcher) -> Result<Self> {
         let mut state = dispatcher.state.lock();
         if !state.is_running {
             let run = || Builder::new().name("zkl-events".into()).spawn(|| dispatcher.run());
@@ -122,7 +122,7 @@ impl Dispatcher {
             if let Some((id, served)) = state.ready.pop_front() {
                 state.serving = Some(id);
                 drop(state);
-                served.dispatch(1);
+                served.call_next();
                 if !is_this_thread() {
                     // A child that was forked by the handler, and in it this thread alone. The lock may be taken for good, and there
                     // is nobody to serve.

@@ -240,32 +240,24 @@ impl Sink {
 }
 
 impl Served for &'static Sink {
-    fn dispatch(self: Arc<Self>, limit: usize) -> usize {
+    fn call_next(self: Arc<Self>) -> bool {
         let sink: &'static Sink = *self;
         let mut state = sink.state.lock();
         if state.serving.is_some() {
-            return 0;
+            return false;
         }
-        state.serving = Some(current_thread());
         state.is_rung = false;
-        let mut called = 0;
-        while called < limit
-            && let Some((handler, line)) = state.next()
-        {
-            called += 1;
-            state.begun += 1;
-            match sink.call(state, handler, &line) {
-                Some(next) => state = next,
-                None => return called,
-            }
-            state.ended += 1;
-        }
+        let Some((handler, line)) = state.next() else { return false };
+        state.serving = Some(current_thread());
+        state.begun += 1;
+        let Some(mut state) = sink.call(state, handler, &line) else { return true };
+        state.ended += 1;
         state.serving = None;
         sink.state.notify();
         if !state.is_told() {
             sink.ring(&mut state);
         }
-        called
+        true
     }
 
     fn address(&self) -> usize {
@@ -411,3 +403,6 @@ impl Visit for LogLine {
         self.record_str(field, &text);
     }
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod models;

@@ -73,7 +73,7 @@ impl Handlers {
 
     /// Calls the next one that waits, on the calling thread. False where none does. The bell rings again where others wait.
     pub fn call_next(&self) -> bool {
-        Arc::clone(&self.0).dispatch(1) > 0
+        Arc::clone(&self.0).call_next()
     }
 }
 
@@ -312,8 +312,8 @@ impl Outlet {
 }
 
 impl Served for Outlet {
-    fn dispatch(self: Arc<Self>, limit: usize) -> usize {
-        Self::dispatch(&self, limit)
+    fn call_next(self: Arc<Self>) -> bool {
+        self.dispatch(1) > 0
     }
 
     fn address(&self) -> usize {

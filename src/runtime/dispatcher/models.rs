@@ -11,6 +11,7 @@ use loom::thread;
 use super::*;
 use crate::engine::{Event, News};
 use crate::runtime::outlet::Caller;
+use crate::runtime::outlet::Outlet;
 use crate::session::ClientState;
 
 #[test]
