@@ -16,7 +16,7 @@ import pytest
 import zklock
 from conftest import Loops, Program, Waiter, Witness, until, wait_until
 from server import ZooKeeper
-from zklock import ClientState
+from zklock import ClientState, LockState
 from zklock.aio import Client
 from zklock.testing import StandaloneServer
 
@@ -39,7 +39,7 @@ def test_closing(loops: Loops, server: ZooKeeper, path: str, witness: Witness) -
                 watch = asyncio.ensure_future(lock.lost())
                 await asyncio.sleep(0.05)
                 await asyncio.gather(client.close(), client.close())
-                assert await watch is False
+                assert await watch is True
                 # What it held is free at once.
                 assert (await asyncio.gather(*waiting))[0]
                 second = [other.mutex(f"{path}-x"), other.mutex(f"{path}-x")]
@@ -92,6 +92,29 @@ def test_who_waits_when_the_client_is_closed(loops: Loops, server: ZooKeeper, pa
             for task in tasks:
                 with pytest.raises(zklock.ClientClosed):
                     await task
+
+    loops.run(main())
+
+
+def test_a_multi_lock_whose_client_is_closed(loops: Loops, server: ZooKeeper, path: str, witness: Witness) -> None:
+    """Its locks may be another client's, and go on."""
+
+    async def main() -> None:
+        async with Client(server.address) as lives:
+            locks = [lives.mutex(f"{path}-a"), lives.mutex(f"{path}-b")]
+            closed = await Client(server.address).connect()
+            lock, other = closed.multi(locks), closed.multi([lives.mutex(f"{path}-b"), closed.mutex(f"{path}-c")])
+            await asyncio.wait_for(lock.acquire(), 5)
+            assert closed._post is not None
+            descriptor = closed._post.start().fileno()
+            await closed.close()
+            assert len(await asyncio.wait_for(lock.participants(), 5)) == 2
+            await asyncio.wait_for(lock.release(), 5)
+            assert all(one.state is LockState.FREE for one in locks)
+            assert witness.nodes(f"{path}-a") == witness.nodes(f"{path}-b") == []
+            with pytest.raises(zklock.ClientClosed):
+                await asyncio.wait_for(other.acquire(), 5)
+            assert not asyncio.get_running_loop().remove_reader(descriptor), "the loop still watches it"
 
     loops.run(main())
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Union
 
@@ -15,6 +17,7 @@ from conftest import Loops, Witness, until
 from server import ZooKeeper
 from zklock import LockState
 from zklock.aio import Client, Leases, Lock
+from zklock.aio._loss import WhileHeld
 from zklock.testing import Op, StandaloneServer
 
 Held = Union[Lock, Leases]
@@ -124,6 +127,143 @@ def test_a_lease_that_ends_where_no_server_answers(loops: Loops) -> None:
             assert 0.1 < time.monotonic() - started < 1.5
             assert not lock.is_held
             server.thaw(client)
+
+    with StandaloneServer() as server:
+        loops.run(main(server))
+
+
+@pytest.mark.parametrize("take", KINDS)
+def test_a_block_that_is_left_just_when_it_is_lost(loops: Loops, take: Callable[[Client], Awaitable[Held]]) -> None:
+    """It is this block that says so, and nothing after it is cancelled."""
+
+    async def main(server: StandaloneServer) -> None:
+        told = False
+
+        def on_event(event: zklock.Event) -> None:
+            nonlocal told
+            told = told or (
+                isinstance(event, zklock.LockEvent) and event.state in (LockState.LOST, LockState.UNCERTAIN)
+            )
+
+        async with Client(server.address, on_event=on_event) as client:
+            held = await take(client)
+            server.expire(client)
+            with pytest.raises(zklock.LockLost):
+                async with held.while_held():
+                    while not told:
+                        await asyncio.sleep(0)
+            # Whatever was to be called has been called after this.
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    with StandaloneServer() as server:
+        loops.run(main(server))
+
+
+def test_a_loss_that_comes_with_another_end_of_a_block(loops: Loops) -> None:
+    class Held:
+        def __init__(self) -> None:
+            self.watch: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def _watch(self) -> asyncio.Future[bool]:
+            return self.watch
+
+        def _loss(self) -> zklock.LockLost:
+            return zklock.LockLost("lost")
+
+    async def main() -> None:
+        held = Held()
+        with pytest.raises(KeyError):
+            async with WhileHeld(held):
+                held.watch.set_result(True)
+                raise KeyError
+        held = Held()
+        with pytest.raises(zklock.LockLost):
+            async with WhileHeld(held):
+                held.watch.set_result(True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(20)
+        held = Held()
+        async with WhileHeld(held):
+            held.watch.set_result(False)
+            await asyncio.sleep(0)
+        inside = Held()
+
+        async def work() -> None:
+            async with WhileHeld(inside):
+                await asyncio.sleep(20)
+
+        # The cancellation of another comes before the block's, which is not sent any more.
+        task = asyncio.ensure_future(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        inside.watch.set_result(True)
+        with pytest.raises(asyncio.CancelledError if sys.version_info >= (3, 11) else BaseException):
+            await task
+        await asyncio.sleep(0)
+        if sys.version_info >= (3, 11):
+            current = asyncio.current_task()
+            assert current is not None
+            assert current.cancelling() == 0
+
+    loops.run(main())
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("take", KINDS)
+def test_a_client_that_is_closed_by_another_task(
+    loops: Loops, take: Callable[[Client], Awaitable[Held]], is_told: bool
+) -> None:
+    """Nobody gave it back: who works under the lock is to stop."""
+
+    async def main(server: StandaloneServer) -> None:
+        client = await Client(server.address, on_event=(lambda _: None) if is_told else None).connect()
+        held = await take(client)
+        lost = [asyncio.ensure_future(held.lost()) for _ in range(2)]
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            async with held.while_held():
+                inside.set()
+                await asyncio.sleep(20)
+
+        task = asyncio.ensure_future(work())
+        await inside.wait()
+        closing = asyncio.ensure_future(client.close())
+        with pytest.raises(zklock.LockLost, match="closed"):
+            await asyncio.wait_for(task, 5)
+        assert await asyncio.wait_for(asyncio.gather(*lost), 5) == [True, True]
+        with pytest.raises(zklock.ClientClosed):
+            await held.lost()
+        await closing
+
+    with StandaloneServer() as server:
+        loops.run(main(server))
+
+
+def test_a_task_that_ends_with_what_is_lost(loops: Loops) -> None:
+    """It leaves nothing that somebody would have to release, and the handle is as if it had."""
+
+    async def main(server: StandaloneServer) -> None:
+        async with Client(server.address) as client:
+            mutex = client.mutex("/a")
+            many = client.multi([client.mutex("/b"), client.mutex("/c"), client.semaphore_mutex("/d")])
+
+            async def work() -> None:
+                for lock in (mutex, mutex, many, many.locks[0]):
+                    await lock.acquire()
+                server.expire(client)
+                await until(lambda: {mutex.state, *(lock.state for lock in many.locks)} == {LockState.LOST})
+
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                await asyncio.create_task(work())
+                await asyncio.sleep(0)
+            assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
+            assert [lock.state for lock in (mutex, *many.locks[:2])] == [LockState.FREE] * 3
+            for lock in (mutex, many.locks[0], many.locks[1]):
+                assert await lock.acquire(timeout=5)
+                await lock.release()
 
     with StandaloneServer() as server:
         loops.run(main(server))

@@ -30,7 +30,9 @@ waits, is a coroutine here. What raises there raises here, and durations are sec
 A hold belongs to a **task**, where it belongs to a thread there: a task that holds enters again, other tasks are
 excluded like threads and processes, and release of what another task holds raises NotOwner. A task that ends with a
 hold keeps it, as a thread does, and a ResourceWarning says so. ``asyncio.wait_for(lock.acquire(), 5)`` acquires for the
-task that awaits it; ``create_task()``, ``gather()`` and ``shield()`` make tasks of their own.
+task that awaits it; ``create_task()``, ``gather()`` and ``shield()`` make tasks of their own. An asynchronous generator
+that is left in the midst of an ``async with`` block is ended by a task of the loop's, which does not hold: end it where
+it is used, by ``contextlib.aclosing()``.
 
 **Cancellation** leaves nothing behind, wherever it comes. An acquire that is cancelled is taken out of the queue, and
 given back where it had just won; no task that is cancelled waits for a server before it goes on, but for

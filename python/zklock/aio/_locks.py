@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import Error, LockLost
+from zklock._errors import ClientClosed, Error, LockLost
 from zklock._states import LockState
 from zklock._zklock import (
     _fencing_pass,
@@ -80,12 +81,14 @@ class Lock:
         if self._has_owner:
             owner.enters(self, task)
 
-    def _is_entered_by(self, owner: Owner) -> bool:
-        """Whether a task has a hold of it, safe or not."""
-        try:
-            return _state(self._native, owner.number, alone=True) is not LockState.FREE
-        except Error:
-            return False
+    def _is_left_by(self, owner: Owner) -> bool:
+        """Whether a task that has ended leaves a hold of it. One that is lost it does not: that is cleared away."""
+        with contextlib.suppress(Error):
+            while (state := _state(self._native, owner.number, alone=True)) is LockState.LOST:
+                with contextlib.suppress(LockLost):
+                    _release_nowait(self._native, owner.number)
+            return state is not LockState.FREE
+        return False
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Releases one entry of the current task, and waits until the server has confirmed that the node is gone,
@@ -216,7 +219,7 @@ class Lock:
 
     async def lost(self) -> bool:
         """Waits until the hold is safe no more: True as soon as its lease is over or it is lost, False where it was
-        given back before.
+        given back before. With its client closed it is not safe either: True.
 
         The hold is the current task's, or else that of another task by this handle; so a task of its own can watch over
         one that works. Raises NotOwner where nobody holds.
@@ -264,6 +267,8 @@ class Lock:
             _fencing_token(self._native, current_number())
         except LockLost as loss:
             return loss
+        except ClientClosed as closed:
+            return LockLost(str(closed))
         except Error:
             pass
         return LockLost(f"{self!r}: its lease is over, and it may be lost")
@@ -345,6 +350,11 @@ class MultiLock(Lock):
     def locks(self) -> tuple[Lock, ...]:
         """The locks that it was made of."""
         return self._locks
+
+    def _is_left_by(self, owner: Owner) -> bool:
+        # Some of its locks may be lost and others not: each is asked. What any task may release is not left.
+        left = [leaf for leaf in self._leaves() if leaf._has_owner and leaf._is_left_by(owner)]
+        return bool(left)
 
     def _leaves(self) -> tuple[Lock, ...]:
         return tuple(leaf for lock in self._locks for leaf in lock._leaves())

@@ -47,19 +47,21 @@ class WhileHeld(AbstractAsyncContextManager[None]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._watch is not None
-        self._watch.remove_done_callback(self._cancel)
-        self._watch.cancel()
-        if self._cancels and self._is_ours(exc_value):
+        watch, task, self._task = self._watch, self._task, None
+        assert watch is not None
+        assert task is not None
+        is_lost = watch.done() and watch.result()
+        watch.cancel()
+        is_mine = self._cancels and self._takes_back(task)
+        if is_lost and (exc_value is None or (is_mine and isinstance(exc_value, asyncio.CancelledError))):
             raise self._held._loss() from exc_value
 
     def _cancel(self, watch: asyncio.Future[bool]) -> None:
+        # It is called a turn after the watch was resolved: the block may have been left by then.
         if self._task is not None and not watch.cancelled() and watch.result():
             self._cancels = True
             self._task.cancel()
 
-    def _is_ours(self, error: BaseException | None) -> bool:
-        """Whether it was cancelled by this, and by nobody else besides."""
-        if sys.version_info >= (3, 11) and self._task is not None and self._task.uncancel() > self._cancelling:
-            return False
-        return isinstance(error, asyncio.CancelledError)
+    def _takes_back(self, task: asyncio.Task[object]) -> bool:
+        """The cancellation. Whether nobody else has cancelled the task besides."""
+        return sys.version_info < (3, 11) or task.uncancel() <= self._cancelling

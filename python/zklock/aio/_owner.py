@@ -19,8 +19,8 @@ NOBODY = 0
 class Holdable(Protocol):
     """What a task may hold when it ends."""
 
-    def _is_entered_by(self, owner: Owner) -> bool:
-        """Whether it has a hold of it, safe or not. Does not raise."""
+    def _is_left_by(self, owner: Owner) -> bool:
+        """Whether it leaves a hold that may be safe. Does not raise."""
         ...
 
 
@@ -40,7 +40,7 @@ class Owner:
 
     def _ends(self, task: Task) -> None:
         for lock in self._entered or ():
-            if lock._is_entered_by(self):
+            if lock._is_left_by(self):
                 message = f"task {task.get_name()!r} ended while it holds {lock!r}: no other task can release it"
                 warnings.warn(message, ResourceWarning, stacklevel=1)
 

@@ -73,6 +73,7 @@ class Post:
     def _over(self, op: _Op[T]) -> asyncio.Future[None]:
         over: asyncio.Future[None] = self._loop.create_future()
         self._waiting[op.key] = over
+        self._reader.begin()  # a multi-lock of other clients' locks outlives the client that made it
         self._settle()
         return over
 
@@ -88,8 +89,10 @@ class Post:
                 over.set_exception(error)
 
     def close(self, client: native.Client) -> asyncio.Future[None]:
-        """Ends the client's session, whoever waits for it."""
+        """Ends the client's session, whoever waits for it. What is held until now is lost: nobody gave it back."""
         op = self.start().end(client)
+        for watch in [watch for watches in self._watches.values() for watch in watches]:
+            _resolve(watch, True)
         ended: asyncio.Future[None] = self._loop.create_future()
 
         def finish(_: asyncio.Future[None]) -> None:
@@ -109,8 +112,6 @@ class Post:
     def end(self) -> None:
         """Nothing more is to come than what is waited for."""
         self._ends = True
-        for watch in [watch for watches in self._watches.values() for watch in watches]:
-            _resolve(watch, True)
         self._settle()
 
     def _settle(self) -> None:
@@ -180,6 +181,9 @@ class _Reader:
         self._post = weakref.ref(post, self._forget)
 
     def begin(self) -> None:
+        """Unless it has begun."""
+        if self._reads:
+            return
         try:
             self._loop.add_reader(self._inbox.fileno(), self._drain)
         except NotImplementedError:

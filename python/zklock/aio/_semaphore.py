@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import Error, LockLost, NotOwner
+from zklock._errors import ClientClosed, Error, LockLost, NotOwner
 from zklock._states import LockState
 from zklock._zklock import _set_revocable
 from zklock.aio._locks import add_to, goes_at_once, told_by
@@ -199,7 +199,8 @@ class Leases:
 
     async def lost(self) -> bool:
         """Waits until they are safe no more: True as soon as their lease is over or one of them is lost, False where
-        they were given back before. Raises NotOwner where they were given back already.
+        they were given back before. With their client closed they are not safe either: True. Raises NotOwner where they
+        were given back already.
         """
         self._post.start()
         return await self._watch()
@@ -227,6 +228,8 @@ class Leases:
             self.fencing_token  # noqa: B018
         except LockLost as loss:
             return loss
+        except ClientClosed as closed:
+            return LockLost(str(closed))
         except Error:
             pass
         return LockLost(f"{self!r}: their lease is over, and they may be lost")
