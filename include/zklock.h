@@ -1338,7 +1338,7 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
  *
  * The calls come one after the other, in the order in which things happened with each client, on the thread of the library that calls the
  * callbacks of events, also where clients poll theirs; that thread goes on as long as there is a cb. What cb may call stands under
- * Callbacks, above; what it has the library log on its own thread is not told. While it does not return, 4096 lines wait. What comes
+ * Callbacks, above; of what is logged meanwhile on the thread that calls it, warnings and errors alone are told. While it does not return, 4096 lines wait. What comes
  * on top of that is dropped, and a line of the target "zklock::log" says how many those were.
  *
  * user_drop, which may be NULL, is called once: when another cb has taken the place of this one, or none, and cb has returned for the

@@ -94,7 +94,8 @@ pub enum LogCalls {
 /// before, as far as two seconds allow.
 ///
 /// For languages that have no `tracing`: this makes the library's subscriber the process's, which a Rust program may want to have for itself.
-/// A handler may call everything but what waits for other contenders; what it has the library log on its own thread is not told.
+/// A handler may call everything but what waits for other contenders; what is logged on its own thread meanwhile is told only if it is a warning
+/// or an error.
 ///
 /// Errors: UNSUPPORTED where `tracing` has a subscriber already; INTERNAL.
 pub fn set_log_handler(level: Level, calls: LogCalls, handler: Option<Arc<LogHandler>>) -> Result<()> {
@@ -228,7 +229,12 @@ impl Sink {
             // There is no log to be told of it but this one.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 handler(line);
-                drop(handler);
+                if epoch == Epoch::current() {
+                    drop(handler);
+                } else {
+                    // The parent drops it.
+                    std::mem::forget(handler);
+                }
             }));
         });
         if epoch != Epoch::current() {
@@ -299,11 +305,11 @@ impl State {
     }
 }
 
-/// Makes the subscriber that of the process, once.
+/// Makes the subscriber that of the process, once: from the second one on that anybody makes, `tracing` takes a lock to register what it
+/// traces, and a child that is forked meanwhile would wait for it for ever.
 fn subscribe() -> Result<()> {
-    let set = subscriber::set_global_default(Listener);
     let is_ours = || tracing::dispatcher::get_default(|dispatch| dispatch.is::<Listener>());
-    if set.is_ok() || is_ours() {
+    if is_ours() || subscriber::set_global_default(Listener).is_ok() || is_ours() {
         return Ok(());
     }
     let message = "tracing has a subscriber in this process already, and what zklock logs goes there";
@@ -334,10 +340,12 @@ impl Subscriber for Listener {
     }
 
     fn event(&self, event: &Event<'_>) {
-        if TELLING.try_with(std::cell::Cell::get).unwrap_or_default() == Some(Epoch::current()) {
+        let metadata = event.metadata();
+        // Warnings are told: the thread that calls the handler may be the one that finds out what has become of others.
+        let is_told = TELLING.try_with(std::cell::Cell::get).unwrap_or_default() != Some(Epoch::current());
+        if !is_told && level_of(metadata) > Level::Warn {
             return;
         }
-        let metadata = event.metadata();
         let mut line = LogLine {
             level: level_of(metadata),
             time: SystemTime::now(),

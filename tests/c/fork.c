@@ -499,6 +499,38 @@ static void children_of_who_logs(void)
     CHECK(self == 0);
 }
 
+static void *set_again(void *user)
+{
+    atomic_bool *is_over = user;
+    pid_t self = getpid();
+    while (!atomic_load(is_over)) OK(zkl_set_log_callback(ZKL_LOG_INFO, a_line_of_ones_own, &self, NULL));
+    OK(zkl_set_log_callback(ZKL_LOG_OFF, NULL, NULL, NULL));
+    return NULL;
+}
+
+static void a_log_and_a_client(void)
+{
+    pid_t self = getpid();
+    OK(zkl_set_log_callback(ZKL_LOG_INFO, a_line_of_ones_own, &self, NULL));
+    OK(zkl_set_log_callback(ZKL_LOG_OFF, NULL, NULL, NULL));
+    zkl_client_free(new_client());
+}
+
+/* No lock that the other thread may have at that moment keeps the child. (AddressSanitizer has some of its own that do.) */
+static void children_while_another_thread_sets_the_log(void)
+{
+    atomic_bool is_over = false;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, set_again, &is_over) == 0);
+#ifndef __SANITIZE_ADDRESS__
+    for (int i = 0; i < 30; i++) in_a_child(a_log_and_a_client, _exit);
+#else
+    (void)a_log_and_a_client;
+#endif
+    atomic_store(&is_over, true);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 static void children_of_callbacks(void)
 {
     int changes = 0, status;
@@ -593,6 +625,7 @@ int main(int argc, char **argv)
     children_of_a_busy_parent_are_not_stuck();
     children_of_callbacks();
     children_of_who_logs();
+    children_while_another_thread_sets_the_log();
     a_child_of_who_polls_goes_on_alone();
     a_child_returns_from_a_call_of_its_parents();
     the_parent_still_holds(token);
