@@ -15,7 +15,7 @@ use super::fork::Epoch;
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
 use super::{callback, clock};
 use crate::config::{Bell, Calls, EventHandler};
-use crate::engine::{Backlog, Event, LockId, News};
+use crate::engine::{Backlog, LockId, News};
 use crate::error::{Error, Result, Status};
 use crate::lock::RevocationHandler;
 use crate::time::Time;
@@ -46,7 +46,7 @@ struct State {
 }
 
 /// Who wants to hear of every change.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Listeners {
     of_config: Option<Arc<EventHandler>>,
     of_client: Option<Arc<EventHandler>>,
@@ -169,7 +169,7 @@ impl Outlet {
     /// Something has happened.
     pub(super) fn tell(self: &Arc<Self>, news: News) {
         let mut state = self.state.lock();
-        if state.is_closed || state.handler(&news).is_none() {
+        if state.is_closed || !state.is_wanted(&news) {
             return;
         }
         state.backlog.push(news);
@@ -281,11 +281,25 @@ impl Outlet {
 
     /// Calls a handler, with the lock free meanwhile. None in a child that the handler forked: there the lock may be taken for good, and
     /// what is under it is the parent's.
-    fn call<'a>(&'a self, state: MutexGuard<'a, State>, call: Call) -> Option<MutexGuard<'a, State>> {
+    fn call<'a>(&'a self, mut state: MutexGuard<'a, State>, call: Call) -> Option<MutexGuard<'a, State>> {
+        let Call { handlers, news } = call;
         let epoch = Epoch::current();
-        drop(state);
-        call.run();
-        (epoch == Epoch::current()).then(|| self.state.lock())
+        let mut handlers = handlers.into_iter();
+        while let Some(handler) = handlers.next() {
+            drop(state);
+            handler.run(&news, epoch);
+            if epoch != Epoch::current() {
+                // What is left of them is the parent's.
+                std::mem::forget(handlers);
+                return None;
+            }
+            state = self.state.lock();
+            if state.listeners.is_empty() {
+                // Nobody is called any more, the other one of two included.
+                break;
+            }
+        }
+        Some(state)
     }
 
     fn end(self: &Arc<Self>, state: &mut State) {
@@ -334,17 +348,29 @@ impl State {
     /// The next call. What nobody wants to hear of any more is passed over.
     fn next(&mut self) -> Option<Call> {
         while let Some(news) = self.backlog.pop() {
-            if let Some(handler) = self.handler(&news) {
-                return Some(Call { handler, news });
+            let handlers = self.handlers(&news);
+            if !handlers.is_empty() {
+                return Some(Call { handlers, news });
             }
         }
         None
     }
 
-    fn handler(&self, news: &News) -> Option<Handler> {
+    /// Whom to call, one after the other.
+    fn handlers(&self, news: &News) -> Vec<Handler> {
         match news {
-            News::Event(_) => (!self.listeners.is_empty()).then(|| Handler::Event(self.listeners.clone())),
-            News::Revocation(revocation) => self.on_revocation.get(&revocation.lock).cloned().map(Handler::Revocation),
+            News::Event(_) => self.listeners.each().map(Handler::Event).collect(),
+            News::Revocation(revocation) => {
+                self.on_revocation.get(&revocation.lock).cloned().map(Handler::Revocation).into_iter().collect()
+            }
+        }
+    }
+
+    /// Whether anybody wants to hear of it.
+    fn is_wanted(&self, news: &News) -> bool {
+        match news {
+            News::Event(_) => !self.listeners.is_empty(),
+            News::Revocation(revocation) => self.on_revocation.contains_key(&revocation.lock),
         }
     }
 
@@ -364,32 +390,34 @@ impl Listeners {
         self.of_config.is_none() && self.of_client.is_none()
     }
 
-    fn hear(self, event: &Event) {
-        for handler in [self.of_config, self.of_client].into_iter().flatten() {
-            handler(event);
-        }
+    fn each(&self) -> impl Iterator<Item = Arc<EventHandler>> {
+        [&self.of_config, &self.of_client].into_iter().flatten().cloned()
     }
 }
 
 /// What is to be called, and with what.
 struct Call {
-    handler: Handler,
+    handlers: Vec<Handler>,
     news: News,
 }
 
 enum Handler {
-    Event(Listeners),
+    Event(Arc<EventHandler>),
     Revocation(Arc<RevocationHandler>),
 }
 
-impl Call {
-    /// The handler may be dropped with it, and what it drops is the program's as well.
-    fn run(self) {
-        let Self { handler, news } = self;
-        let call = move || match (handler, news) {
-            (Handler::Event(listeners), News::Event(event)) => listeners.hear(&event),
-            (Handler::Revocation(handler), News::Revocation(revocation)) => handler(&revocation.node_path),
-            _ => {}
+impl Handler {
+    /// The handler may be dropped with it, and what it drops is the program's as well; but in a child that it forked, the parent drops it.
+    fn run(self, news: &News, epoch: Epoch) {
+        let call = move || {
+            match (&self, news) {
+                (Self::Event(handler), News::Event(event)) => handler(event),
+                (Self::Revocation(handler), News::Revocation(revocation)) => handler(&revocation.node_path),
+                _ => {}
+            }
+            if epoch != Epoch::current() {
+                std::mem::forget(self);
+            }
         };
         callback::during(|| {
             if catch_unwind(AssertUnwindSafe(call)).is_err() {

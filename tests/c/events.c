@@ -239,6 +239,29 @@ static void a_callback_may_free_its_client(void)
     zkl_config_free(config);
 }
 
+/* Of two that hear of one event the second is not called any more, when the first has freed the client. */
+static void a_callback_may_free_its_client_before_another_is_called(void)
+{
+    int done = 0;
+    struct recorder second = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    zkl_config *config = zkl_config_new();
+    zkl_client *client = NULL;
+    OK(zkl_config_set_event_callback(config, free_client, &done, NULL));
+    pthread_mutex_lock(&freeing);
+    OK(zkl_client_new(servers, config, &client));
+    OK(zkl_client_set_event_callback(client, record, &second, dropped));
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    zkl_op *op = NULL;
+    OK(zkl_acquire_start(lock, 1, -1, &op));
+    freed_by_callback = client;
+    pthread_mutex_unlock(&freeing);
+    AWAIT(__atomic_load_n(&second.drops, __ATOMIC_SEQ_CST) == 1);
+    CHECK(second.count == 0);
+    zkl_op_free(op);
+    zkl_lock_free(lock);
+    zkl_config_free(config);
+}
+
 /* What a callback of the library's is given to do, and how far it got. */
 struct work {
     zkl_client *client;
@@ -399,6 +422,7 @@ int main(int argc, char **argv)
     RUN(changes_are_told_in_order);
     RUN(a_replaced_callback_is_dropped);
     RUN(a_callback_may_free_its_client);
+    RUN(a_callback_may_free_its_client_before_another_is_called);
     RUN(without_a_callback_user_is_dropped_at_once);
     RUN(a_client_is_given_a_callback_later);
     RUN(what_is_freed_while_held_is_told_to_be_free);
