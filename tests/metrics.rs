@@ -94,6 +94,27 @@ fn a_hand_over_is_counted_where_it_was_waited_for() {
 }
 
 /// Leases of a semaphore, and several locks in one transaction.
+/// A waiter whose node is deleted joins again, and has waited all the same.
+#[test]
+fn who_had_to_join_again_has_waited() {
+    let server = ZooKeeper::shared();
+    let (giver, taker) = (client(&server.address()), client(&server.address()));
+    let path = path("again");
+    let (held, wanted) = (giver.mutex(&path).unwrap(), taker.mutex(&path).unwrap());
+    held.acquire(None).unwrap();
+    let waiting = wanted.start_acquire(Owner::Custom(1), Some(SOON)).unwrap();
+    wait_for_waiters(&held, 2);
+    wait_until(SOON, || wanted.waiting().unwrap()[0].count == 1);
+    // Its own first, then the one ahead: mostly it finds nobody there when it has joined again.
+    let nodes: Vec<String> = held.participants().unwrap().into_iter().map(|one| one.node_path).collect();
+    let mut operator = raw(server);
+    for node in nodes.iter().rev() {
+        operator.delete(node);
+    }
+    waiting.wait().unwrap();
+    assert_eq!((of(&taker).acquires_ok, of(&taker).handovers), (1, 1));
+}
+
 #[test]
 fn what_other_recipes_count() {
     let server = ZooKeeper::shared();

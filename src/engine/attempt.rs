@@ -103,22 +103,23 @@ impl Engine {
     }
 
     fn dismiss_unless_leaving(&mut self, now: Time, machine: u64) {
-        let stays = |machine: &Machine| matches!(machine, Machine::Contender(_, Role::Acquiring(_) | Role::Inside(_)));
-        if self.machines.get(&machine).is_some_and(stays) {
+        if let Some(&Machine::Contender(_, Role::Acquiring(op) | Role::Inside(op))) = self.machines.get(&machine) {
+            self.keep_wait(machine, op);
             self.dismiss(now, machine, None);
         }
     }
 
-    /// A call's contender is in.
-    pub(super) fn arrived(&mut self, now: Time, machine: u64, op: OpId) {
+    /// That a contender has waited counts for its call, also when another takes its place.
+    pub(super) fn keep_wait(&mut self, machine: u64, op: OpId) {
         let has_waited =
             matches!(self.machines.get(&machine), Some(Machine::Contender(contender, _)) if contender.has_waited());
-        let Some(Op { kind: Kind::Acquire { lock, owner, attempt, .. }, had_to_wait, .. }) = self.ops.get_mut(&op)
-        else {
-            return;
-        };
-        *had_to_wait |= has_waited;
-        let (lock, owner, attempt) = (*lock, *owner, *attempt);
+        self.ops.entry(op).and_modify(|op| op.had_to_wait |= has_waited);
+    }
+
+    /// A call's contender is in.
+    pub(super) fn arrived(&mut self, now: Time, machine: u64, op: OpId) {
+        self.keep_wait(machine, op);
+        let Some(&Op { kind: Kind::Acquire { lock, owner, attempt, .. }, .. }) = self.ops.get(&op) else { return };
         let is_queue = |lock: &super::Lock| matches!(lock.recipe, Recipe::Queue(_));
         match attempt {
             Attempt::Leases { inside, .. } => {

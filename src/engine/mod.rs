@@ -729,6 +729,7 @@ impl Engine {
                 self.give_up(now, op, error);
             }
             (Role::Acquiring(op), Output::Removed(_)) => {
+                self.keep_wait(machine, op);
                 self.retire(machine);
                 // It may have stood under a hold whose node is gone: that is to be known before the next one does.
                 self.confirm_holds(now, |contender| !contender.is_watched());
@@ -736,6 +737,7 @@ impl Engine {
             }
             (Role::Acquiring(op), Output::Crowded) => self.watch_inside(now, op),
             (Role::Inside(op), Output::Removed(_)) => {
+                self.keep_wait(machine, op);
                 self.retire(machine);
                 self.lose_inside(now, op);
             }

@@ -31,6 +31,8 @@ impl Engine {
     pub(super) fn record_answer<T>(&mut self, now: Time, kind: Kind, started: Time, result: &Result<T>) {
         let (Some((lock, owner)), Err(error)) = (kind.entrance(), result) else { return };
         *match error.status() {
+            // As one that is refused before it begins.
+            Status::Invalid => return,
             Status::Timeout => &mut self.tally.acquires_timeout,
             Status::Canceled | Status::Closed => &mut self.tally.acquires_canceled,
             Status::Connection => &mut self.tally.acquires_connection,

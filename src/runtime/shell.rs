@@ -6,7 +6,7 @@
 //! The socket is read by the I/O thread, or by a thread that waits for an answer: the *reader*. There is one at most, and it alone ends its
 //! turn: when its call is answered, by whomever, or its time is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use mio::Token;
 use tracing::Span;
 
-use super::callback::{Hook, run};
+use super::callback::{Hook, during, run};
 use super::connection::{Connection, Watch};
 use super::fork::Epoch;
 use super::io::{Io, serving};
@@ -424,22 +424,26 @@ impl Shell {
             lookout.wake();
         }
         if woken.reports {
-            self.report();
+            // Who listens must not wait for what this thread may have to bring.
+            during(|| self.report());
         }
     }
 
-    /// Tells the log what happened, in the order in which it did: one thread at a time, and with no lock that others wait for.
+    /// Tells the log what happened, in the order in which it did: one thread at a time, and with no lock that others wait for. What others add meanwhile
+    /// it tells as well, up to a limit, for it has a call of its own to end: what is left then is told by the next that does anything.
     fn report(&self) {
+        let mut left = REPORTED_AT_ONCE;
         loop {
             let notes = {
                 let mut state = lock(&self.state);
-                let notes = state.engine.notes().take();
+                let notes = if left > 0 { state.engine.notes().take() } else { VecDeque::new() };
                 state.is_reporting = !notes.is_empty();
                 notes
             };
             if notes.is_empty() {
                 return;
             }
+            left = left.saturating_sub(notes.len());
             let mut span = lock(&self.span);
             for note in &notes {
                 report::report(note, &mut span);
@@ -559,6 +563,8 @@ fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<Connect
     Connection::begin(io, token, address)
 }
 
+/// So many notes a thread tells the log for others, beside its own.
+const REPORTED_AT_ONCE: usize = 1024;
 /// How much is read at once.
 const BUFFER: usize = 16 * 1024;
 /// How often a socket is read before others have their turn.
@@ -667,6 +673,8 @@ struct Waiter {
 #[derive(Default)]
 struct Reply {
     answer: Option<Result<Answer>>,
+    /// It is there, or was, and has been taken.
+    is_over: bool,
     /// To be run when it is there.
     hooks: Vec<Hook>,
 }
@@ -675,6 +683,7 @@ impl Caller for Waiter {
     fn answered(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
         let mut reply = self.reply.lock();
         reply.answer = Some(answer);
+        reply.is_over = true;
         let hooks = std::mem::take(&mut reply.hooks);
         drop(reply);
         self.reply.notify();
@@ -708,7 +717,7 @@ impl Pending {
     pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
         self.shell.check()?;
         let mut reply = self.waiter.reply.lock();
-        if reply.answer.is_none() {
+        if !reply.is_over {
             reply.hooks.push(hook);
             return Ok(());
         }
@@ -717,9 +726,9 @@ impl Pending {
         Ok(())
     }
 
-    /// Whether the answer is there, and not taken yet.
+    /// Whether the answer is there, or was taken.
     pub(crate) fn is_over(&self) -> bool {
-        self.waiter.reply.lock().answer.is_some()
+        self.waiter.reply.lock().is_over
     }
 
     /// Waits for the answer. The deadline is kept by this thread itself, whatever the I/O thread is doing.

@@ -949,6 +949,7 @@ impl<T> Session<T> {
         self.last_zxid = 0;
         self.timeout = self.config.timeout;
         if self.closing.is_some() {
+            self.notes.add(Level::Info, || Note::SessionClosed { session: identity.id });
             return self.finish();
         }
         self.traffic.sessions_lost += 1;
@@ -961,9 +962,9 @@ impl<T> Session<T> {
             return;
         }
         self.link = Link::Closed;
-        let session = self.id();
-        self.notes.add(Level::Info, || Note::SessionClosed { session });
-        self.identity = None;
+        if let Some(identity) = self.identity.take() {
+            self.notes.add(Level::Info, || Note::SessionClosed { session: identity.id });
+        }
         self.closing.get_or_insert_default();
         self.commands.push_back(Command::Disconnect);
         self.events.push_back(Event::Closed);
