@@ -40,11 +40,13 @@
  *            answered in that time they throw status::connection. What is not positive looks once, like try_lock(), which asks the server and
  *            waits for nobody.
  * Loss       on_lost() calls back, and in C++20 lost_token() is a std::stop_token that is asked to stop, when a hold is no longer surely held:
- *            it became UNCERTAIN or LOST. Both use the client's event thread, which starts with the first of them.
+ *            it became UNCERTAIN or LOST. Both use the client's event thread, which starts with the first of them: a callback that does not
+ *            return delays them, of all clients, while is_held() and remaining() stay right.
  * Callbacks  come one after the other on a thread of the library, or from client::dispatch_events(), and may do what callbacks of zklock.h may:
  *            everything but wait for other contenders, which throws status::deadlock. An exception that leaves a callback ends there: it is
  *            handed to the function that was given beside the callback, or dropped. An object's callbacks are not called any more when its
  *            destructor, or what sets another, has returned: what runs on another thread is waited for. Do not hold a mutex that it needs.
+ *            What they have captured may be destroyed a little later, by that thread.
  * Threads    Every member function may be called by any thread at any time, but for those that move or destroy the object.
  * Objects    Locks and semaphores stay where they are, as in std. A client may be destroyed before its locks, which are of no use then.
  *            Copies of one lock are several objects on one path.
@@ -63,6 +65,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -245,7 +248,7 @@ inline const char *version() noexcept
 /** The bound of a bucket of a zkl_histogram (client::metrics), the first of which has index 0; of the last and beyond: the largest there is. */
 constexpr std::chrono::nanoseconds histogram_bound(std::size_t index) noexcept
 {
-    if (index >= ZKL_HISTOGRAM_BUCKETS) return std::chrono::nanoseconds::max();
+    if (index >= ZKL_HISTOGRAM_BUCKETS - 1) return (std::chrono::nanoseconds::max)();
     return std::chrono::nanoseconds(std::int64_t{ZKL_HISTOGRAM_FIRST_NS} << index);
 }
 
@@ -361,11 +364,39 @@ struct deleter {
     }
 };
 
+/** The same for what one thread gives up while others ask it something: they have a handle that is over, and are told so. */
+template <class T, auto Free>
+class shared_handle {
+public:
+    shared_handle() noexcept = default;
+    explicit shared_handle(T *handle) noexcept : handle_(handle) {}
+    shared_handle(shared_handle &&other) noexcept : handle_(other.release()) {}
+
+    shared_handle &operator=(shared_handle &&other) noexcept
+    {
+        reset(other.release());
+        return *this;
+    }
+
+    ~shared_handle() { reset(); }
+
+    T *get() const noexcept { return handle_.load(); }
+    T *release() noexcept { return handle_.exchange(nullptr); }
+
+    void reset(T *handle = nullptr) noexcept
+    {
+        if (T *const before = handle_.exchange(handle); before != nullptr) Free(before);
+    }
+
+private:
+    std::atomic<T *> handle_{nullptr};
+};
+
 using config_handle = std::unique_ptr<zkl_config, deleter<zkl_config_free>>;
-using client_handle = std::unique_ptr<zkl_client, deleter<zkl_client_free>>;
+using client_handle = shared_handle<zkl_client, zkl_client_free>;
 using lock_handle = std::unique_ptr<zkl_lock, deleter<zkl_lock_free>>;
 using semaphore_handle = std::unique_ptr<zkl_semaphore, deleter<zkl_semaphore_free>>;
-using leases_handle = std::unique_ptr<zkl_leases, deleter<zkl_leases_release>>;
+using leases_handle = shared_handle<zkl_leases, zkl_leases_release>;
 using operation_handle = std::unique_ptr<zkl_op, deleter<zkl_op_free>>;
 
 /** What C is to read until a NUL. */
@@ -405,7 +436,7 @@ std::string written(Write write)
 using exact_ms = std::chrono::duration<long double, std::milli>;
 
 /** Longer than anybody waits, and in every unit of time far from the largest number. */
-constexpr exact_ms century{100.0L * 365 * 24 * 3600 * 1000};
+inline constexpr exact_ms century{100.0L * 365 * 24 * 3600 * 1000};
 
 template <class Rep, class Period>
 std::int64_t limit(const std::chrono::duration<Rep, Period> &duration)
@@ -425,8 +456,8 @@ auto until(const std::chrono::time_point<Clock, Duration> &deadline, Attempt att
         const auto now = Clock::now();
         const exact_ms left = exact_ms(deadline.time_since_epoch()) - exact_ms(now.time_since_epoch());
         auto result = attempt(limit(left));
-        // Far ones can't be compared without an overflow.
-        if (result || left < -century || Clock::now() >= deadline) return result;
+        // Far ones can't be compared without an overflow, and what is no number can't be at all.
+        if (result || !(left >= -century) || Clock::now() >= deadline) return result;
     }
 }
 
@@ -694,7 +725,7 @@ struct listener {
  */
 class hub : public std::enable_shared_from_this<hub> {
 public:
-    using slots = std::vector<std::shared_ptr<slot>>;
+    using callbacks = std::vector<std::shared_ptr<slot>>;
 
     explicit hub(zkl_client *of) noexcept : client_(of) {}
 
@@ -711,9 +742,9 @@ public:
     }
 
     /** Puts a callback, or none, in the place of what the same listener had for the same lock, which is given back. */
-    slots put(const hold &of, const listener &who, std::shared_ptr<slot> callback, std::shared_ptr<void> source = nullptr)
+    callbacks put(const hold &of, const listener &who, std::shared_ptr<slot> callback, std::shared_ptr<void> source = nullptr)
     {
-        slots before;
+        callbacks before;
         if (home_ != ::getpid()) return before;
         const std::lock_guard guard(mutex_);
         before = take(of, [&who](const listener &other) { return other == who; });
@@ -722,7 +753,7 @@ public:
     }
 
     /** Takes out all that an object has for a lock, or for leases. */
-    slots remove(const hold &of, const void *object)
+    callbacks remove(const hold &of, const void *object)
     {
         if (home_ != ::getpid()) return {};
         const std::lock_guard guard(mutex_);
@@ -744,7 +775,7 @@ public:
     void end() noexcept
     {
         if (home_ != ::getpid()) return;
-        slots ended;
+        callbacks ended;
         {
             const std::lock_guard guard(mutex_);
             for (const auto &[of, listening] : entries_) {
@@ -752,6 +783,13 @@ public:
             }
         }
         for (const auto &callback : ended) callback->run(nullptr);
+    }
+
+    /** Of two that ask for a token, one goes first. */
+    std::mutex &watching()
+    {
+        check_home();
+        return watching_;
     }
 
     /** Of two that set a revocable callback, one goes first. */
@@ -779,7 +817,7 @@ private:
         try {
             // It may be dropped meanwhile.
             const std::shared_ptr<hub> self = *static_cast<std::shared_ptr<hub> *>(user);
-            slots over;
+            callbacks over;
             for (const auto &callback : self->concerned(*told, over)) callback->run(told);
         } catch (const std::bad_alloc &) {
             // There is nobody left to tell.
@@ -787,13 +825,13 @@ private:
     }
 
     /** Who is to hear, and who has heard the last of his hold. */
-    slots concerned(const zkl_event &told, slots &over)
+    callbacks concerned(const zkl_event &told, callbacks &over)
     {
         const bool is_hold = told.kind == ZKL_EVENT_LOCK;
         const bool lapses = is_hold && !is_safe(told.state) && is_safe(told.previous);
         const bool is_over = told.state == ZKL_LOCK_FREE || told.state == ZKL_LOCK_LOST;
         const hold of{told.lock, told.token, told.pass};
-        slots found;
+        callbacks found;
         const std::lock_guard guard(mutex_);
         if (of.token != 0) find(of, lapses, found);
         if (of.lock != nullptr) find({of.lock, 0, 0}, lapses, found);
@@ -802,7 +840,7 @@ private:
         return found;
     }
 
-    void find(const hold &of, bool lapses, slots &found)
+    void find(const hold &of, bool lapses, callbacks &found)
     {
         const auto [begin, end] = entries_.equal_range(of);
         for (auto at = begin; at != end; ++at) {
@@ -824,7 +862,7 @@ private:
 
     /** Of a lock, those of all its holds. */
     template <class Matches>
-    slots take(const hold &of, Matches matches)
+    callbacks take(const hold &of, Matches matches)
     {
         if (of.lock == nullptr) return take(entries_.equal_range(of), matches);
         const hold first{of.lock, INT64_MIN, INT64_MIN}, last{of.lock, INT64_MAX, INT64_MAX};
@@ -832,9 +870,9 @@ private:
     }
 
     template <class Matches>
-    slots take(range among, Matches matches)
+    callbacks take(range among, Matches matches)
     {
-        slots taken;
+        callbacks taken;
         for (auto at = among.first; at != among.second;) {
             if (matches(at->second.who)) {
                 taken.push_back(at->second.callback);
@@ -851,16 +889,24 @@ private:
     std::mutex listening_;
     bool is_listening_ = false;
     std::mutex revocable_;
+    std::mutex watching_;
     std::mutex mutex_;
     entries entries_;
 };
 
-inline void close(const hub::slots &callbacks) noexcept
+inline void close(const hub::callbacks &callbacks) noexcept
 {
     for (const auto &callback : callbacks) callback->close();
 }
 
 #ifdef __cpp_lib_jthread
+inline std::stop_token stopped()
+{
+    std::stop_source source;
+    source.request_stop();
+    return source.get_token();
+}
+
 /** A hold, with who hears of it. */
 struct watched {
     std::shared_ptr<hub> by;
@@ -870,6 +916,8 @@ struct watched {
 /** What is asked to stop when one of these holds lapses: the same for who asks again. */
 inline std::shared_ptr<std::stop_source> watch(const std::vector<watched> &holds, const listener &who)
 {
+    // Of two threads that ask at once the second is to find what the first has made.
+    const std::lock_guard guard(holds.front().by->watching());
     std::shared_ptr<void> known = holds.front().by->source(holds.front().of, who);
     for (const auto &[by, of] : holds) {
         if (by->source(of, who) != known) known = nullptr;
@@ -1025,7 +1073,7 @@ public:
      */
     void close() noexcept
     {
-        if (handle_ == nullptr) return;
+        if (native_handle() == nullptr) return;
         hub_->end();
         handle_.reset();
     }
@@ -1186,10 +1234,10 @@ public:
     ~leases() { release(); }
 
     /** Whether there are any: not after release(), nor after a move. */
-    explicit operator bool() const noexcept { return handle_ != nullptr; }
+    explicit operator bool() const noexcept { return native_handle() != nullptr; }
 
     /** How many. */
-    int count() const noexcept { return handle_ == nullptr ? 0 : count_; }
+    int count() const noexcept { return native_handle() == nullptr ? 0 : count_; }
 
     /**
      * Gives all of them back, whatever is returned: status::ok when the server has confirmed, or there are none; lost where one of them had
@@ -1199,9 +1247,10 @@ public:
      */
     zkl::status release() noexcept
     {
-        if (handle_ == nullptr) return status::ok;
-        detail::close(hub_->remove(hold_, native_handle()));
-        return static_cast<zkl::status>(zkl_leases_release(handle_.release()));
+        zkl_leases *const given = handle_.release();
+        if (given == nullptr) return status::ok;
+        detail::close(hub_->remove(hold_, given));
+        return static_cast<zkl::status>(zkl_leases_release(given));
     }
 
     /** Whether they are held, and safely so at this moment. Throws: zkl::error. Does not block. */
@@ -1236,7 +1285,8 @@ public:
 
     /**
      * Has the callback called, as void() or void(const zkl::event &), when they are no longer surely held: one became UNCERTAIN or LOST. It
-     * takes the place of the one before; nullptr for none. Where they are not safe now, it is also called at once, on this thread.
+     * takes the place of the one before; nullptr for none. Where they are not safe now, it is also called at once, on this
+     * thread, and so perhaps twice.
      *
      * Throws: zkl::error, std::bad_alloc, and nothing has changed. Waits for the callback before, where it is being called.
      */
@@ -1264,8 +1314,13 @@ public:
      */
     std::stop_token lost_token() const
     {
-        const auto source = detail::watch({{hub(), hold_}}, {native_handle(), detail::hears::end});
-        if (!is_held()) source->request_stop();
+        const std::int32_t before = zkl_leases_state(native_handle());
+        if (before == ZKL_E_CLOSED) return detail::stopped();
+        check(before);
+        const auto source = detail::watch({{hub_, hold_}}, {native_handle(), detail::hears::end});
+        const std::int32_t held = zkl_leases_is_held(native_handle());
+        if (held != ZKL_E_CLOSED) check(held);
+        if (held != 1) source->request_stop();
         return source->get_token();
     }
 #endif
@@ -1658,7 +1713,7 @@ public:
             detail::hold of{lock, 0, 0};
             zkl_status known = zkl_fencing_token_as(lock, number(who), &of.token);
             if (known == ZKL_OK) known = zkl_fencing_pass_as(lock, number(who), &of.pass);
-            if (known == ZKL_E_LOST) return stopped();
+            if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) return detail::stopped();
             check(known);
             holds.push_back({hub, of});
         }
@@ -1666,8 +1721,9 @@ public:
         const auto source = detail::watch(holds, {native_handle(), detail::hears::end, who, thread});
         // It may have happened before it was watched.
         for (const auto &[hub, lock] : parts_) {
-            const std::int32_t now = check(zkl_lock_state_as(lock, number(who)));
-            if (now == ZKL_LOCK_UNCERTAIN || now == ZKL_LOCK_LOST) source->request_stop();
+            const std::int32_t now = zkl_lock_state_as(lock, number(who));
+            if (now != ZKL_E_CLOSED) check(now);
+            if (now == ZKL_E_CLOSED || now == ZKL_LOCK_UNCERTAIN || now == ZKL_LOCK_LOST) source->request_stop();
         }
         return source->get_token();
     }
@@ -1736,12 +1792,6 @@ private:
         return acquired(started.wait_or(stop));
     }
 
-    static std::stop_token stopped()
-    {
-        std::stop_source source;
-        source.request_stop();
-        return source.get_token();
-    }
 #endif
 
     void listen(detail::hears what, const std::shared_ptr<detail::slot> &callback)
@@ -1752,7 +1802,7 @@ private:
         }
     }
 
-    detail::hub::slots revocable(const std::shared_ptr<detail::slot> &callback)
+    detail::hub::callbacks revocable(const std::shared_ptr<detail::slot> &callback)
     {
         detail::hub &hub = *parts_.front().hub;
         const std::lock_guard guard(hub.revocable());
@@ -1912,17 +1962,26 @@ private:
 
     multi_mutex(const std::vector<lockable *> &locks, maker of) : lockable(parts(locks), make(locks, of)) {}
 
+    static const lockable &there(const lockable *lock)
+    {
+        if (lock == nullptr) throw error(status::invalid, "locks: a null pointer; expected pointers to locks");
+        return *lock;
+    }
+
     static std::vector<part> parts(const std::vector<lockable *> &locks)
     {
         std::vector<part> all;
-        for (const lockable *lock : locks) all.insert(all.end(), parts_of(*lock).begin(), parts_of(*lock).end());
+        for (const lockable *lock : locks) {
+            const std::vector<part> &of = parts_of(there(lock));
+            all.insert(all.end(), of.begin(), of.end());
+        }
         return all;
     }
 
     static detail::lock_handle make(const std::vector<lockable *> &locks, maker of)
     {
         std::vector<zkl_lock *> handles;
-        for (const lockable *lock : locks) handles.push_back(lock->native_handle());
+        for (const lockable *lock : locks) handles.push_back(there(lock).native_handle());
         zkl_lock *made = nullptr;
         check(of(handles.data(), handles.size(), &made));
         return detail::lock_handle(made);
@@ -2112,7 +2171,7 @@ private:
     }
 #endif
 
-    detail::hub::slots revocable(const std::shared_ptr<detail::slot> &callback)
+    detail::hub::callbacks revocable(const std::shared_ptr<detail::slot> &callback)
     {
         const std::lock_guard guard(hub_->revocable());
         auto before = hub_->put({}, {native_handle(), detail::hears::revocation}, callback);

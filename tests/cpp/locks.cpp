@@ -526,7 +526,26 @@ void a_client_counts_what_it_does()
     THROWS(invalid, "app", client.prometheus("app=reports"));
     THROWS(invalid, "NUL", client.prometheus(std::string("a=\"\0\"", 5)));
     static_assert(zkl::histogram_bound(0) == 50us && zkl::histogram_bound(1) == 100us);
-    static_assert(zkl::histogram_bound(ZKL_HISTOGRAM_BUCKETS) == std::chrono::nanoseconds::max());
+    static_assert(zkl::histogram_bound(ZKL_HISTOGRAM_BUCKETS - 2) == 209'715'200us);
+    static_assert(zkl::histogram_bound(ZKL_HISTOGRAM_BUCKETS - 1) == std::chrono::nanoseconds::max());
+}
+
+void nothing_is_no_lock()
+{
+    zkl::client client(check::servers);
+    zkl::mutex lock(client, fresh_path());
+    THROWS(invalid, "null", zkl::multi_mutex(std::vector<zkl::lockable *>{&lock, nullptr}));
+}
+
+/* Not a number is no deadline to wait for. */
+void what_is_no_time_is_over()
+{
+    using point = std::chrono::time_point<std::chrono::system_clock, std::chrono::duration<double>>;
+    zkl::client client(check::servers);
+    zkl::mutex lock(client, fresh_path());
+    const std::lock_guard guard(lock);
+    const point never(std::chrono::duration<double>(std::nan("")));
+    CHECK(!elsewhere([&] { return lock.try_lock_until(never); }));
 }
 
 void the_log_is_told()
@@ -656,6 +675,8 @@ int main(int argc, char **argv)
     RUN(operations_go_on_by_themselves);
     RUN(errors_are_system_errors);
     RUN(a_client_counts_what_it_does);
+    RUN(nothing_is_no_lock);
+    RUN(what_is_no_time_is_over);
     RUN(the_log_is_told);
     RUN(what_was_moved_from_has_no_handle);
     RUN(locks_outlive_their_client_and_wake);

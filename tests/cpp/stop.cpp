@@ -30,6 +30,29 @@ void expire(const zkl::client &client)
 // A lock is Lockable all the same.
 static_assert(requires(zkl::mutex &mutex) { mutex.lock(); } && requires(zkl::mutex &mutex) { mutex.lock(std::stop_token()); });
 
+/* Whoever asks first: both have a token that is stopped. */
+void two_may_ask_for_a_token_at_once()
+{
+    for (int round = 0; round < 50; round++) {
+        zkl::client client(check::servers);
+        zkl::mutex mutex(client, fresh_path());
+        const zkl::operation op = mutex.start(zkl::owner{7});
+        op.get();
+        std::stop_token one, two;
+        std::atomic<bool> begins{false};
+        std::thread other([&] {
+            while (!begins) {}
+            one = mutex.lost_token(zkl::owner{7});
+        });
+        begins = true;
+        two = mutex.lost_token(zkl::owner{7});
+        other.join();
+        CHECK(one == two && !one.stop_requested());
+        client.close();
+        CHECK(one.stop_requested() && mutex.lost_token(zkl::owner{7}).stop_requested());
+    }
+}
+
 void work_stops_when_its_lock_is_lost()
 {
     zkl::client client(check::servers);
@@ -251,6 +274,7 @@ int main(int argc, char **argv)
     real = check::servers;
     CHECK(zkl_standalone_start(nullptr, &server) == ZKL_OK);
     check::servers = zkl_standalone_address(server);
+    RUN(two_may_ask_for_a_token_at_once);
     RUN(work_stops_when_its_lock_is_lost);
     RUN(work_stops_when_its_lock_is_uncertain);
     RUN(every_hold_has_a_token);
