@@ -59,7 +59,9 @@ def recipes(client: zklock.Client, other: zklock.Client) -> list[int]:
     client.set_count("/size", client.get_count("/size") + 1)
     metrics: zklock.Metrics = client.metrics()
     waits: zklock.Histogram = metrics.waits
-    print(metrics.acquires_ok, metrics.state.name, waits.sum / max(1, waits.count), [bound for bound, _ in waits.buckets])
+    print(
+        metrics.acquires_ok, metrics.state.name, waits.sum / max(1, waits.count), [bound for bound, _ in waits.buckets]
+    )
     text: str = client.prometheus() + client.prometheus({"app": "a"})
     print(text)
     return [leases.fencing_token, semaphore.acquire().fencing_token]

@@ -22,6 +22,9 @@ def read(header):
         text = file.read()
     numbers = re.findall(r"^#define (ZKL_\w+) \(?(-?\d+)\)?$", text, re.MULTILINE)
     text = re.sub(r"^#ifdef __cplusplus$.*?^#endif.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    # An array may be as long as one of these says.
+    for name, number in numbers:
+        text = re.sub(rf"\[{name}\]", f"[{number}]", text)
     return re.sub(r"^#.*$", "", text, flags=re.MULTILINE), {name: int(number) for name, number in numbers}
 
 
