@@ -96,7 +96,8 @@ class Client:
         """Connects, for ``connect_timeout`` at most, and gives the client itself. One that is connected already stays
         as it is.
 
-        A task that is cancelled meanwhile leaves no session. Raises ConnectionLost where no server answers in time,
+        A task that is cancelled meanwhile leaves nothing but a session that a server was just making, which ends with
+        its time-out. Raises ConnectionLost where no server answers in time,
         AuthFailed where one refuses the credentials: it may be tried again. ClientClosed where it was closed;
         NotImplementedError in an event loop without ``add_reader()``; RuntimeError while another task connects it.
         """
