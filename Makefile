@@ -96,7 +96,7 @@ kazoo-suite: setup ## run kazoo's own tests against a real server and the standa
 	@cargo build --quiet --locked -p zklock-standalone
 	@$(PYTHON) scripts/kazoo-suite
 
-check: tools ## check formatting, lints, the types of the Python package, and that the headers in include/ are up to date
+check: setup ## check formatting, lints, the types of the Python package, and that the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
