@@ -50,7 +50,7 @@ class WhileHeld(AbstractAsyncContextManager[None]):
         watch, task, self._task = self._watch, self._task, None
         assert watch is not None
         assert task is not None
-        is_lost = watch.done() and watch.result()
+        is_lost = watch.done() and not watch.cancelled() and watch.result()
         watch.cancel()
         is_mine = self._cancels and self._takes_back(task)
         if is_lost and (exc_value is None or (is_mine and isinstance(exc_value, asyncio.CancelledError))):
