@@ -1,6 +1,6 @@
 //! The one server that orders: it numbers changes, and keeps the clock of all sessions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub struct Leader {
     expiries: BTreeSet<(Time, i64)>,
     opened: i64,
     sweep_at: Time,
+    /// What a sweep found, while it goes on.
+    ripe: Option<VecDeque<Arc<str>>>,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl Leader {
     pub fn new(settings: Settings, now: Time, epoch: u32, sessions: impl IntoIterator<Item = (i64, Duration)>) -> Self {
         let (zxid, opened) = (i64::from(epoch) << 32, i64::from(epoch) << 24);
         let (sessions_kept, expiries) = (BTreeMap::new(), BTreeSet::new());
-        let mut leader = Self { settings, zxid, sessions: sessions_kept, expiries, opened, sweep_at: now };
+        let mut leader = Self { settings, zxid, sessions: sessions_kept, expiries, opened, sweep_at: now, ripe: None };
         leader.restart(now, sessions);
         leader
     }
@@ -89,6 +91,7 @@ impl Leader {
     /// The process has ended and begun anew: all sessions have their whole time once more.
     pub fn restart(&mut self, now: Time, sessions: impl IntoIterator<Item = (i64, Duration)>) {
         self.sweep_at = now + self.settings.sweep;
+        self.ripe = None;
         self.sessions.clear();
         self.expiries.clear();
         for (session, timeout) in sessions {
@@ -183,11 +186,24 @@ impl Leader {
             return self.expire(now, session);
         }
         if self.sweep_at <= now {
-            if let Some(path) = tree.overripe(self.settings.wall_ms(now)).into_iter().next() {
-                return Some(self.txn(now, 0, None, Body::One(Change::Delete { path: Arc::clone(&path) })));
+            if let Some(path) = self.sweep(self.settings.wall_ms(now), tree) {
+                return Some(self.txn(now, 0, None, Body::One(Change::Delete { path })));
             }
             self.sweep_at = now + self.settings.sweep;
         }
+        None
+    }
+
+    /// The next node to go in a sweep. One looks at all nodes once: what ripens meanwhile waits for the next (`ContainerManager`).
+    fn sweep(&mut self, wall_ms: i64, tree: &Tree) -> Option<Arc<str>> {
+        let ripe = self.ripe.get_or_insert_with(|| tree.overripe(wall_ms).collect());
+        while let Some(path) = ripe.pop_front() {
+            // It may have been used since.
+            if tree.is_overripe(&path, wall_ms) {
+                return Some(path);
+            }
+        }
+        self.ripe = None;
         None
     }
 
@@ -237,4 +253,88 @@ fn many(mut draft: Draft<'_>, requests: &[Request]) -> Body {
         }
     }
     Body::Many(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Kind;
+
+    const SWEEP: Duration = Duration::from_secs(60);
+
+    /// A tree and who orders its changes.
+    struct Alone {
+        leader: Leader,
+        tree: Tree,
+    }
+
+    impl Alone {
+        fn new() -> Self {
+            let settings = Settings { sweep: SWEEP, ..Settings::default() };
+            Self { leader: Leader::new(settings, Time::default(), 0, []), tree: Tree::default() }
+        }
+
+        fn make(&mut self, change: &Change) {
+            self.tree.apply(0, 0, change, &mut Vec::new());
+        }
+
+        fn create(&mut self, path: &str, kind: Kind) {
+            let (path, acl) = (path.into(), [].into());
+            self.make(&Change::Create { path, data: None, acl, kind, creates: 1, with_stat: false });
+        }
+
+        /// A container that has lost its last child.
+        fn ripen(&mut self, path: &str) {
+            self.create(path, Kind::Container);
+            self.create(&format!("{path}/child"), Kind::Persistent);
+            self.make(&Change::Delete { path: format!("{path}/child").into() });
+        }
+
+        /// The next node that goes by itself.
+        fn advance(&mut self, now: Time) -> Option<Arc<str>> {
+            match self.leader.advance(now, &self.tree)?.body {
+                Body::One(change @ Change::Delete { .. }) => {
+                    self.make(&change);
+                    let Change::Delete { path } = change else { unreachable!() };
+                    Some(path)
+                }
+                other => panic!("nothing is due but deletions: {other:?}"),
+            }
+        }
+
+        fn sweep(&mut self, now: Time) -> Vec<Arc<str>> {
+            std::iter::from_fn(|| self.advance(now)).collect()
+        }
+    }
+
+    /// So many that to look at all of them for each of them would take minutes.
+    #[test]
+    fn a_sweep_looks_at_each_node_once() {
+        let mut alone = Alone::new();
+        let paths: Vec<_> = (0..100_000).map(|i| format!("/{i:06}")).collect();
+        paths.iter().for_each(|path| alone.ripen(path));
+        assert!(alone.sweep(Time::default() + SWEEP / 2).is_empty());
+        let swept = alone.sweep(Time::default() + SWEEP);
+        assert!(swept.iter().map(|path| &**path).eq(paths.iter().map(String::as_str)));
+    }
+
+    #[test]
+    fn what_is_used_during_a_sweep_stays() {
+        let mut alone = Alone::new();
+        ["/a", "/b", "/c"].iter().for_each(|path| alone.ripen(path));
+        let now = Time::default() + SWEEP;
+        assert_eq!(alone.advance(now).as_deref(), Some("/a"));
+        alone.create("/b/child", Kind::Persistent);
+        assert_eq!(alone.sweep(now), ["/c".into()]);
+        assert!(alone.tree.get("/b").is_some());
+    }
+
+    #[test]
+    fn a_container_goes_one_sweep_after_the_container_in_it() {
+        let mut alone = Alone::new();
+        alone.create("/outer", Kind::Container);
+        alone.ripen("/outer/inner");
+        assert_eq!(alone.sweep(Time::default() + SWEEP), ["/outer/inner".into()]);
+        assert_eq!(alone.sweep(Time::default() + 2 * SWEEP), ["/outer".into()]);
+    }
 }

@@ -163,19 +163,21 @@ impl Tree {
         self.ephemerals.values().map(BTreeSet::len).sum()
     }
 
-    /// Containers that have lost their last child, and nodes that have outlived their time, at `wall_ms`.
-    pub fn overripe(&self, wall_ms: i64) -> Vec<Arc<str>> {
-        let ripe = |path: &&Arc<str>| {
-            self.nodes.get(&***path).is_some_and(|node| {
-                node.children.is_empty()
-                    && match node.kind {
-                        Kind::Container => node.creates > 0,
-                        Kind::Ttl(ttl_ms) => wall_ms.saturating_sub(node.stat.mtime) > ttl_ms,
-                        Kind::Persistent | Kind::Ephemeral(_) => false,
-                    }
-            })
-        };
-        self.transient.iter().filter(ripe).map(Arc::clone).collect()
+    /// The containers that have lost their last child, and the nodes that have outlived their time, at `wall_ms`.
+    pub fn overripe(&self, wall_ms: i64) -> impl Iterator<Item = Arc<str>> {
+        self.transient.iter().filter(move |path| self.is_overripe(path, wall_ms)).map(Arc::clone)
+    }
+
+    /// Whether a node is one of these.
+    pub fn is_overripe(&self, path: &str, wall_ms: i64) -> bool {
+        self.nodes.get(path).is_some_and(|node| {
+            node.children.is_empty()
+                && match node.kind {
+                    Kind::Container => node.creates > 0,
+                    Kind::Ttl(ttl_ms) => wall_ms.saturating_sub(node.stat.mtime) > ttl_ms,
+                    Kind::Persistent | Kind::Ephemeral(_) => false,
+                }
+        })
     }
 
     /// Makes a change. Gives the answer for who asked for it, and reports what watches may be waiting for.
