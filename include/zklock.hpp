@@ -1089,8 +1089,8 @@ public:
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), with every event from now on: of the session and of all holds. It takes
-     * the place of the one before; nullptr for none. That of the config is called as well.
+     * Has the callback called, as void() or void(const zkl::event &), with every event of the session and of all holds: those from now on, and those
+     * that still wait to be told. It takes the place of the one before; nullptr for none. That of the config is called as well.
      *
      * Throws: zkl::error, std::bad_alloc, and nothing has changed. Waits for the callback before, where it is being called.
      */

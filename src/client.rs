@@ -222,8 +222,9 @@ impl Client {
         self.session.shell.ask(|engine, _| engine.session_id())
     }
 
-    /// Calls `handler` with every change from now on, as [`Config::set_event_handler`] has it, beside the handler of the config: for what is given
-    /// a client, and did not make it. It takes the place of the one that was set before; with `None` there is none any more.
+    /// Calls `handler` with every change from now on, and with what still waits to be told, as [`Config::set_event_handler`] has it, beside
+    /// the handler of the config: for what is given a client, and did not make it. It takes the place of the one that was set before; with
+    /// `None` there is none any more.
     ///
     /// Errors: CLOSED.
     pub fn set_event_handler(&self, handler: Option<Box<EventHandler>>) -> Result<()> {

@@ -207,19 +207,17 @@ static pthread_mutex_t freeing = PTHREAD_MUTEX_INITIALIZER;
 static void free_client(void *user, const zkl_event *event)
 {
     pthread_mutex_lock(&freeing);
-    if (event->kind == ZKL_EVENT_LOCK && event->state == ZKL_LOCK_HELD) {
-        zkl_client_free(freed_by_callback);
-        *(int *)user = 1;
-    }
+    if (event->kind == ZKL_EVENT_LOCK && event->state == ZKL_LOCK_HELD) zkl_client_free(freed_by_callback);
+    __atomic_fetch_add((int *)user, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&freeing);
 }
 
 static void a_callback_may_free_its_client(void)
 {
-    int done = 0;
+    int told = 0;
     zkl_config *config = zkl_config_new();
     zkl_client *client = NULL;
-    OK(zkl_config_set_event_callback(config, free_client, &done, NULL));
+    OK(zkl_config_set_event_callback(config, free_client, &told, NULL));
     pthread_mutex_lock(&freeing);
     OK(zkl_client_new(servers, config, &client));
     freed_by_callback = client;
@@ -232,7 +230,7 @@ static void a_callback_may_free_its_client(void)
         sleep_ms(5);
     }
     pthread_mutex_lock(&freeing);
-    CHECK(done == 1);
+    CHECK(told == 2);
     pthread_mutex_unlock(&freeing);
     EXPECT(ZKL_E_CLOSED, zkl_acquire(lock));
     zkl_lock_free(lock);
@@ -242,13 +240,15 @@ static void a_callback_may_free_its_client(void)
 /* Of two that hear of one event the second is not called any more, when the first has freed the client. */
 static void a_callback_may_free_its_client_before_another_is_called(void)
 {
-    int done = 0;
+    int told = 0;
     struct recorder second = {.mutex = PTHREAD_MUTEX_INITIALIZER};
     zkl_config *config = zkl_config_new();
     zkl_client *client = NULL;
-    OK(zkl_config_set_event_callback(config, free_client, &done, NULL));
-    pthread_mutex_lock(&freeing);
+    OK(zkl_config_set_event_callback(config, free_client, &told, NULL));
     OK(zkl_client_new(servers, config, &client));
+    /* That it is connected does not wait to be told to both. */
+    AWAIT(__atomic_load_n(&told, __ATOMIC_SEQ_CST) == 1);
+    pthread_mutex_lock(&freeing);
     OK(zkl_client_set_event_callback(client, record, &second, dropped));
     zkl_lock *lock = new_mutex(client, fresh_path());
     zkl_op *op = NULL;

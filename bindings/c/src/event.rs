@@ -73,9 +73,10 @@ pub unsafe extern "C" fn zkl_config_set_event_callback(
     status(|| set(cb, user, user_drop, |callback| config::set_callback(config, callback)))
 }
 
-/// Has cb called, with user as it was given, for every change from now on, as zkl_config_set_event_callback has it, and beside the callback of the
-/// config: for a part of a program that is given a client. Another callback takes the place of the one that was set by this function
-/// before; with cb NULL there is none any more, and user_drop is called at once.
+/// Has cb called, with user as it was given, for every change from now on, and for what still waits to be told, as
+/// zkl_config_set_event_callback has it, and beside the callback of the config: for a part of a program that is given a client. Another
+/// callback takes the place of the one that was set by this function before; with cb NULL there is none any more, and user_drop is
+/// called at once.
 ///
 /// user_drop, which may be NULL, is called once: when another callback has taken its place, or the client was freed, and cb has
 /// returned for the last time. A call that is just beginning when another takes its place may still come.
