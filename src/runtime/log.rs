@@ -15,7 +15,7 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Metadata, Subscriber, callsite, span, subscriber};
 
-use super::dispatcher::{self, Place, Served};
+use super::dispatcher::{Place, Served};
 use super::fork::{Epoch, PerProcess};
 use super::outlet::Caller;
 use super::sync::{Monitor, MutexGuard, ThreadId, current_thread, thread_local};
@@ -296,12 +296,7 @@ impl State {
 
     /// Whether the calling thread would wait for itself.
     fn is_own(&self) -> bool {
-        let is_caller = match self.caller {
-            Caller::Dispatcher(_) => dispatcher::is_this_thread(),
-            Caller::Bell(_) => callback::is_within(),
-            Caller::None | Caller::Polling(_) => false,
-        };
-        is_caller || self.serving == Some(current_thread())
+        self.caller.is_this_thread() || self.serving == Some(current_thread())
     }
 }
 

@@ -62,6 +62,17 @@ pub(super) enum Caller {
     Bell(Arc<Bell>),
 }
 
+impl Caller {
+    /// Whether the calling thread is it, and would wait for itself.
+    pub(super) fn is_this_thread(&self) -> bool {
+        match self {
+            Self::Dispatcher(_) => dispatcher::is_this_thread(),
+            Self::Bell(_) => callback::is_within(),
+            Self::None | Self::Polling(_) => false,
+        }
+    }
+}
+
 /// A client's handlers, to be called by who was told that one of them waits. It does not keep the client.
 #[derive(Clone)]
 pub struct Handlers(Arc<dyn Served>);
@@ -376,12 +387,7 @@ impl State {
 
     /// Whether the calling thread would wait for itself.
     fn is_own(&self) -> bool {
-        let is_caller = match self.caller {
-            Caller::Dispatcher(_) => dispatcher::is_this_thread(),
-            Caller::Bell(_) => callback::is_within(),
-            Caller::None | Caller::Polling(_) => false,
-        };
-        is_caller || self.serving == Some(current_thread())
+        self.caller.is_this_thread() || self.serving == Some(current_thread())
     }
 }
 
