@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::engine::Event;
 use crate::error::{Error, Result};
+use crate::limits::Limits;
 use crate::proto::DEFAULT_FRAME_LIMIT;
 use crate::runtime::Handlers;
 use crate::session::SessionConfig;
@@ -190,6 +191,7 @@ impl Config {
             lease_margin: self.lease_margin,
             auth: self.auth.clone(),
             frame_limit: self.frame_limit,
+            limits: Limits::default(),
         }
     }
 }

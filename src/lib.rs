@@ -26,6 +26,7 @@ mod config;
 pub mod engine;
 mod error;
 mod histogram;
+mod limits;
 mod lock;
 mod mutant;
 mod note;
@@ -46,6 +47,8 @@ pub use config::Config;
 pub use engine::{Event, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
 pub use error::{Error, Result, Status};
 pub use histogram::Histogram;
+#[doc(hidden)]
+pub use limits::{Limits, MirrorLimits};
 pub use lock::{Guard, Lock, MAX_DATA};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom up; each may use those before it, and those below.
 const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 /// Used by all layers, using none but `proto`.
-const COMMON: [&str; 6] = ["error", "histogram", "mutant", "note", "path", "time"];
+const COMMON: [&str; 7] = ["error", "histogram", "limits", "mutant", "note", "path", "time"];
 const ABOVE: [&str; 7] = ["runtime", "client", "lock", "operation", "config", "prometheus", "zklock"];
 const IMPURE: [&str; 12] = [
     "std::net",

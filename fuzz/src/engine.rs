@@ -77,7 +77,13 @@ impl World {
         });
         let flags = dice.byte();
         let auth = if flags & 1 == 0 { Vec::new() } else { vec![("digest".to_owned(), b"a:b".to_vec())] };
-        let config = SessionConfig { timeout: TIMEOUT, lease_margin: None, auth, frame_limit: 4096 };
+        let config = SessionConfig {
+            timeout: TIMEOUT,
+            lease_margin: None,
+            auth,
+            frame_limit: 4096,
+            limits: zklock::Limits::default(),
+        };
         let chroot = if flags & 2 == 0 { "" } else { "/root" };
         let target = ConnectString::parse(&format!("s1,s2{chroot}")).unwrap();
         let now = Time::from_nanos(1);

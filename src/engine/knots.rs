@@ -13,14 +13,6 @@ use crate::error::Result;
 use crate::recipe::{Census, Contender, Input, Participant};
 use crate::time::Time;
 
-/// How long a multi-lock waits before it looks for knots; then twice as long each time, up to the last.
-const FIRST_LOOK: Duration = Duration::from_millis(250);
-const LAST_LOOK: Duration = Duration::from_secs(8);
-/// Who has more ahead of him lets these look: a look reads whole queues.
-const MOST_AHEAD: usize = 16;
-/// What looks like a knot and is none comes undone by itself.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
-
 /// What is known of the knots of one call.
 #[derive(Debug, Default)]
 pub(super) struct Knots {
@@ -36,7 +28,8 @@ impl Engine {
     pub(super) fn look_out_for_knots(&mut self, now: Time, op: OpId) {
         let before = self.forget_knots(op);
         // Who has given way more than once is looking at something that only looks like a knot.
-        self.plan_look(now, op, (before * 2).clamp(FIRST_LOOK, LAST_LOOK));
+        let limits = self.session.limits();
+        self.plan_look(now, op, (before * 2).max(limits.first_look).min(limits.last_look));
     }
 
     /// A call has ended, or left its queues. Gives how long it last waited between two looks.
@@ -59,8 +52,9 @@ impl Engine {
             Some(Machine::Contender(own, _)) => own.most_ahead(),
             _ => return,
         };
-        if most_ahead.is_none_or(|ahead| ahead > MOST_AHEAD) {
-            return self.plan_look(now, op, FIRST_LOOK);
+        let limits = self.session.limits();
+        if most_ahead.is_none_or(|ahead| ahead > limits.most_ahead) {
+            return self.plan_look(now, op, limits.first_look);
         }
         let places = self.members(lock).iter().filter_map(|&member| self.place(member, true)).collect();
         let machine = self.next_id();
@@ -79,13 +73,15 @@ impl Engine {
         let Some(Machine::Contender(own, _)) = self.machines.get(&contender).filter(|_| is_waiting) else { return };
         let seen = mutual(&queues.unwrap_or_default(), own);
         let Some(Op { knots, .. }) = self.ops.get_mut(&op) else { return };
+        let limits = self.session.limits();
         if !knots.seen.is_disjoint(&seen) {
             self.dismiss(now, contender, None);
             return self.join(now, op);
         }
         let wait = match seen.is_empty() {
-            true => (knots.wait * 2).min(LAST_LOOK),
-            false => SECOND_LOOK,
+            true => (knots.wait * 2).min(limits.last_look),
+            // A pair that only looks like a deadlock resolves by itself.
+            false => limits.second_look,
         };
         knots.seen = seen;
         self.plan_look(now, op, wait);

@@ -41,9 +41,6 @@ use knots::Knots;
 pub use metrics::{Metric, Metrics, Value};
 pub use waits::{Waiting, WaitsFor};
 
-/// So many contenders of one client may be on their way out while others join. Each stands in everybody's lists.
-const MAX_LEAVING: usize = 16;
-
 /// A lock of one engine.
 pub type LockId = u64;
 /// A call under way.
@@ -345,11 +342,12 @@ impl Engine {
     /// A client that looks for its servers from the first [`advance`](Self::advance) on.
     pub fn new(target: ConnectString, config: SessionConfig, now: Time, entropy: Entropy) -> Self {
         let servers = target.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let limits = config.limits.mirror;
         let mut session = Session::new(target.servers, config, now, entropy);
         let kin = fresh(&mut session);
         Self {
             session,
-            mirrors: Mirrors::new(kin),
+            mirrors: Mirrors::new(kin, limits),
             servers,
             chroot: target.chroot,
             locks: BTreeMap::new(),
@@ -687,7 +685,7 @@ impl Engine {
         if !self.session.is_connected() {
             return;
         }
-        if self.leaving < MAX_LEAVING {
+        if self.leaving < self.session.limits().max_leaving {
             self.feed(now, machine, Input::Connected);
         } else {
             self.held_back.push_back(machine);
@@ -705,7 +703,7 @@ impl Engine {
 
     fn admit_held_back(&mut self, now: Time) {
         while self.session.is_connected()
-            && self.leaving < MAX_LEAVING
+            && self.leaving < self.session.limits().max_leaving
             && !Mutant::HoldBackForever.lives()
             && let Some(next) = self.held_back.pop_front()
         {

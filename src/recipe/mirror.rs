@@ -16,51 +16,24 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::line::Line;
 use super::name::{self, Kind};
 use super::rank::Rank;
 use super::{Step, Tag};
+use crate::limits::MirrorLimits;
 use crate::mutant::Mutant;
 use crate::proto::{Code, EventKind, Request, Response, Stat};
 use crate::session::{Failure, Session, Subscriber};
 use crate::time::Time;
 
-/// Who joins a directory so soon after the one before uses it hard.
-const SOON: Duration = Duration::from_millis(250);
-/// So many have to, one after the other, or ...
-const HOT: u32 = 3;
-/// ... so many of this client be in the directory at once.
-const COMPANY: u32 = 2;
-/// A mirror that nobody has used for so long is taken down.
-const IDLE: Duration = Duration::from_secs(1);
-/// With so many sessions in the queue a mirror is not begun, and with so many it is given up. Each of them that has one is sent each
-/// change; a list and a watch for each who joins cost as much as that with about a dozen.
-const FEW: usize = 8;
-const MANY: usize = 12;
-/// So many changes by others, while nobody here joins or leaves, cost more than a mirror saves.
-const NOISE: u32 = 256;
-/// So many directories at most.
-const MOST: usize = 128;
-/// So often it was asked, and nobody else came or went: then less will do than a mirror.
-const SOLO: u32 = 32;
-/// How long a directory is not mirrored where there were too many, or too much was going on.
-const PAUSE: Duration = Duration::from_secs(5);
-/// The same after a mirror that was wrong, or was refused.
-const BAN: Duration = Duration::from_secs(30);
-/// Who waits for longer than one or two of these wants to know for whom: nobody reads the node ahead before.
-const LOOK: Duration = Duration::from_millis(100);
-/// A server that does not know the watch says so or, worse, hangs up: it is asked so often.
-const TRIES: u32 = 3;
-/// So many directories' use is remembered.
-const REMEMBERED: usize = 1024;
 /// The numbers of mirrors among the subscribers.
 const NUMBERS: Subscriber = 1 << 63;
 
 /// All mirrors of one client.
 #[derive(Debug)]
 pub struct Mirrors {
+    limits: MirrorLimits,
     /// What the names of this client's nodes begin with, as a number and as an example.
     kin: u64,
     prefix: String,
@@ -190,17 +163,18 @@ enum End {
 
 impl Mirrors {
     /// None yet. `kin`: what the names of this client's nodes begin with.
-    pub fn new(kin: u64) -> Self {
+    pub fn new(kin: u64, limits: MirrorLimits) -> Self {
         Self {
+            limits,
             kin,
             prefix: name::protected_prefix(kin, 0),
             mirrors: BTreeMap::new(),
             alones: BTreeMap::new(),
             by_directory: HashMap::new(),
             use_of: HashMap::new(),
-            tidy_at: REMEMBERED,
+            tidy_at: limits.remembered,
             last_number: NUMBERS,
-            tries: TRIES,
+            tries: limits.tries,
             has_failed: false,
             told: VecDeque::new(),
             due: None,
@@ -255,7 +229,7 @@ impl Mirrors {
             (mirror.noise, mirror.last_use) = (0, now);
             return number;
         }
-        let may_begin = pays && self.tries > 0 && self.mirrors.len() < MOST;
+        let may_begin = pays && self.tries > 0 && self.mirrors.len() < self.limits.most;
         if may_begin { self.begin(now, session, directory, line(), machine) } else { None }
     }
 
@@ -270,8 +244,10 @@ impl Mirrors {
     ) -> Option<Subscriber> {
         let used = self.use_of.get_mut(directory)?;
         used.is_shared |= count > 1;
-        let may_begin = !used.is_shared && used.soon >= HOT && !self.by_directory.contains_key(directory);
-        let (true, Some(number)) = (may_begin && self.alones.len() < REMEMBERED, number) else { return None };
+        let may_begin = !used.is_shared && used.soon >= self.limits.hot && !self.by_directory.contains_key(directory);
+        let (true, Some(number)) = (may_begin && self.alones.len() < self.limits.remembered, number) else {
+            return None;
+        };
         self.last_number += 1;
         let subscriber = self.last_number;
         // Before its node is deleted, for it stands and the requests are carried out in their order.
@@ -280,7 +256,7 @@ impl Mirrors {
             Alone { directory: Arc::clone(directory), number, is_gone: false, is_watched: false, last_use: now };
         self.alones.insert(subscriber, alone);
         self.by_directory.insert(Arc::clone(directory), subscriber);
-        self.look_by(now + IDLE);
+        self.look_by(now + self.limits.idle);
         Some(subscriber)
     }
 
@@ -307,7 +283,7 @@ impl Mirrors {
         if let Some(mirror) = self.mirrors.get_mut(&number) {
             mirror.users.remove(&machine);
             (mirror.noise, mirror.last_use) = (0, now);
-            if mirror.solo >= SOLO && mirror.users.is_empty() && mirror.line.is_empty() {
+            if mirror.solo >= self.limits.solo && mirror.users.is_empty() && mirror.line.is_empty() {
                 self.end_solo(now, session, number);
             }
         }
@@ -364,7 +340,7 @@ impl Mirrors {
     /// A contender waits for a node that nobody has read: it will be told when that may be worth it.
     pub(super) fn will_look(&mut self, now: Time, machine: Subscriber) {
         self.fresh.push(machine);
-        self.look_by(now + LOOK);
+        self.look_by(now + self.limits.look);
     }
 
     /// `machine` does not want to hear of the node any more.
@@ -476,7 +452,7 @@ impl Mirrors {
                 self.tries = 0;
                 self.end(now, session, machine, End::Wrong);
             }
-            Ok(_) if is_watch => self.tries = TRIES,
+            Ok(_) if is_watch => self.tries = self.limits.tries,
             Ok(Response::Children2 { children, stat }) => self.listed(now, session, machine, children, Some(stat)),
             Err(Failure::Code(Code::NO_NODE)) if !is_watch => self.listed(now, session, machine, Vec::new(), None),
             Ok(_) | Err(Failure::Code(_)) => self.end(now, session, machine, End::Wrong),
@@ -495,7 +471,7 @@ impl Mirrors {
         let seen = mirror.note(name::kin(&self.prefix), kind, path, &mut self.told);
         let why = match seen {
             Err(Broken) => End::Wrong,
-            Ok(()) if mirror.noise > NOISE || mirror.line.sessions() > MANY => End::Crowd,
+            Ok(()) if mirror.noise > self.limits.noise || mirror.line.sessions() > self.limits.many => End::Crowd,
             Ok(()) => return,
         };
         self.end(now, session, number, why);
@@ -506,19 +482,20 @@ impl Mirrors {
         if self.due.is_none_or(|due| now < due) {
             return;
         }
-        let is_idle = |mirror: &Mirror| mirror.users.is_empty() && now >= mirror.last_use + IDLE;
+        let is_idle = |mirror: &Mirror| mirror.users.is_empty() && now >= mirror.last_use + self.limits.idle;
         let idle = self.mirrors.iter().filter(|(_, mirror)| is_idle(mirror)).map(|(&number, _)| number);
         for number in idle.collect::<Vec<_>>() {
             self.end(now, session, number, End::Idle);
         }
-        let idle = self.alones.iter().filter(|(_, alone)| now >= alone.last_use + IDLE).map(|(&number, _)| number);
+        let idle =
+            self.alones.iter().filter(|(_, alone)| now >= alone.last_use + self.limits.idle).map(|(&number, _)| number);
         for number in idle.collect::<Vec<_>>() {
             self.end_alone(now, session, number);
         }
         // Who waits is told once, at the second look.
         let waiting = std::mem::replace(&mut self.waiting, std::mem::take(&mut self.fresh));
         self.told.extend(waiting.into_iter().map(|waiting| (waiting, Told::Look)));
-        let pause = if self.waiting.is_empty() { IDLE } else { LOOK };
+        let pause = if self.waiting.is_empty() { self.limits.idle } else { self.limits.look };
         let is_needed = !self.mirrors.is_empty() || !self.alones.is_empty();
         self.due = is_needed.then(|| now + pause);
     }
@@ -558,7 +535,7 @@ impl Mirrors {
         };
         self.mirrors.insert(number, mirror);
         self.by_directory.insert(Arc::clone(directory), number);
-        self.look_by(now + IDLE);
+        self.look_by(now + self.limits.idle);
         Some(number)
     }
 
@@ -582,7 +559,7 @@ impl Mirrors {
         children.iter().for_each(|name| {
             mirror.line.insert(name);
         });
-        if mirror.line.sessions() > FEW {
+        if mirror.line.sessions() > self.limits.few {
             return self.end(now, session, number, End::Crowd);
         }
         self.told.extend(mirror.users.iter().map(|&user| (user, Told::Live)));
@@ -593,8 +570,8 @@ impl Mirrors {
         let Some(mirror) = self.mirrors.remove(&number) else { return };
         let (is_sound, pause) = match why {
             End::Idle => (true, None),
-            End::Crowd => (true, Some(PAUSE)),
-            End::Wrong => (false, Some(BAN)),
+            End::Crowd => (true, Some(self.limits.pause)),
+            End::Wrong => (false, Some(self.limits.ban)),
         };
         self.by_directory.remove(&mirror.directory);
         session.unwatch_below(now, &mirror.directory);
@@ -624,19 +601,20 @@ impl Mirrors {
     /// Counts one more use of a directory; true where it is used hard, and not by one alone, and may be mirrored.
     fn note_use(&mut self, now: Time, directory: &Arc<str>) -> bool {
         if self.use_of.len() >= self.tidy_at && !self.use_of.contains_key(directory) {
-            self.use_of.retain(|_, used| used.present > 0 || used.last + SOON > now);
+            self.use_of.retain(|_, used| used.present > 0 || used.last + self.limits.soon > now);
             // What has to be kept is not looked through again for a while.
-            self.tidy_at = REMEMBERED.max(self.use_of.len() * 2);
+            self.tidy_at = self.limits.remembered.max(self.use_of.len() * 2);
         }
         let fresh = || Use { last: now, soon: 0, present: 0, is_shared: false, not_before: None };
         let used = match self.use_of.get_mut(directory) {
             Some(used) => used,
             None => self.use_of.entry(Arc::clone(directory)).or_insert_with(fresh),
         };
-        used.soon = if used.present > 0 || now < used.last + SOON { used.soon.saturating_add(1) } else { 0 };
+        used.soon =
+            if used.present > 0 || now < used.last + self.limits.soon { used.soon.saturating_add(1) } else { 0 };
         used.last = now;
         used.is_shared &= used.soon > 0;
-        let is_hot = (used.soon >= HOT && used.is_shared) || used.present >= COMPANY;
+        let is_hot = (used.soon >= self.limits.hot && used.is_shared) || used.present >= self.limits.company;
         used.present = used.present.saturating_add(1);
         is_hot && used.not_before.is_none_or(|at| now >= at)
     }

@@ -27,6 +27,7 @@ pub use traffic::Traffic;
 pub use watches::Subscriber;
 use watches::{Then, Watches};
 
+use crate::limits::Limits;
 use crate::mutant::Mutant;
 use crate::note::{Level, Note, Notes};
 use crate::proto::{
@@ -37,12 +38,6 @@ use crate::time::Time;
 
 /// Where chance comes from: UUIDs, the order of the servers, the spread of waits. A simulation hands in a seeded one.
 pub type Entropy = Box<dyn FnMut() -> u128 + Send>;
-
-/// Frames that carry watches to be set again stay below this many bytes of paths, far from any server's limit.
-const RESTORE_BATCH: usize = 128 * 1024;
-
-/// A connection that stood this long was a sound one.
-const SOUND: Duration = Duration::from_secs(1);
 
 /// What depends on a session's lease, and so how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +61,8 @@ pub struct SessionConfig {
     pub auth: Vec<(String, Vec<u8>)>,
     /// Larger frames from a server are refused (`jute.maxbuffer`).
     pub frame_limit: usize,
+    /// Thresholds; programs use the default.
+    pub limits: Limits,
 }
 
 /// How the session stands, as programs see it.
@@ -329,6 +326,11 @@ impl<T> Session<T> {
     /// How many watches the server is believed to keep for this session.
     pub fn watch_count(&self) -> usize {
         self.watches.count() + self.child_watches.count() + self.watched_below.len()
+    }
+
+    /// Its thresholds, and those of its owner.
+    pub const fn limits(&self) -> &Limits {
+        &self.config.limits
     }
 
     /// What it has done so far.
@@ -709,10 +711,11 @@ impl<T> Session<T> {
         let child = self.child_watches.take_stock().into_iter().map(|path| (WatcherType::Children, path));
         let child = child.filter(|_| !Mutant::ForgetChildWatches.lives());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
+        let batch = self.config.limits.watch_batch;
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());
             let mut bytes = 0;
-            while let Some((kind, path)) = paths.next_if(|(_, path)| bytes == 0 || bytes + path.len() < RESTORE_BATCH) {
+            while let Some((kind, path)) = paths.next_if(|(_, path)| bytes == 0 || bytes + path.len() < batch) {
                 bytes += path.len() + 4;
                 if kind == WatcherType::Data { &mut data } else { &mut child }.push(path);
             }
@@ -924,7 +927,7 @@ impl<T> Session<T> {
         self.watched_below.clear();
         self.ping_sent = None;
         // A connection that stood is sought again at once; what fails over and over makes room.
-        let wait = if stood && now - self.up_since >= SOUND {
+        let wait = if stood && now - self.up_since >= self.config.limits.sound_connection {
             self.servers.succeeded();
             Duration::ZERO
         } else {

@@ -247,7 +247,7 @@ impl Contender {
             }
             Stage::Unsure { leaving } => {
                 self.stage = Stage::Unsure { leaving: true };
-                self.try_again_later();
+                self.try_again_later(desk);
                 if leaving { None } else { self.failure(code, "listing") }
             }
             _ => None,

@@ -1,6 +1,6 @@
 //! How a contender leaves: its nodes are deleted, however long that takes.
 
-use super::{Contender, Due, LAST_RETRY, Output, Removal, Stage};
+use super::{Contender, Due, Output, Removal, Stage};
 use crate::error::Error;
 use crate::mutant::Mutant;
 use crate::proto::{Code, Request, Response};
@@ -81,7 +81,7 @@ impl Contender {
             Err(Failure::ConnectionLost) => node.maybe_deleted = true,
             Err(Failure::Code(code)) => {
                 let what = format!("deleting {} (zklock goes on trying)", node.path);
-                self.try_again_later();
+                self.try_again_later(desk);
                 return Some(Output::Refused(Error::from_code(code, &what)));
             }
         }
@@ -107,10 +107,12 @@ impl Contender {
         desk.mirrors.deleted(desk.now, desk.session, mirror, node.name(), number, how);
     }
 
-    pub(super) fn try_again_later(&mut self) {
+    pub(super) fn try_again_later(&mut self, desk: &Desk<'_>) {
         if self.retry.due == Due::Never {
-            self.retry.due = Due::In(self.retry.wait);
-            self.retry.wait = (self.retry.wait * 2).min(LAST_RETRY);
+            let limits = desk.session.limits();
+            let wait = self.retry.wait.max(limits.first_retry);
+            self.retry.due = Due::In(wait);
+            self.retry.wait = (wait * 2).min(limits.last_retry);
         }
     }
 

@@ -21,10 +21,6 @@ use crate::proto::{Code, EventKind, Response};
 use crate::session::{Failure, Subscriber};
 use crate::time::Time;
 
-/// The first wait before a refused delete is tried again; it doubles up to the last.
-const FIRST_RETRY: Duration = Duration::from_millis(250);
-const LAST_RETRY: Duration = Duration::from_secs(30);
-
 /// See [`Contender::container_tries`].
 const CONTAINER_TRIES: u32 = 3;
 
@@ -260,6 +256,7 @@ impl Seen {
 /// What the server refused to do for us on the way out is tried again, less and less often, and once at a time.
 #[derive(Debug)]
 struct Retry {
+    /// The next pause; zero before the first one.
     wait: Duration,
     due: Due,
 }
@@ -320,7 +317,7 @@ impl Contender {
             has_waited: false,
             was_robbed: false,
             revoked: None,
-            retry: Retry { wait: FIRST_RETRY, due: Due::Never },
+            retry: Retry { wait: Duration::ZERO, due: Due::Never },
         }
     }
 

@@ -307,6 +307,7 @@ pub(crate) fn connected() -> Arc<Shell> {
         lease_margin: None,
         auth: Vec::new(),
         frame_limit: 1 << 20,
+        limits: crate::Limits::default(),
     };
     let target = ConnectString::parse("127.0.0.1:1").unwrap();
     let mut engine = Engine::new(target, config, now, Box::new(|| 7));
