@@ -438,8 +438,10 @@ impl Client {
         let Some(since) = self.knows_since(now) else { return };
         for &(handle, owner) in held.iter().filter(|(handle, _)| self.handles[*handle].is_revocable) {
             let lock = self.handles[handle].lock;
-            if self.engine.hold_of(self.local(now), lock, owner).is_some_and(|view| view.state == LockState::Held) {
-                self.engine.nodes_of(lock, owner).iter().for_each(|node| judge.should_know(self.index, node, since));
+            let view = self.engine.hold_of(self.local(now), lock, owner);
+            let Some(view) = view.filter(|view| view.state == LockState::Held) else { continue };
+            for node in self.engine.nodes_of(lock, owner) {
+                judge.should_know(self.index, node, view.token, since);
             }
         }
     }
@@ -531,7 +533,10 @@ impl Client {
         say: &mut dyn FnMut(String),
     ) -> Vec<Wish> {
         let mut wishes = Vec::new();
-        while let Some((op, result)) = self.engine.poll_answer() {
+        let answers: Vec<_> = std::iter::from_fn(|| self.engine.poll_answer()).collect();
+        // The engine puts successes before failures: a call that failed in the same moment did not wait any more.
+        let failed: Vec<OpId> = answers.iter().filter(|(_, result)| result.is_err()).map(|&(op, _)| op).collect();
+        for (op, result) in answers {
             let Some(call) = self.calls.remove(&op) else {
                 let index = self.index;
                 judge.blame(|| format!("client {index}: call {op} was answered twice, or never asked"));
@@ -540,7 +545,7 @@ impl Client {
             say(format!("answer to {:?} of thread {:?}: {result:?}", call.kind, call.actor));
             self.check_time(judge, now, &call, &result);
             if result.is_ok() {
-                self.check_turn(judge, op, &call);
+                self.check_turn(judge, op, &call, &failed);
             }
             self.answered(rng, judge, now, &call, result, &mut wishes);
         }
@@ -570,7 +575,7 @@ impl Client {
     }
 
     /// Those who pass a lock on among themselves have their turns in the order in which they began.
-    fn check_turn(&self, judge: &mut Judge, op: OpId, call: &Call) {
+    fn check_turn(&self, judge: &mut Judge, op: OpId, call: &Call, failed: &[OpId]) {
         let is_cohorts =
             |call: &Call| matches!(call.kind, Kind::Acquire { .. }) && self.handles[call.handle].max_passes > 0;
         let path = |call: &Call| self.handles[call.handle].path;
@@ -578,7 +583,7 @@ impl Client {
         if !is_cohorts(call) || call.actor.is_some_and(enters_again) {
             return;
         }
-        let mut before = self.calls.range(..op).map(|(_, other)| other);
+        let mut before = self.calls.range(..op).filter(|(other, _)| !failed.contains(other)).map(|(_, other)| other);
         if let Some(other) = before.find(|other| is_cohorts(other) && path(other) == path(call)) {
             let (index, actor, waits) = (self.index, call.actor, other.actor);
             judge.blame(|| format!("client {index}: thread {actor:?} overtook thread {waits:?}"));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::Time;
+use zklock::proto::Request;
 use zklock_standalone::{Body, Change, Kind, Leader, Origin, Replica, ServerId, Settings, Txn, Upcall};
 
 use crate::judge::Judge;
@@ -179,7 +180,7 @@ impl Cluster {
                 }
                 Upcall::Write { origin, session, identities, request } => {
                     let txn = leader.order(now, self.truth.tree(), origin, session, &identities, &request);
-                    news.extend(self.commit(rng, judge, now, txn));
+                    news.extend(self.commit_request(rng, judge, now, txn, Some(&request)));
                 }
                 Upcall::Resume { connection, session, timeout } => {
                     let alive = leader.resume(now, session, id_of(server), timeout);
@@ -243,6 +244,18 @@ impl Cluster {
     }
 
     fn commit(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, txn: Txn) -> Vec<(usize, Time)> {
+        self.commit_request(rng, judge, now, txn, None)
+    }
+
+    /// Commits a transaction, and the request that it comes from.
+    fn commit_request(
+        &mut self,
+        rng: &mut Rng,
+        judge: &mut Judge,
+        now: Time,
+        txn: Txn,
+        request: Option<&Request>,
+    ) -> Vec<(usize, Time)> {
         let removed: Vec<String> = match &txn.body {
             Body::CloseSession => self.nodes_of(txn.session),
             body => changes_of(body).iter().filter_map(deleted_by).map(str::to_owned).collect(),
@@ -255,7 +268,8 @@ impl Cluster {
             let Some(node) = self.truth.tree().get(written_by(change)) else { continue };
             match change {
                 Change::Create { path, kind: Kind::Ephemeral(session), .. } => {
-                    judge.created(path, node.stat().czxid, *session);
+                    let is_named = request.is_some_and(|request| names(request, path));
+                    judge.created(path, node.stat().czxid, *session, is_named);
                 }
                 Change::Create { path, .. } | Change::SetData { path, .. } => {
                     judge.written(now, path, node.data.as_deref().unwrap_or_default());
@@ -361,6 +375,15 @@ fn written_by(change: &Change) -> &str {
     match change {
         Change::Create { path, .. } | Change::SetData { path, .. } => path,
         _ => "",
+    }
+}
+
+/// Whether a request names the node that it makes, and leaves no number to the server.
+fn names(request: &Request, made: &str) -> bool {
+    match request {
+        Request::Create { path, .. } | Request::Create2 { path, .. } => path == made,
+        Request::Multi(requests) => requests.iter().any(|request| names(request, made)),
+        _ => false,
     }
 }
 

@@ -21,6 +21,13 @@ pub(crate) struct Holder {
 /// What a store compares: the fencing token of a hold, and how often it had been passed on in its process.
 pub(crate) type Pair = (i64, u32);
 
+/// A node. A path is not enough: once its directory was removed and made anew, a node may come to the path of an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct NodeId {
+    czxid: i64,
+    path: String,
+}
+
 /// Whom a hold excludes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stance {
@@ -51,10 +58,10 @@ pub(crate) struct Grant {
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) token: i64,
-    node: String,
+    node: NodeId,
     was_there: bool,
     /// Who kept it out.
-    ahead: Vec<String>,
+    ahead: Vec<NodeId>,
 }
 
 #[derive(Debug, Default)]
@@ -63,21 +70,21 @@ pub(crate) struct Judge {
     /// The newest token that was given out for each path to somebody who excludes all others.
     last: BTreeMap<usize, Pair>,
     /// Nodes that are no more, and since when.
-    gone: BTreeMap<String, Time>,
-    /// Those that are, by directory.
+    gone: BTreeMap<NodeId, Time>,
+    /// Those that are, by directory and path.
     queues: BTreeMap<String, BTreeMap<String, Node>>,
-    /// All that ever were, in their order.
-    born: Vec<(String, Node)>,
+    /// All that ever were, in their order, but for strays.
+    born: Vec<NodeId>,
     /// Nodes that somebody took away who may: no claim to them is worth anything any more.
-    void: BTreeSet<String>,
+    void: BTreeSet<NodeId>,
     /// How many leases there were of each path, from when on.
     limits: BTreeMap<usize, Vec<(Time, i32)>>,
     /// Who was asked to give up a node: when he was last asked, how often, how often he heard of it, and when.
-    revoked: BTreeMap<String, Revoked>,
+    revoked: BTreeMap<NodeId, Revoked>,
     /// The client and the thread that last held by a node.
-    holders: BTreeMap<String, (usize, usize)>,
+    holders: BTreeMap<NodeId, (usize, usize)>,
     /// How often a node was passed on in its process, and when last.
-    passes: BTreeMap<String, (u32, Time)>,
+    passes: BTreeMap<NodeId, (u32, Time)>,
     /// How often it may be.
     pub(crate) max_passes: u32,
     /// What was told of each session, by client.
@@ -93,16 +100,16 @@ pub(crate) struct Judge {
 struct Claim {
     path: usize,
     stance: Stance,
-    nodes: Vec<String>,
+    nodes: Vec<NodeId>,
     token: Pair,
     until: Time,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    token: i64,
+    czxid: i64,
     session: i64,
-    /// It was to stand in the place of another node, which had gone before: it stands for nobody.
+    /// It chose the number of a node that was gone by then. It has no place in the queue and must never become a hold.
     is_stray: bool,
 }
 
@@ -132,48 +139,57 @@ impl Judge {
         usize::try_from(most).unwrap_or_default()
     }
 
-    /// A node is made.
-    pub(crate) fn created(&mut self, path: &str, token: i64, session: i64) {
+    /// A node is made. Where `is_named`, its creator chose its number, and not the server.
+    pub(crate) fn created(&mut self, path: &str, czxid: i64, session: i64, is_named: bool) {
         let queue = self.queues.entry(directory(path).to_owned()).or_default();
-        let is_behind = queue.keys().any(|other| number(other) > number(path));
-        let is_stray = is_behind && !queue.keys().any(|other| number(other) == number(path));
-        let node = Node { token, session, is_stray };
-        queue.insert(path.to_owned(), node);
-        self.born.push((path.to_owned(), node));
-        self.gone.remove(path);
+        let shares_place = |(other, node): (&String, &Node)| number(other) == number(path) && node.session == session;
+        let is_stray = is_named && !queue.iter().any(shares_place);
+        queue.insert(path.to_owned(), Node { czxid, session, is_stray });
+        if !is_stray {
+            self.born.push(NodeId { czxid, path: path.to_owned() });
+        }
+    }
+
+    /// The node that is at a path now.
+    fn node_at(&self, path: &str) -> Option<NodeId> {
+        let found = self.queues.get(directory(path))?.get(path)?;
+        Some(NodeId { czxid: found.czxid, path: path.to_owned() })
+    }
+
+    fn is_there(&self, node: &NodeId) -> bool {
+        let found = self.queues.get(directory(&node.path)).and_then(|queue| queue.get(&node.path));
+        found.is_some_and(|found| found.czxid == node.czxid)
     }
 
     /// One of the newest tokens of a path, in use or not, for somebody to ask about.
     pub(crate) fn question(&self, rng: &mut Rng, path: &str) -> Option<Question> {
-        let is_of = |(node, made): &&(String, Node)| {
-            let below = directory(node).strip_prefix(path);
-            matches!(below, Some("" | "/leases")) && !made.is_stray
-        };
-        let newest: Vec<&(String, Node)> = self.born.iter().rev().filter(is_of).take(6).collect();
-        let (node, made) = (!newest.is_empty()).then(|| newest[rng.usize(..newest.len())])?;
-        let queue = self.queues.get(directory(node));
-        let is_lease = directory(node).ends_with("/leases");
-        let keeps_out = |&(other, found): &(&String, &Node)| match (is_lease, is_reader(node)) {
-            (true, _) => found.token < made.token,
+        let is_of = |node: &&NodeId| matches!(directory(&node.path).strip_prefix(path), Some("" | "/leases"));
+        let newest: Vec<&NodeId> = self.born.iter().rev().filter(is_of).take(6).collect();
+        let node = (!newest.is_empty()).then(|| newest[rng.usize(..newest.len())])?;
+        let queue = self.queues.get(directory(&node.path));
+        let is_lease = directory(&node.path).ends_with("/leases");
+        let keeps_out = |&(other, found): &(&String, &Node)| match (is_lease, is_reader(&node.path)) {
+            (true, _) => found.czxid < node.czxid,
             // A nested read stands in its writer's place.
-            (false, true) => !is_reader(other) && number(other) < number(node),
-            (false, false) => (number(other), found.token) < (number(node), made.token),
+            (false, true) => !is_reader(other) && number(other) < number(&node.path),
+            (false, false) => (number(other), found.czxid) < (number(&node.path), node.czxid),
         };
         let others = queue.into_iter().flatten();
-        let was_there = others.clone().any(|(_, found)| found.token == made.token);
-        let ahead = others.filter(keeps_out).map(|(other, _)| other.clone()).collect();
-        Some(Question { token: made.token, node: node.clone(), was_there, ahead })
+        // Several leases may have one token.
+        let was_there = others.clone().any(|(_, found)| found.czxid == node.czxid);
+        let ahead = others.filter(keeps_out).map(|(other, found)| NodeId { czxid: found.czxid, path: other.clone() });
+        Some(Question { token: node.czxid, node: node.clone(), was_there, ahead: ahead.collect() })
     }
 
     /// He was answered. What was so when he began and still is, was so all the time: then there is one right answer.
     pub(crate) fn checked(&mut self, client: usize, question: &Question, holds: bool) {
         let Question { token, node, was_there, ahead } = question;
-        let is_there = |node: &String| self.queues.get(directory(node)).is_some_and(|queue| queue.contains_key(node));
         // How many leases there may be, nobody is told who asks; so of those that wait, not all is known.
-        let is_kept_out = !directory(node).ends_with("/leases") && ahead.iter().any(is_there);
+        let is_lease = directory(&node.path).ends_with("/leases");
+        let is_kept_out = !is_lease && ahead.iter().any(|other| self.is_there(other));
         let is_wrong = match holds {
             true => !was_there || is_kept_out,
-            false => *was_there && ahead.is_empty() && is_there(node),
+            false => *was_there && ahead.is_empty() && self.is_there(node),
         };
         if is_wrong {
             self.blame(|| format!("client {client} was told that {token} holds: {holds}; {question:?}"));
@@ -182,8 +198,10 @@ impl Judge {
 
     /// A node is written to.
     pub(crate) fn written(&mut self, now: Time, path: &str, data: &[u8]) {
-        if data == REVOKE {
-            let revoked = self.revoked.entry(path.to_owned()).or_default();
+        if data == REVOKE
+            && let Some(node) = self.node_at(path)
+        {
+            let revoked = self.revoked.entry(node).or_default();
             (revoked.asked, revoked.asked_at) = (revoked.asked + 1, now);
         }
         if let Some(path) = path.strip_prefix(COUNTS).and_then(|path| path.parse().ok())
@@ -193,25 +211,23 @@ impl Judge {
         }
     }
 
-    /// Somebody was told that he is asked to give up a node.
-    pub(crate) fn told_revoked(&mut self, now: Time, client: usize, node: &str) {
-        let revoked = self.revoked.entry(node.to_owned()).or_default();
-        (revoked.told, revoked.told_at) = (revoked.told + 1, now);
-        let (asked, told) = (revoked.asked, revoked.told);
-        if told > asked {
-            self.blame(|| {
-                format!("client {client} was told {told} times to give up {node}, and was asked {asked} times")
-            });
+    /// A client reports a request to give up a node. The report names a path, which two nodes may have had: the one without a report counts.
+    pub(crate) fn told_revoked(&mut self, now: Time, client: usize, path: &str) {
+        let is_missing = |(node, revoked): &(&NodeId, &mut Revoked)| node.path == path && revoked.told < revoked.asked;
+        match self.revoked.iter_mut().find(is_missing) {
+            Some((_, revoked)) => (revoked.told, revoked.told_at) = (revoked.told + 1, now),
+            None => self.blame(|| format!("client {client} was told once too often to give up {path}")),
         }
     }
 
     /// Somebody still has a node, and should know who asked for it before `since`.
-    pub(crate) fn should_know(&mut self, client: usize, node: &str, since: Time) {
+    pub(crate) fn should_know(&mut self, client: usize, path: String, token: i64, since: Time) {
+        let node = NodeId { czxid: token, path };
         // Who was passed it a moment ago may not.
-        let is_new = self.passes.get(node).is_some_and(|&(pass, at)| pass > 0 && at >= since);
+        let is_new = self.passes.get(&node).is_some_and(|&(pass, at)| pass > 0 && at >= since);
         let is_unheard = |revoked: &Revoked| revoked.asked_at < since && revoked.told_at < revoked.asked_at;
-        if !is_new && self.revoked.get(node).is_some_and(is_unheard) {
-            self.blame(|| format!("client {client} was never told to give up {node}"));
+        if !is_new && self.revoked.get(&node).is_some_and(is_unheard) {
+            self.blame(|| format!("client {client} was never told to give up {node:?}"));
         }
     }
 
@@ -219,6 +235,7 @@ impl Judge {
     pub(crate) fn granted(&mut self, now: Time, holder: Holder, grant: Grant) {
         self.grants += 1;
         let Grant { path, stance, nodes, token, since, count_since } = grant;
+        let nodes: Vec<NodeId> = nodes.into_iter().map(|path| NodeId { czxid: token.0, path }).collect();
         let who =
             format!("path {path}: thread {} of client {} was granted token {token:?}", holder.actor, holder.client);
         if nodes.iter().any(|node| self.gone.get(node).is_some_and(|&gone| gone < since)) {
@@ -226,7 +243,7 @@ impl Judge {
         }
         let is_void = self.is_void(&nodes);
         if !is_void {
-            self.check_nodes(&who, &nodes, token.0);
+            self.check_nodes(&who, &nodes);
             self.check_token(&who, path, stance, token);
             self.check_passes(now, &who, &nodes, token);
             self.check_order(&who, &holder, stance, &nodes);
@@ -241,27 +258,27 @@ impl Judge {
     }
 
     /// All its nodes are there, and the token is what they were made by.
-    fn check_nodes(&mut self, who: &str, nodes: &[String], token: i64) {
-        for node in nodes {
-            match self.queues.get(directory(node)).and_then(|queue| queue.get(node)) {
-                None => self.blame(|| format!("{who}, whose node {node} is gone")),
-                Some(Node { is_stray: true, .. }) => self.blame(|| format!("{who}, whose place had been taken")),
-                Some(found) if found.token != token => {
-                    let made = found.token;
-                    self.blame(|| format!("{who}, though {node} was made by {made}"));
+    fn check_nodes(&mut self, who: &str, nodes: &[NodeId]) {
+        for NodeId { czxid, path } in nodes {
+            match self.queues.get(directory(path)).and_then(|queue| queue.get(path)) {
+                None => self.blame(|| format!("{who}, whose node {path} is gone")),
+                Some(found) if found.czxid != *czxid => {
+                    let made = found.czxid;
+                    self.blame(|| format!("{who}, though {path} was made by {made}"));
                 }
+                Some(Node { is_stray: true, .. }) => self.blame(|| format!("{who}, whose place had been taken")),
                 Some(_) => {}
             }
         }
     }
 
     /// A node is passed on one time after the other, and not more often than it may be: who waits behind it counts on that.
-    fn check_passes(&mut self, now: Time, who: &str, nodes: &[String], (_, pass): Pair) {
+    fn check_passes(&mut self, now: Time, who: &str, nodes: &[NodeId], (_, pass): Pair) {
         for node in nodes {
             let expected = self.passes.get(node).map_or(0, |(passes, _)| passes + 1);
             if pass != expected || pass > self.max_passes {
                 let most = self.max_passes;
-                self.blame(|| format!("{who}, which is pass {expected} of {node}, of {most}"));
+                self.blame(|| format!("{who}, which is pass {expected} of {}, of {most}", node.path));
             }
             self.passes.insert(node.clone(), (pass, now));
         }
@@ -282,19 +299,20 @@ impl Judge {
     }
 
     /// Who has left may still seem to be there, but nobody who is there may be overtaken.
-    fn check_order(&mut self, who: &str, holder: &Holder, stance: Stance, nodes: &[String]) {
-        let [own] = nodes else { return };
+    fn check_order(&mut self, who: &str, holder: &Holder, stance: Stance, nodes: &[NodeId]) {
+        let [NodeId { path: own, .. }] = nodes else { return };
         if !matches!(stance, Stance::Exclusive | Stance::Shared) {
             return;
         }
         let Some(queue) = self.queues.get(directory(own)) else { return };
         let Some(me) = queue.get(own) else { return };
-        let is_ahead = |path: &str, node: &Node| (number(path), node.token) < (number(own), me.token) && !node.is_stray;
+        let is_ahead = |path: &str, node: &Node| (number(path), node.czxid) < (number(own), me.czxid) && !node.is_stray;
         let excludes = |path: &str| stance == Stance::Exclusive || !is_reader(path);
         // A nested read stands in its writer's place.
         let is_own = |path: &str, node: &Node| {
-            let claimed = self.holders.get(path) == Some(&(holder.client, holder.actor));
-            stance == Stance::Shared && number(path) == number(own) && node.session == me.session && claimed
+            let id = NodeId { czxid: node.czxid, path: path.to_owned() };
+            let claimed = || self.holders.get(&id) == Some(&(holder.client, holder.actor));
+            stance == Stance::Shared && number(path) == number(own) && node.session == me.session && claimed()
         };
         let ahead = queue
             .iter()
@@ -338,14 +356,14 @@ impl Judge {
         if !matches!(own.stance, Stance::Single | Stance::Leases) {
             return;
         }
-        let Some(queue) = own.nodes.first().and_then(|node| self.queues.get(directory(node))) else { return };
-        let out = queue.values().filter(|node| node.token <= own.token.0).count();
+        let Some(queue) = own.nodes.first().and_then(|node| self.queues.get(directory(&node.path))) else { return };
+        let out = queue.values().filter(|node| node.czxid <= own.token.0).count();
         if out > most {
             self.blame(|| format!("{who}, with which {out} of {most} leases are out"));
         }
     }
 
-    fn is_void(&self, nodes: &[String]) -> bool {
+    fn is_void(&self, nodes: &[NodeId]) -> bool {
         nodes.iter().any(|node| self.void.contains(node))
     }
 
@@ -353,7 +371,7 @@ impl Judge {
     pub(crate) fn safe(&mut self, now: Time, holder: Holder, until: Time, since: Option<Time>) {
         let Some(claim) = self.claims.get_mut(&holder) else { return };
         claim.until = claim.until.max(until);
-        let was_gone = |node: &String| self.gone.get(node).is_some_and(|&gone| since.is_some_and(|since| gone < since));
+        let was_gone = |node: &NodeId| self.gone.get(node).is_some_and(|&gone| since.is_some_and(|since| gone < since));
         if claim.nodes.iter().any(was_gone) {
             let token = claim.token;
             self.blame(|| format!("{holder:?} takes token {token:?} for safe, whose node had long been gone"));
@@ -386,22 +404,22 @@ impl Judge {
     }
 
     /// A node is about to be taken away by somebody who may.
-    pub(crate) fn voided(&mut self, node: &str) {
-        self.void.insert(node.to_owned());
+    pub(crate) fn voided(&mut self, path: &str) {
+        self.void.extend(self.node_at(path));
     }
 
     /// A node is taken away.
-    pub(crate) fn removed(&mut self, now: Time, node: &str) {
-        let Some(queue) = self.queues.get_mut(directory(node)) else { return };
-        if queue.remove(node).is_none() {
-            return;
+    pub(crate) fn removed(&mut self, now: Time, path: &str) {
+        let Some(node) = self.node_at(path) else { return };
+        if let Some(queue) = self.queues.get_mut(directory(path)) {
+            queue.remove(path);
         }
-        self.gone.insert(node.to_owned(), now);
-        let relies = |claim: &Claim| claim.until > now && claim.nodes.iter().any(|own| own == node);
+        self.gone.insert(node.clone(), now);
+        let relies = |claim: &Claim| claim.until > now && claim.nodes.contains(&node);
         // Who has lost one of several leases gives back the others.
         let found = self.claims.iter().find(|(_, claim)| relies(claim) && !self.is_void(&claim.nodes));
         if let Some((holder, claim)) = found {
-            let text = format!("{node} was removed while {holder:?} may rely on it for {:?}", claim.until - now);
+            let text = format!("{path} was removed while {holder:?} may rely on it for {:?}", claim.until - now);
             self.blame(|| text);
         }
     }
@@ -465,15 +483,15 @@ pub(crate) const COUNTS: &str = "/counts/";
 /// What asks for a node to be given up.
 pub(crate) const REVOKE: &[u8] = b"__REVOKE__";
 
-fn directory(node: &str) -> &str {
-    node.rsplit_once('/').map_or("", |(directory, _)| directory)
+fn directory(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
 /// Its place in the queue, but for those that were given the same.
-fn number(node: &str) -> &str {
-    node.get(node.len().saturating_sub(10)..).unwrap_or_default()
+fn number(path: &str) -> &str {
+    path.get(path.len().saturating_sub(10)..).unwrap_or_default()
 }
 
-fn is_reader(node: &str) -> bool {
-    node.contains("__READ__")
+fn is_reader(path: &str) -> bool {
+    path.contains("__READ__")
 }
