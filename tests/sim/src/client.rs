@@ -135,7 +135,7 @@ impl Client {
             lease_margin: None,
             auth: Vec::new(),
             frame_limit: zklock::proto::DEFAULT_FRAME_LIMIT,
-            limits: zklock::Limits::default(),
+            limits: plan.limits,
         };
         let mut entropy = rng.fork();
         let entropy = Box::new(move || entropy.u128(..));

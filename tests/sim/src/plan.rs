@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::Time;
+use zklock::{Limits, MirrorLimits, Time};
 
 /// A whole run, before it begins.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) sweep: Duration,
     /// Its servers know no watches that stay, so no client has mirrors.
     pub(crate) is_old: bool,
+    /// The constants of all clients.
+    pub(crate) limits: Limits,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults are over.
     pub(crate) calm: Duration,
@@ -67,6 +69,8 @@ pub(crate) struct Clock {
 pub(crate) enum Fault {
     /// A client's connection is reset.
     Cut { client: usize },
+    /// A client's connection, or the next one, breaks once so many frames have come through in one direction.
+    Break { client: usize, frames: usize, is_reply: bool, is_next: bool },
     /// A client's connection swallows what is sent, one way or both; perhaps it all arrives later.
     BlackHole { client: usize, up: bool, down: bool, thaw: Option<Duration> },
     /// A client can't reach one server, or any.
@@ -124,6 +128,7 @@ impl Plan {
             lag: (ms(lag.0), ms(lag.1)),
             sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
             is_old: false,
+            limits: Limits::default(),
             faults: Vec::new(),
             calm: busy,
             is_undisturbed: false,
@@ -140,9 +145,74 @@ impl Plan {
         let operations = operations(rng, &plan.forms);
         plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
         plan.form_cohorts(&mut rng.clone());
-        plan.is_old = rng.clone().u64(..).is_multiple_of(2);
+        let seed = rng.clone().u64(..);
+        plan.is_old = seed.is_multiple_of(2);
+        // Dice for each part: a new part leaves the others as they were.
+        let dice = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
+        plan.limits = limits(&mut dice(1));
+        let breaks = breaks(&mut dice(2), busy);
+        plan.add_faults(breaks);
         plan
     }
+
+    /// More faults, so the run is not undisturbed any more.
+    fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
+        self.is_undisturbed &= faults.is_empty();
+        self.faults.extend(faults);
+    }
+}
+
+/// In two of three runs clients have other constants than programs, so that few of them reach every branch.
+fn limits(rng: &mut Rng) -> Limits {
+    if rng.u8(..3) == 0 {
+        return Limits::default();
+    }
+    let few = *pick(rng, &[8, 1, 2, 3]);
+    Limits {
+        watch_batch: *pick(rng, &[128 * 1024, 1, 100, 250, 500]),
+        sound_connection: ms(*pick(rng, &[1_000, 0, 100, 3_000])),
+        max_leaving: *pick(rng, &[16, 16, 1, 2, 4]),
+        first_retry: ms(*pick(rng, &[250, 10])),
+        last_retry: ms(*pick(rng, &[30_000, 500])),
+        first_look: ms(*pick(rng, &[250, 20])),
+        last_look: ms(*pick(rng, &[8_000, 100])),
+        second_look: ms(*pick(rng, &[100, 5])),
+        most_ahead: *pick(rng, &[16, 1, 3]),
+        mirror: MirrorLimits {
+            soon: ms(*pick(rng, &[250, 20, 2_000])),
+            hot: *pick(rng, &[3, 1, 2]),
+            company: *pick(rng, &[2, 1, 3]),
+            idle: ms(*pick(rng, &[1_000, 50, 2_000])),
+            few,
+            many: few + *pick(rng, &[4, 0, 1]),
+            noise: *pick(rng, &[256, 2, 8]),
+            most: *pick(rng, &[128, 1, 2]),
+            solo: *pick(rng, &[32, 1, 3]),
+            pause: ms(*pick(rng, &[5_000, 100])),
+            ban: ms(*pick(rng, &[30_000, 500])),
+            look: ms(*pick(rng, &[100, 5])),
+            tries: *pick(rng, &[3, 1]),
+            remembered: *pick(rng, &[1_024, 1, 2]),
+        },
+    }
+}
+
+/// In a quarter of the runs connections break after some frames, counted from the fault or from the next handshake.
+fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
+    if rng.u8(..4) != 0 {
+        return Vec::new();
+    }
+    let mut faults = Vec::new();
+    for _ in 0..rng.usize(1..=4) {
+        let (at, client) = (busy.mul_f64(rng.f64()), rng.usize(..));
+        let is_next = rng.bool();
+        let frames = *pick(rng, &[0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20]);
+        faults.push((at, Fault::Break { client, frames, is_reply: rng.u8(..3) > 0, is_next }));
+        if is_next {
+            faults.push((at, Fault::Cut { client }));
+        }
+    }
+    faults
 }
 
 impl Plan {

@@ -60,6 +60,14 @@ struct Link {
     is_new: bool,
     up: Pipe,
     down: Pipe,
+    breaks: Option<Break>,
+}
+
+/// A connection breaks once so many frames have come through, of requests or of replies.
+#[derive(Debug, Clone, Copy)]
+struct Break {
+    frames: usize,
+    is_reply: bool,
 }
 
 #[derive(Default)]
@@ -93,6 +101,8 @@ pub(crate) struct World {
     unreachable: BTreeMap<usize, Option<usize>>,
     /// Which server alone a client can reach.
     stuck: BTreeMap<usize, usize>,
+    /// Clients whose next connection breaks.
+    breaks: BTreeMap<usize, Break>,
     /// Whose next handshake is for a new session, whatever he asks.
     reborn: BTreeSet<usize>,
     /// Sessions that a server made their clients forget.
@@ -137,6 +147,7 @@ impl World {
             attempts: 0,
             unreachable: BTreeMap::new(),
             stuck: BTreeMap::new(),
+            breaks: BTreeMap::new(),
             reborn: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             leader_timer: None,
@@ -424,7 +435,8 @@ impl World {
         }
         self.last_link += 1;
         let id = self.last_link;
-        self.links.insert(id, Link { client, server, is_new: true, up: Pipe::default(), down: Pipe::default() });
+        let (up, down, breaks) = (Pipe::default(), Pipe::default(), self.breaks.remove(&client));
+        self.links.insert(id, Link { client, server, is_new: true, up, down, breaks });
         self.clients[client].link = Some(id);
         self.clients[client].connected_at = self.now;
         let peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, client as u8 + 1)), 1);
@@ -452,7 +464,14 @@ impl World {
         let Some(link) = self.links.get_mut(&id) else { return };
         let (server, Some(message)) = (link.server, link.up.pop(self.now)) else { return };
         match message {
-            Message::Bytes(bytes) => self.cluster.servers[server].replica.received(id as u64, &bytes),
+            Message::Bytes(bytes) => {
+                let through = link.lets_through(false, &bytes);
+                let replica = &mut self.cluster.servers[server].replica;
+                replica.received(id as u64, &bytes[..through.unwrap_or(bytes.len())]);
+                if through.is_some() {
+                    self.reset(id);
+                }
+            }
             Message::End => {
                 self.cluster.servers[server].replica.closed(id as u64);
                 self.links.remove(&id);
@@ -470,7 +489,11 @@ impl World {
         let local = self.clients[client].local(self.now);
         match message {
             Message::Bytes(bytes) => {
-                let _ = self.clients[client].engine.received(local, &bytes);
+                let through = link.lets_through(true, &bytes);
+                let _ = self.clients[client].engine.received(local, &bytes[..through.unwrap_or(bytes.len())]);
+                if through.is_some() {
+                    self.lose_replies(id);
+                }
             }
             Message::End => {
                 self.say(|| format!("client {client} loses connection {id}"));
@@ -496,6 +519,14 @@ impl World {
         if let Some(link) = self.links.get_mut(&id) {
             (link.up, link.down) = (Pipe::default(), Pipe::default());
             self.send_up(id, Message::End);
+            self.send_down_end(id);
+        }
+    }
+
+    /// A connection ends for its client, and nothing else arrives there. What the client sent before still arrives at the server.
+    fn lose_replies(&mut self, id: usize) {
+        if let Some(link) = self.links.get_mut(&id) {
+            (link.down, link.breaks) = (Pipe::default(), None);
             self.send_down_end(id);
         }
     }
@@ -652,6 +683,14 @@ impl World {
                     self.reset(link);
                 }
             }
+            Fault::Break { client, frames, is_reply, is_next } => {
+                let (client, breaks) = (client % clients, Break { frames, is_reply });
+                if is_next {
+                    self.breaks.insert(client, breaks);
+                } else if let Some(link) = self.clients[client].link.and_then(|link| self.links.get_mut(&link)) {
+                    link.breaks = Some(breaks);
+                }
+            }
             Fault::BlackHole { client, up, down, thaw } => {
                 let Some(id) = self.clients[client % clients].link else { return };
                 if let Some(link) = self.links.get_mut(&id) {
@@ -784,6 +823,8 @@ impl World {
         self.unreachable.clear();
         self.stuck.clear();
         self.reborn.clear();
+        self.breaks.clear();
+        self.links.values_mut().for_each(|link| link.breaks = None);
         let links: Vec<usize> = self.links.keys().copied().collect();
         links.into_iter().for_each(|link| self.thaw(link));
         for server in 0..self.cluster.servers.len() {
@@ -906,6 +947,20 @@ fn forget_session(handshake: &mut Vec<u8>) -> Option<i64> {
     handshake.clear();
     ConnectRequest { session_id: 0, password: vec![0; 16], ..asked }.encode(handshake);
     Some(abandoned)
+}
+
+impl Link {
+    /// How many of these bytes come through before the connection breaks; none if it does not break here.
+    fn lets_through(&mut self, is_reply: bool, bytes: &[u8]) -> Option<usize> {
+        let breaks = self.breaks.as_mut().filter(|breaks| breaks.is_reply == is_reply)?;
+        let mut end = 0;
+        while let (Some(length), 1..) = (bytes.get(end..end + 4), breaks.frames) {
+            let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]);
+            end += 4 + length as usize;
+            breaks.frames -= 1;
+        }
+        (breaks.frames == 0).then_some(end)
+    }
 }
 
 impl Pipe {
