@@ -105,12 +105,14 @@ pub enum Mutant {
     PassBlindly,
     /// Takes the place of a cohort along when the call gives up that stands for it.
     ForgetCohort,
+    /// Counts the events of watches as delivered before all watches are restored.
+    AdvanceWhileRestoring,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -160,6 +162,7 @@ impl Mutant {
         Self::PassForever,
         Self::PassBlindly,
         Self::ForgetCohort,
+        Self::AdvanceWhileRestoring,
     ];
 
     /// Whether this one is alive on this thread.

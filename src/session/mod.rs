@@ -152,7 +152,11 @@ pub struct Session<T> {
     closing: Option<Time>,
     /// The session timeout in force: the one negotiated, or before that the one wished for.
     timeout: Duration,
+    /// The newest zxid that was seen. A server that has not come as far refuses the session, so that nothing goes back in time.
     last_zxid: i64,
+    /// The newest zxid up to which all events of the watches were delivered: from here on, a new connection has to make up for them.
+    /// While watches are being restored, replies advance `last_zxid` and not this.
+    watched_zxid: i64,
     last_xid: i32,
     up_since: Time,
     last_sent: Time,
@@ -235,6 +239,7 @@ impl<T> Session<T> {
             guard: Guard::None,
             closing: None,
             last_zxid: 0,
+            watched_zxid: 0,
             last_xid: 0,
             up_since: now,
             last_sent: now,
@@ -702,7 +707,7 @@ impl<T> Session<T> {
         self.events.push_back(Event::Connected { resumed });
     }
 
-    /// Asks for all watches again. What changed since the last zxid seen fires at once.
+    /// Asks for all watches again. What changed since `watched_zxid` fires at once.
     fn restore_watches(&mut self, now: Time) {
         if Mutant::ForgetWatches.lives() {
             return;
@@ -712,6 +717,8 @@ impl<T> Session<T> {
         let child = child.filter(|_| !Mutant::ForgetChildWatches.lives());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
         let batch = self.config.limits.watch_batch;
+        let relative_zxid =
+            if Mutant::AdvanceWhileRestoring.lives() { self.last_zxid } else { self.watched_zxid };
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());
             let mut bytes = 0;
@@ -719,7 +726,7 @@ impl<T> Session<T> {
                 bytes += path.len() + 4;
                 if kind == WatcherType::Data { &mut data } else { &mut child }.push(path);
             }
-            let request = Request::SetWatches { relative_zxid: self.last_zxid, data, exist: Vec::new(), child };
+            let request = Request::SetWatches { relative_zxid, data, exist: Vec::new(), child };
             self.send(now, &request, Purpose::Restore);
         }
     }
@@ -849,9 +856,7 @@ impl<T> Session<T> {
         let Some(InFlight { xid, op, sent, proof, purpose }) = self.take_answered(now) else { return Ok(()) };
         let (zxid, took, failure) = (header.zxid, now - sent, (header.err != Code::OK).then_some(header.err));
         self.notes.add(Level::Trace, || Note::Answered { op, xid, zxid, took, failure });
-        if header.zxid > 0 {
-            self.last_zxid = header.zxid;
-        }
+        self.advance_zxid(header.zxid, &purpose, result.is_ok());
         let proof = match proof {
             Some(_) if Mutant::LeaseFromReply.lives() => Some(Proof { committed: now, heard: now }),
             Some(proof) if Mutant::SentIsHeard.lives() => Some(Proof { heard: proof.committed, ..proof }),
@@ -863,6 +868,18 @@ impl<T> Session<T> {
         }
         self.answer(now, purpose, header.zxid, result);
         Ok(())
+    }
+
+    /// An answer came with this zxid. A server delivers the events of a connection's watches before any answer with a later zxid, but
+    /// it has only those watches that were set by then: the answers to requests that restore watches come one after the other.
+    fn advance_zxid(&mut self, zxid: i64, answered: &Purpose<T>, is_ok: bool) {
+        self.last_zxid = self.last_zxid.max(zxid);
+        let is_restore = |purpose: &Purpose<T>| matches!(purpose, Purpose::Restore);
+        let is_restoring = self.in_flight.iter().take(1).any(|next| is_restore(&next.purpose));
+        // A refused one loses the connection.
+        if !is_restoring && (is_ok || !is_restore(answered)) {
+            self.watched_zxid = self.last_zxid;
+        }
     }
 
     fn take_answered(&mut self, now: Time) -> Option<InFlight<T>> {
@@ -949,7 +966,7 @@ impl<T> Session<T> {
         self.watches.clear();
         self.child_watches.clear();
         // A new session has seen nothing: servers that were set up anew must be able to take it.
-        self.last_zxid = 0;
+        (self.last_zxid, self.watched_zxid) = (0, 0);
         self.timeout = self.config.timeout;
         if self.closing.is_some() {
             self.notes.add(Level::Info, || Note::SessionClosed { session: identity.id });
