@@ -562,6 +562,25 @@ zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
 zkl_status zkl_config_set_lease_margin_ms(zkl_config *config, int32_t ms);
 
 /**
+ * Sets an option by its name, for instance "session.timeout" to "5000". The page on options (docs/options.md) has all of them. The functions
+ * above are shorthands for the same options. Both strings are copied.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID for an unknown name and for a bad value, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block; any thread.
+ */
+zkl_status zkl_config_set(zkl_config *config, const char *name, const char *value);
+
+/**
+ * Sets the options in a file. The file is UTF-8 text of 64 KiB at most, with one "name = value" a line. Empty lines, and lines that begin
+ * with #, are skipped; a # behind a value belongs to the value. If the file has an error, no option is set.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID if the file cannot be read or a line is wrong; the message names the file and the line.
+ * ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Blocks while it reads the file; any thread.
+ */
+zkl_status zkl_config_load(zkl_config *config, const char *file);
+
+/**
  * Adds credentials, for instance "digest" and "user:password". They are sent on every connection, in the order in which
  * they were added. The scheme is a string; auth is len bytes, and may be NULL if len is 0. Both are copied.
  *

@@ -994,6 +994,20 @@ public:
         return *this;
     }
 
+    /** Sets an option by its name, for instance "session.timeout" to "5000". The page on options (docs/options.md) has all of them. */
+    config &set(const std::string &name, const std::string &value)
+    {
+        check(zkl_config_set(native_handle(), detail::text("name", name), detail::text("value", value)));
+        return *this;
+    }
+
+    /** Sets the options in a file, one "name = value" a line (zkl_config_load). If the file has an error, no option is set. */
+    config &load(const std::string &file)
+    {
+        check(zkl_config_load(native_handle(), detail::text("file", file)));
+        return *this;
+    }
+
     /** Adds credentials, for instance "digest" and "user:password". */
     config &add_auth(const std::string &scheme, std::string_view auth)
     {

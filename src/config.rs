@@ -11,7 +11,7 @@ use crate::proto::DEFAULT_FRAME_LIMIT;
 use crate::runtime::Handlers;
 use crate::session::SessionConfig;
 
-/// A client's settings. Each setter checks its value at once.
+/// A client's settings. Each setter checks its value at once. [`Config::set`] sets the same by name.
 #[derive(Clone)]
 pub struct Config {
     session_timeout: Duration,

@@ -31,6 +31,7 @@ mod lock;
 mod mutant;
 mod note;
 mod operation;
+mod options;
 mod path;
 mod prometheus;
 pub mod proto;
@@ -53,6 +54,7 @@ pub use lock::{Guard, Lock, MAX_DATA};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use note::Level;
+pub use options::{ConfigOption, read_options};
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use prometheus::Labels;
 pub use recipe::Participant;

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use zklock::{Labels, Metric, Metrics, Status};
+use zklock::{ConfigOption, Labels, Metric, Metrics, Status};
 
 const INTRODUCTION: &str = "\
 # Statuses
@@ -32,6 +32,26 @@ fn the_page_of_statuses_is_up_to_date() {
         fs::write(&file, &page).unwrap();
     }
     assert_eq!(fs::read_to_string(&file).unwrap_or_default(), page, "run: ZKL_BLESS=1 cargo test --test docs");
+}
+
+const OPTIONS: &str = "| option | value | default | what it sets |\n|---|---|---|---|\n";
+
+/// The table of options on the page about them is the core's.
+#[test]
+fn the_page_of_options_is_up_to_date() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/options.md");
+    let page = fs::read_to_string(&file).unwrap();
+    let (before, rest) = page.split_once(OPTIONS).unwrap();
+    let (_, after) = rest.split_once("\n\n").unwrap();
+    let rows = ConfigOption::ALL.iter().map(|option| {
+        let ConfigOption { name, expected, default, help, .. } = option;
+        format!("| `{name}` | {expected} | {default} | {help} |\n")
+    });
+    let made = format!("{before}{OPTIONS}{}\n{after}", rows.collect::<String>());
+    if std::env::var_os("ZKL_BLESS").is_some() {
+        fs::write(&file, &made).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), made, "run: ZKL_BLESS=1 cargo test --test docs");
 }
 
 const METRICS: &str = "| Prometheus | field | kind | what it is |\n|---|---|---|---|\n";

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
 /// Used by all layers, using none but `proto`.
 const COMMON: [&str; 7] = ["error", "histogram", "limits", "mutant", "note", "path", "time"];
-const ABOVE: [&str; 7] = ["runtime", "client", "lock", "operation", "config", "prometheus", "zklock"];
+const ABOVE: [&str; 8] = ["runtime", "client", "lock", "operation", "options", "config", "prometheus", "zklock"];
 const IMPURE: [&str; 12] = [
     "std::net",
     "std::thread",

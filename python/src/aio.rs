@@ -36,19 +36,22 @@ pub(crate) struct Settings {
 impl Settings {
     #[new]
     #[pyo3(
-        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None, wait_for_kazoo=false),
-        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False)"
+        signature = (servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, options=None),
+        text_signature = "(servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=(), wait_for_kazoo=False, options=None)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
         servers: String,
-        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Seconds,
-        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Seconds,
+        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
         wait_for_kazoo: bool,
+        options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let mut config = client::config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo)?;
+        let mut config =
+            client::config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
         // Wherever the last of its handles is dropped, an event loop may be waiting for that thread.
         config.set_end_in_background(true);
         ConnectString::parse(&servers).or_raise(py)?;

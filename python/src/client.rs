@@ -1,5 +1,6 @@
 //! `zklock.Client`.
 
+use std::path::PathBuf;
 use std::sync::{self, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString};
 use zklock::{Call, Config, Connecting, PerProcess, WeakClient};
 
 use crate::callback::{settle, take_calls};
@@ -28,8 +29,8 @@ use crate::whole;
 ///
 /// ``servers`` is a connect string like ``"host:2181,host:2181/chroot"``. All durations are seconds, as int or float:
 ///
-/// * ``session_timeout``: how long the servers keep a session they do not hear of; they may negotiate another value.
-/// * ``connect_timeout``: how long this call may take.
+/// * ``session_timeout``: how long the servers keep a session they do not hear of; they may negotiate another value. None means 10 s.
+/// * ``connect_timeout``: how long this call may take. None means 10 s.
 /// * ``lease_margin``: how long before the session can end its locks cease to count as held; None means a third of the
 ///   negotiated session timeout.
 /// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``.
@@ -37,6 +38,8 @@ use crate::whole;
 ///   kazoo, instead of raising ForeignContender. kazoo has to wait for ours likewise: its locks need
 ///   ``extra_lock_patterns=["-lock-"]`` beside a mutex, ``["__READ__", "__WRIT__"]`` beside a read/write lock.
 /// * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
+/// * ``options``: options by name, for instance ``{"session.timeout": "5000"}``; the page on options has all of them. The keywords above are
+///   shorthands for the same options, and take precedence. ``from_file()`` reads options from a file.
 ///
 /// The calls of ``on_event`` come one after the other, in the order in which things happened (where both change at one moment, holds
 /// before the session), on the daemon thread that also calls what ``set_revocable()`` was given. What it raises goes to
@@ -141,16 +144,24 @@ pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
 /// What a client is told before it connects.
 pub(crate) fn config(
     py: Python<'_>,
-    session_timeout: Seconds,
-    connect_timeout: Seconds,
+    session_timeout: Option<Seconds>,
+    connect_timeout: Option<Seconds>,
     lease_margin: Option<Seconds>,
     auth: Option<&Bound<'_, PyAny>>,
     wait_for_kazoo: bool,
+    options: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Config> {
     let mut config = Config::new();
     config.set_wait_for_kazoo(wait_for_kazoo);
-    config.set_session_timeout(session_timeout.milliseconds()).or_raise(py)?;
-    config.set_connect_timeout(connect_timeout.milliseconds()).or_raise(py)?;
+    for (name, value) in options.map_or_else(|| Ok(Vec::new()), pairs)? {
+        config.set(&name, &value).or_raise(py)?;
+    }
+    if let Some(timeout) = session_timeout {
+        config.set_session_timeout(timeout.milliseconds()).or_raise(py)?;
+    }
+    if let Some(timeout) = connect_timeout {
+        config.set_connect_timeout(timeout.milliseconds()).or_raise(py)?;
+    }
     if let Some(margin) = lease_margin {
         config.set_lease_margin(margin.milliseconds()).or_raise(py)?;
     }
@@ -167,22 +178,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Client {
     #[new]
     #[pyo3(
-        signature = (servers, *, session_timeout=Seconds::new(10), connect_timeout=Seconds::new(10), lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None),
-        text_signature = "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False, on_event=None)"
+        signature = (servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None, options=None),
+        text_signature = "(servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=(), wait_for_kazoo=False, on_event=None, options=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
         servers: String,
-        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Seconds,
-        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Seconds,
+        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
         wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         log::look(py)?;
-        let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo)?;
+        let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
         take_calls(&mut config);
         let listener = match on_event {
             Some(on_event) => Listener::new(on_event, &mut config)?,
@@ -191,6 +203,33 @@ impl Client {
         let start = || zklock::Client::start_connect(&servers, &config);
         let client = wait(py, start, Connecting::wait_for, drop)?.or_raise(py)?;
         Ok(Self::of(client, servers, listener, Teller::Thread))
+    }
+
+    /// Connects with the options in a file: UTF-8 text of 64 KiB at most, with one ``name = value`` a line. Empty lines, and lines that begin
+    /// with ``#``, are skipped. The keywords are those of ``Client``, and take precedence over the file.
+    ///
+    /// Waits as ``Client`` does. Raises the same, and ValueError if the file cannot be read or a line is wrong.
+    #[staticmethod]
+    #[pyo3(
+        signature = (servers, file, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None, options=None),
+        text_signature = "(servers, file, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=(), wait_for_kazoo=False, on_event=None, options=None)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
+    fn from_file(
+        py: Python<'_>,
+        servers: String,
+        file: PathBuf,
+        #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
+        #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
+        auth: Option<&Bound<'_, PyAny>>,
+        wait_for_kazoo: bool,
+        on_event: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let merged = _read_options(py, file, options)?;
+        let options = Some(merged.as_any());
+        Self::new(py, servers, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, on_event, options)
     }
 
     /// A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each thread. Nothing is sent yet.
@@ -436,6 +475,38 @@ pub(crate) fn _close_all(py: Python<'_>) {
         log::end(PATIENCE);
     });
     interpreter_ends(End::Closed);
+}
+
+/// Reads the options in a file, and checks them. Those that are given besides take precedence.
+#[pyfunction]
+#[pyo3(signature = (file, options=None))]
+pub(crate) fn _read_options<'py>(
+    py: Python<'py>,
+    file: PathBuf,
+    options: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let mut merged = py.detach(|| zklock::read_options(file)).or_raise(py)?;
+    merged.extend(options.map_or_else(|| Ok(Vec::new()), pairs)?);
+    merged.into_py_dict(py)
+}
+
+/// Options as names with their values.
+fn pairs(options: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+    // No value in the message: it may be a password.
+    let wrong = |what: &str| {
+        PyTypeError::new_err(format!(
+            "{what}: expected names with texts as values, like {{\"session.timeout\": \"5000\"}}"
+        ))
+    };
+    let items = options.cast::<PyMapping>().map_err(|_| wrong("options"))?.items()?;
+    let pair = |item: Bound<'_, PyAny>| {
+        let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
+        match (name.extract(), value.extract()) {
+            (Ok(name), Ok(value)) => Ok((name, value)),
+            _ => Err(wrong(&format!("options: {}", name.repr()?))),
+        }
+    };
+    items.iter().map(pair).collect()
 }
 
 fn add_auth(config: &mut Config, pairs: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -58,6 +58,8 @@ mod _zklock {
     #[pymodule_export]
     use super::client::_close_all;
     #[pymodule_export]
+    use super::client::_read_options;
+    #[pymodule_export]
     use super::client::Client;
     #[pymodule_export]
     use super::lock::Lock;

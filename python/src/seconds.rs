@@ -12,10 +12,6 @@ use pyo3::types::PyBool;
 pub(crate) struct Seconds(Duration);
 
 impl Seconds {
-    pub(crate) const fn new(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-
     /// A limit for a wait; `None` where there is none.
     pub(crate) fn limit(self) -> Option<Duration> {
         (self.0 < Duration::MAX).then_some(self.0)
@@ -28,12 +24,12 @@ impl Seconds {
     }
 }
 
-pub(crate) fn session_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    parse("session_timeout", value, "more than zero")
+pub(crate) fn session_timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
+    if value.is_none() { Ok(None) } else { parse("session_timeout", value, "more than zero").map(Some) }
 }
 
-pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    parse("connect_timeout", value, "more than zero")
+pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
+    if value.is_none() { Ok(None) } else { parse("connect_timeout", value, "more than zero").map(Some) }
 }
 
 pub(crate) fn lease_margin(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {

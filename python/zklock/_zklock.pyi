@@ -1,6 +1,7 @@
 """Types of the native half of zklock; the documentation is in the classes themselves."""
 
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, TypeVar, final, overload
 
@@ -38,6 +39,7 @@ __all__ = [
     "_next_call",
     "_node_path",
     "_node_paths",
+    "_read_options",
     "_release_nowait",
     "_remaining",
     "_report",
@@ -57,13 +59,27 @@ class Client:
         cls,
         servers: str,
         *,
-        session_timeout: float = 10.0,
-        connect_timeout: float = 10.0,
+        session_timeout: float | None = None,
+        connect_timeout: float | None = None,
         lease_margin: float | None = None,
         auth: Iterable[tuple[str, bytes | str]] = (),
         wait_for_kazoo: bool = False,
         on_event: Callable[[Event], object] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Self: ...
+    @staticmethod
+    def from_file(
+        servers: str,
+        file: str | PathLike[str],
+        *,
+        session_timeout: float | None = None,
+        connect_timeout: float | None = None,
+        lease_margin: float | None = None,
+        auth: Iterable[tuple[str, bytes | str]] = (),
+        wait_for_kazoo: bool = False,
+        on_event: Callable[[Event], object] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Client: ...
     def mutex(
         self, path: str, timeout: float | None = None, data: bytes | None = None, *, local_handover: int = 0
     ) -> Mutex: ...
@@ -281,11 +297,12 @@ class _Settings:
         cls,
         servers: str,
         *,
-        session_timeout: float = 10.0,
-        connect_timeout: float = 10.0,
+        session_timeout: float | None = None,
+        connect_timeout: float | None = None,
         lease_margin: float | None = None,
         auth: Iterable[tuple[str, bytes | str]] = (),
         wait_for_kazoo: bool = False,
+        options: Mapping[str, str] | None = None,
     ) -> Self: ...
 
 @final
@@ -324,6 +341,7 @@ def _fencing_token(lock: Lock, owner: int) -> int: ...
 def _fencing_pass(lock: Lock, owner: int) -> int: ...
 def _node_path(lock: Lock, owner: int) -> str: ...
 def _node_paths(lock: Lock, owner: int) -> list[str]: ...
+def _read_options(file: str | PathLike[str], options: Mapping[str, str] | None = None) -> dict[str, str]: ...
 def _release_nowait(lock: Lock, owner: int) -> None: ...
 def _set_revocable(of: Lock | Semaphore, callback: Callable[[str], object] | None) -> None: ...
 def _semaphore(

@@ -196,7 +196,7 @@ static int calls;
 
 static void sound_arguments(void)
 {
-    static const char *const SCHEME = "digest", *const LABELS = "app=\"abuse\"";
+    static const char *const SCHEME = "digest", *const LABELS = "app=\"abuse\"", *const OPTION = "lease.margin", *const MARGIN = "1000";
     for (int i = 0; i < function->count; i++) {
         const struct parameter *each = &function->parameters[i];
         unsigned char *output = cells.outputs[i] + 1;
@@ -214,6 +214,8 @@ static void sound_arguments(void)
             arguments[i] = (uintptr_t)(strcmp(each->name, "servers") == 0  ? servers
                                        : strcmp(each->name, "scheme") == 0 ? SCHEME
                                        : strcmp(each->name, "labels") == 0 ? LABELS
+                                       : strcmp(each->name, "name") == 0   ? OPTION
+                                       : strcmp(each->name, "value") == 0  ? MARGIN
                                                                           : GOOD_PATHS[0]);
             break;
         case BYTES:
@@ -520,6 +522,8 @@ static const char *any_text(const char *name, uint64_t *state)
     if (strcmp(name, "servers") == 0) return servers;
     if (strcmp(name, "scheme") == 0) return "digest";
     if (strcmp(name, "labels") == 0) return roll(state) % 2 == 0 ? "app=\"abuse\"" : "app";
+    if (strcmp(name, "name") == 0) return "lease.margin";
+    if (strcmp(name, "value") == 0) return roll(state) % 2 == 0 ? "1000" : "x";
     if (roll(state) % 32 == 0) return "/a//b";
     /* Counts are not locks: their paths are their own. */
     return strcmp(name, "count_path") == 0 ? "/abuse/count" : GOOD_PATHS[roll(state) % 4];

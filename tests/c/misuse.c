@@ -169,6 +169,8 @@ static void wrong_configs(void)
         REFUSES(zkl_config_add_auth(bad, "digest", (const uint8_t *)"a:b", 3));
         REFUSES(zkl_config_set_wait_for_kazoo(bad, 1));
         REFUSES(zkl_config_set_poll_events(bad, 1));
+        REFUSES(zkl_config_set(bad, "lease.margin", "1000"));
+        REFUSES(zkl_config_load(bad, "/dev/null"));
         zkl_config_free(bad);
         if (bad == NULL) {
             CHECK(*zkl_last_error_message() == '\0');
@@ -534,6 +536,61 @@ static void wrong_numbers(void)
         SAYS(value);
     }
     CHECK(out == (zkl_leases *)&out && started == (zkl_op *)&out);
+}
+
+static void options_by_name(void)
+{
+    zkl_config *own = zkl_config_new();
+    zkl_client *out = NULL;
+    OK(zkl_config_set(own, "session.timeout", "7000"));
+    OK(zkl_config_set(own, "connect.timeout", "30"));
+    OK(zkl_config_set(own, "lease.margin", "0"));
+    int64_t began = now_ms();
+    EXPECT(ZKL_E_CONNECTION, zkl_client_new("127.0.0.1:1", own, &out));
+    CHECK(now_ms() - began < 5000 + slack_ms());
+    EXPECT(ZKL_E_INVALID, zkl_config_set(own, "session.timeout", "7 s"));
+    SAYS("option session.timeout is \"7 s\"; expected 1 to 2147483647 milliseconds");
+    EXPECT(ZKL_E_INVALID, zkl_config_set(own, "session_timeout", "7000"));
+    SAYS("option \"session_timeout\" is unknown; expected one of ");
+    EXPECT(ZKL_E_INVALID, zkl_config_set(own, NULL, "7000"));
+    SAYS("name is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_config_set(own, "session.timeout", NULL));
+    SAYS("value is NULL");
+    EXPECT(ZKL_E_INVALID, zkl_config_set(own, "session.timeout", "\xff"));
+    SAYS("value is not UTF-8");
+    zkl_config_free(own);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static void options_in_a_file(void)
+{
+    char file[64];
+    snprintf(file, sizeof file, "/tmp/zklock-options-%ld", (long)getpid());
+    zkl_config *own = zkl_config_new();
+    EXPECT(ZKL_E_INVALID, zkl_config_load(own, file));
+    SAYS(file);
+    SAYS("No such file");
+    EXPECT(ZKL_E_INVALID, zkl_config_load(own, "/tmp"));
+    SAYS("options file \"/tmp\": is a directory");
+    EXPECT(ZKL_E_INVALID, zkl_config_load(own, NULL));
+    SAYS("file is NULL");
+    write_file(file, "# one\nlease.margin = 5\n\nlease.margin = 6\n");
+    EXPECT(ZKL_E_INVALID, zkl_config_load(own, file));
+    SAYS(file);
+    SAYS("line 4: option lease.margin is set twice; line 2 sets it as well");
+    write_file(file, "# one\nconnect.timeout = 30\n");
+    OK(zkl_config_load(own, file));
+    zkl_client *out = NULL;
+    int64_t began = now_ms();
+    EXPECT(ZKL_E_CONNECTION, zkl_client_new("127.0.0.1:1", own, &out));
+    CHECK(now_ms() - began < 5000 + slack_ms());
+    CHECK(remove(file) == 0);
+    zkl_config_free(own);
 }
 
 static void wrong_lengths(void)
@@ -916,6 +973,8 @@ int main(int argc, char **argv)
     RUN(wrong_paths);
     RUN(wrong_servers);
     RUN(wrong_numbers);
+    RUN(options_by_name);
+    RUN(options_in_a_file);
     RUN(wrong_lengths);
     RUN(outputs_that_are_null);
     RUN(buffers_that_are_too_small);

@@ -492,6 +492,10 @@ void errors_are_system_errors()
     THROWS(invalid, "connect timeout", zkl::config().connect_timeout(std::chrono::hours::max()));
     THROWS(invalid, "lease margin", zkl::config().lease_margin(std::chrono::duration<double>(NAN)));
     THROWS(invalid, "", zkl::config().add_auth("", ""));
+    THROWS(invalid, "option \"tls\" is unknown", zkl::config().set("lease.margin", "100").set("tls", "x"));
+    THROWS(invalid, "NUL", zkl::config().set(std::string("lease.margin\0", 13), "1"));
+    THROWS(invalid, "options file \"/\": is a directory", zkl::config().load("/"));
+    THROWS(connection, "", zkl::client("127.0.0.1:1", zkl::config().set("connect.timeout", "50")));
     THROWS(invalid, "", mutex.set_local_handover(-1));
     THROWS(invalid, "", mutex.set_data(std::string(1 << 20, 'x')));
     THROWS(invalid, "", client.fence_check("/a", 0));

@@ -7,11 +7,13 @@ import socket
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import zklock
+import zklock.aio
 from conftest import Waiter, Witness, wait_until
 from server import ZooKeeper
 from zklock import ClientState
@@ -37,6 +39,53 @@ def test_a_chroot(server: ZooKeeper, path: str, witness: Witness) -> None:
 def test_the_lease_margin_is_kept(server: ZooKeeper, path: str) -> None:
     with zklock.Client(server.address, session_timeout=10, lease_margin=0.5) as client, client.mutex(path) as lock:
         assert 9 < lock.remaining <= 9.5
+
+
+def test_options_by_name(server: ZooKeeper, path: str) -> None:
+    options = {"session.timeout": "9000", "lease.margin": "500"}
+    with zklock.Client(server.address, options=options) as client, client.mutex(path) as lock:
+        assert client.metrics().session_timeout == 9.0
+        assert 8 < lock.remaining <= 8.5
+    with zklock.Client(server.address, session_timeout=8, options=options) as client:
+        assert client.metrics().session_timeout == 8.0
+
+
+def test_options_from_a_file(server: ZooKeeper, path: str, tmp_path: Path) -> None:
+    file = tmp_path / "zklock.conf"
+    file.write_text("# of this machine\nsession.timeout = 9000\nlease.margin = 500\n")
+    with zklock.Client.from_file(server.address, file) as client, client.mutex(path) as lock:
+        assert client.metrics().session_timeout == 9.0
+        assert 8 < lock.remaining <= 8.5
+    options = {"session.timeout": "8000"}
+    with zklock.Client.from_file(server.address, str(file), options=options) as client:
+        assert client.metrics().session_timeout == 8.0
+    with zklock.Client.from_file(server.address, file, options=options, session_timeout=7) as client:
+        assert client.metrics().session_timeout == 7.0
+
+
+@pytest.mark.parametrize("make", [zklock.Client, zklock.aio.Client])
+def test_bad_options(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='option "session_timeout" is unknown; expected one of '):
+        make("h:1", options={"session_timeout": "1"})
+    with pytest.raises(ValueError, match=r'option lease\.margin is "x"; expected 0 to 2147483647 milliseconds'):
+        make("h:1", options={"lease.margin": "x"})
+    for bad in [5, ["session.timeout"], "session.timeout"]:
+        with pytest.raises(TypeError, match="options: expected names with texts as values"):
+            make("h:1", options=bad)
+    for bad in [{"session.timeout": 5000}, {5: "5"}]:
+        with pytest.raises(TypeError, match=rf"options: {next(iter(bad))!r}: expected names with texts"):
+            make("h:1", options=bad)
+    file = tmp_path / "zklock.conf"
+    with pytest.raises(ValueError, match=r"zklock.conf\": No such file"):
+        make.from_file("h:1", file)
+    file.write_text("\nlease.margin: 5\n")
+    with pytest.raises(ValueError, match=r"zklock.conf\", line 2: .* is not an option; expected name = value"):
+        make.from_file("h:1", file)
+    file.write_text("lease.margin=5")
+    with pytest.raises(TypeError, match="options: expected names"):
+        make.from_file("h:1", file, options=5)
+    with pytest.raises(TypeError, match="file"):
+        make.from_file("h:1", 5)
 
 
 def test_nobody_listens() -> None:

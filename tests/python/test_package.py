@@ -72,8 +72,8 @@ def parameters(function: Callable[..., object]) -> list[tuple[str, object, objec
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="inspect does not find them")
 def test_signatures() -> None:
     expected = (
-        "(servers, *, session_timeout=10.0, connect_timeout=10.0, lease_margin=None, auth=(), wait_for_kazoo=False, "
-        "on_event=None)"
+        "(servers, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=(), wait_for_kazoo=False, "
+        "on_event=None, options=None)"
     )
     assert str(inspect.signature(zklock.Client)) == expected
     signature = "(self, /, path, timeout=None, data=None, *, local_handover=0)"

@@ -1,6 +1,8 @@
 //! Arguments that point into the caller's memory: checked, and named where they are wrong.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::slice;
 use std::time::Duration;
@@ -121,6 +123,19 @@ pub unsafe fn text<'a>(name: &str, text: *const c_char) -> Result<&'a str> {
         let byte = bytes.to_bytes().get(at).copied().unwrap_or_default();
         invalid(format!("{name} is not UTF-8: byte {byte:#04x} at position {at}"))
     })
+}
+
+/// The name of a file, which need not be UTF-8.
+///
+/// # Safety
+/// `file` is NULL or a NUL-terminated string that stays as it is for `'a`.
+pub unsafe fn file<'a>(name: &str, file: *const c_char) -> Result<&'a Path> {
+    if file.is_null() {
+        return Err(is_null(name));
+    }
+    // SAFETY: not null, and by the contract above.
+    let bytes = unsafe { CStr::from_ptr(file) };
+    Ok(Path::new(OsStr::from_bytes(bytes.to_bytes())))
 }
 
 /// Bytes; NULL stands for none if the length is 0.

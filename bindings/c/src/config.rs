@@ -88,6 +88,42 @@ pub extern "C" fn zkl_config_set_lease_margin_ms(config: *mut zkl_config, ms: i3
     status(|| set(config, |config| config.set_lease_margin(arg::milliseconds("lease margin", ms)?)))
 }
 
+/// Sets an option by its name, for instance "session.timeout" to "5000". The page on options (docs/options.md) has all of them. The functions
+/// above are shorthands for the same options. Both strings are copied.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID for an unknown name and for a bad value, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_config_set(
+    config: *mut zkl_config,
+    name: *const c_char,
+    value: *const c_char,
+) -> zkl_status {
+    status(|| {
+        set(config, |config| {
+            // SAFETY: the caller lends both for the length of the call.
+            let (name, value) = unsafe { (arg::text("name", name)?, arg::text("value", value)?) };
+            config.set(name, value)
+        })
+    })
+}
+
+/// Sets the options in a file. The file is UTF-8 text of 64 KiB at most, with one "name = value" a line. Empty lines, and lines that begin
+/// with #, are skipped; a # behind a value belongs to the value. If the file has an error, no option is set.
+///
+/// Returns: ZKL_OK, ZKL_E_INVALID if the file cannot be read or a line is wrong; the message names the file and the line.
+/// ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Blocks while it reads the file; any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_config_load(config: *mut zkl_config, file: *const c_char) -> zkl_status {
+    status(|| {
+        handle::get(config)?;
+        // SAFETY: the caller lends it for the length of the call.
+        let options = zklock::read_options(unsafe { arg::file("file", file)? })?;
+        set(config, |config| options.iter().try_for_each(|(name, value)| config.set(name, value)))
+    })
+}
+
 /// Adds credentials, for instance "digest" and "user:password". They are sent on every connection, in the order in which
 /// they were added. The scheme is a string; auth is len bytes, and may be NULL if len is 0. Both are copied.
 ///

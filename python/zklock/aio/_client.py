@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, overload
 
 from zklock._errors import ClientClosed, Error
 from zklock._states import ClientState
-from zklock._zklock import _semaphore, _Settings
+from zklock._zklock import _read_options, _semaphore, _Settings
 from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, add_to
 from zklock.aio._post import Post
 from zklock.aio._semaphore import Semaphore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from os import PathLike
     from types import TracebackType
 
     from typing_extensions import Self
@@ -44,12 +45,14 @@ class Client:
     ``"host:2181,host:2181/chroot"``, and all durations are seconds, as int or float:
 
     * ``session_timeout``: how long the servers keep a session they do not hear of; they may negotiate another value.
-    * ``connect_timeout``: how long connecting may take.
+      None means 10 s.
+    * ``connect_timeout``: how long connecting may take; None means 10 s.
     * ``lease_margin``: how long before the session can end its locks cease to count as held; None means a third of the
       negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``.
     * ``wait_for_kazoo``: mutexes and read/write locks queue with kazoo's locks on the same path; see ``zklock.Client``.
     * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
+    * ``options``: options by name; see ``zklock.Client``. ``from_file()`` reads options from a file.
 
     ``on_event`` is called by the loop, one event after the other in the order in which things happened, as what is
     given to ``loop.call_soon()``: what it raises goes to the loop's exception handler. It may be a coroutine function,
@@ -68,12 +71,13 @@ class Client:
         self,
         servers: str,
         *,
-        session_timeout: float = 10.0,
-        connect_timeout: float = 10.0,
+        session_timeout: float | None = None,
+        connect_timeout: float | None = None,
         lease_margin: float | None = None,
         auth: Iterable[tuple[str, bytes | str]] = (),
         wait_for_kazoo: bool = False,
         on_event: Callable[[Event], object] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self._stage = _Stage.NEW
         self._native: native.Client | None = None
@@ -86,11 +90,41 @@ class Client:
             lease_margin=lease_margin,
             auth=auth,
             wait_for_kazoo=wait_for_kazoo,
+            options=options,
         )
         if on_event is not None and not callable(on_event):
             raise TypeError(f"on_event: expected a callable or None, not {type(on_event).__name__}")
         self._servers = servers
         self._on_event = on_event
+
+    @classmethod
+    def from_file(
+        cls,
+        servers: str,
+        file: str | PathLike[str],
+        *,
+        session_timeout: float | None = None,
+        connect_timeout: float | None = None,
+        lease_margin: float | None = None,
+        auth: Iterable[tuple[str, bytes | str]] = (),
+        wait_for_kazoo: bool = False,
+        on_event: Callable[[Event], object] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A client with the options in a file; see ``zklock.Client.from_file()``. The file is read at once.
+
+        Raises what ``Client`` does, and ValueError if the file cannot be read or a line is wrong.
+        """
+        return cls(
+            servers,
+            session_timeout=session_timeout,
+            connect_timeout=connect_timeout,
+            lease_margin=lease_margin,
+            auth=auth,
+            wait_for_kazoo=wait_for_kazoo,
+            on_event=on_event,
+            options=_read_options(file, options),
+        )
 
     async def connect(self) -> Self:
         """Connects, for ``connect_timeout`` at most, and gives the client itself. One that is connected already stays
