@@ -1,6 +1,11 @@
 //! What the documentation names is there: statuses, functions, tests.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails is a test that fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that fails is a test that fails"
+)]
 
 use std::fs;
 use std::path::Path;
@@ -218,4 +223,293 @@ fn sources(directories: &[std::path::PathBuf]) -> String {
         }
     }
     all
+}
+
+/// A number that a page takes from the code: the words around it on one line of the page, and what the code says.
+struct Quoted {
+    page: &'static str,
+    before: &'static str,
+    after: &'static str,
+    number: String,
+}
+
+fn quoted(page: &'static str, before: &'static str, after: &'static str, number: impl ToString) -> Quoted {
+    Quoted { page, before, after, number: number.to_string() }
+}
+
+fn numbers_of_the_code() -> Vec<Quoted> {
+    let mirror = |name| constant("src/recipe/mirror.rs", name);
+    let waiting_events = thousands(constant("src/runtime/outlet.rs", "LIMIT"));
+    let waiting_lines = thousands(constant("src/runtime/log.rs", "LIMIT"));
+    let leaving = in_words(constant("src/engine/mod.rs", "MAX_LEAVING"));
+    let silence = constant("src/engine/calls.rs", "SILENCE");
+    let (session_timeout, connect_timeout) = (default_seconds("session_timeout"), default_seconds("connect_timeout"));
+    let first_bucket = constant("src/histogram.rs", "FIRST");
+    let last_bucket = first_bucket << (constant("src/histogram.rs", "BUCKETS") - 2);
+    let (first_bucket, last_bucket) = (first_bucket / 1000, last_bucket as f64 / 1e9);
+    let minutes = in_words(setting("Makefile", "\nMINUTES ?= "));
+    let tick = constant("tests/chaos/src/run.rs", "TICK_MS");
+    let sessions = in_words(setting("tests/chaos/src/run.rs", "session_timeout: Duration::from_secs("));
+    vec![
+        quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
+        quoted("docs/guarantees.md", "| ", " for each client as they came", &waiting_events),
+        quoted("docs/architecture.md", "Nobody has to listen. Up to ", " news of a client wait", &waiting_events),
+        quoted(
+            "docs/architecture.md",
+            "is called by the dispatcher thread or by whom a bell tells. ",
+            " lines",
+            waiting_lines,
+        ),
+        quoted("docs/architecture.md", "- *Patience*: ", " contenders of one client", leaving),
+        quoted("docs/architecture.md", "if the server has been silent for ", " ms", silence),
+        quoted("docs/timeouts.md", "keep a session that they do not hear of | ", " s |", session_timeout),
+        quoted("docs/timeouts.md", "the deadline of making a client | ", " s |", connect_timeout),
+        quoted(
+            "docs/timeouts.md",
+            "Closing a client takes ",
+            " seconds at most",
+            in_words(constant("src/engine/calls.rs", "CLOSE_LIMIT")),
+        ),
+        quoted(
+            "docs/testing.md",
+            "Sessions may be as short as ",
+            " ms there",
+            setting("standalone/src/settings.rs", "min_session_timeout: Some(Duration::from_millis("),
+        ),
+        quoted("docs/observability.md", "**Histograms** have fixed buckets: ", " µs", first_bucket),
+        quoted("docs/observability.md", "twice as much from one to the next up to ", " s", last_bucket),
+        quoted("docs/decisions/0007-mirrors.md", "who joins, each within ", " ms of the one before", mirror("SOON")),
+        quoted("docs/decisions/0007-mirrors.md", "| not begun, given up | with more than ", " sessions", mirror("FEW")),
+        quoted(
+            "docs/decisions/0007-mirrors.md",
+            "sessions in the queue; with more than ",
+            ", or after",
+            mirror("MANY"),
+        ),
+        quoted("docs/decisions/0007-mirrors.md", "or after ", " changes while nobody", mirror("NOISE")),
+        quoted("docs/decisions/0007-mirrors.md", "then not again for ", " s |", mirror("PAUSE")),
+        quoted("docs/decisions/0007-mirrors.md", "when nobody else came for ", " uses", mirror("SOLO")),
+        quoted("docs/decisions/0007-mirrors.md", "| at most | ", " of one client |", mirror("MOST")),
+        quoted("docs/chaos.md", "make chaos                        # ", " minutes", minutes),
+        quoted("docs/chaos.md", "Three servers (ZooKeeper 3.9.4, tick ", " ms)", tick),
+        quoted("docs/chaos.md", "and sessions of ", " seconds", sessions),
+        quoted("README.md", "`make sim` runs ", " schedules", thousands(setting("Makefile", "\nSEEDS ?= "))),
+    ]
+}
+
+/// `ZKL_BLESS=1` writes the numbers of the code into the pages.
+#[test]
+fn the_numbers_on_the_pages_are_those_of_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for Quoted { page, before, after, number } in numbers_of_the_code() {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let found = text.split(before).skip(1).filter_map(|rest| Some(rest.split_once(after)?.0));
+        let found: Vec<&str> = found.filter(|number| !number.contains('\n')).collect();
+        let &[said] = found.as_slice() else {
+            panic!("{page} has {} numbers between `{before}` and `{after}`", found.len())
+        };
+        if said != number && std::env::var_os("ZKL_BLESS").is_some() {
+            fs::write(
+                root.join(page),
+                text.replace(&format!("{before}{said}{after}"), &format!("{before}{number}{after}")),
+            )
+            .unwrap();
+            continue;
+        }
+        assert_eq!(said, number, "{page}: {before}...{after}; run: ZKL_BLESS=1 cargo test --test docs");
+    }
+}
+
+/// `ZKL_BLESS=1` writes what the published benchmark measured into the page on sizes.
+#[test]
+fn the_page_on_sizes_has_the_numbers_of_the_benchmark() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sizing.md");
+    for (row, workload, peer, column) in [
+        ("one thread, one path", "W1: one thread, one path", "zklock-c", "cycle p50"),
+        ("eight threads, eight paths", "W4: eight threads, eight paths, one session", "zklock-c", "cycles/s"),
+        ("64 threads of one client, one path", "W3: 64 waiters, one path", "zklock-c", "acquisitions/s"),
+        ("the same with local hand-over", "W3: 64 waiters, one path", "zklock-c-local", "acquisitions/s"),
+        ("64 clients, one path", "W3: 64 waiters, one path", "zklock-c-sessions", "acquisitions/s"),
+    ] {
+        let rate = |server| {
+            let value = benchmark(&format!("### {workload}, server `{server}`\n"), peer, column);
+            // W1 has microseconds, which are the inverse of a rate.
+            thousands(two_digits(if column == "cycle p50" { 1e6 / value } else { value }))
+        };
+        let right = format!("| {row} | {} | {} |", rate("nofsync"), rate("fsync"));
+        let text = fs::read_to_string(&file).unwrap();
+        let said = text.lines().find(|line| line.starts_with(&format!("| {row} |")));
+        let said = said.unwrap_or_else(|| panic!("docs/sizing.md has no row {row}"));
+        if std::env::var_os("ZKL_BLESS").is_some() {
+            fs::write(&file, text.replace(said, &right)).unwrap();
+            continue;
+        }
+        assert_eq!(said, right, "run: ZKL_BLESS=1 cargo test --test docs");
+    }
+}
+
+/// A cell of the published tables.
+fn benchmark(title: &str, peer: &str, column: &str) -> f64 {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md")).unwrap();
+    let table = page.split(title).nth(1).unwrap_or_else(|| panic!("docs/benchmarks.md has no {title}"));
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let mut lines = table.lines().skip_while(|line| !line.starts_with("| peer |"));
+    let heads = cells(lines.next().unwrap());
+    let index = heads.iter().position(|head| head.starts_with(column));
+    let index = index.unwrap_or_else(|| panic!("{title}: no column {column}"));
+    let row = lines.take_while(|line| line.starts_with('|')).map(cells).find(|row| row[1] == peer);
+    row.unwrap_or_else(|| panic!("{title}: no row {peer}"))[index].parse().unwrap()
+}
+
+/// Rounded to two digits that count.
+fn two_digits(value: f64) -> u64 {
+    let unit = 10_f64.powf(value.log10().floor() - 1.0);
+    ((value / unit).round() * unit).round() as u64
+}
+
+/// On every page, also in words: "49 deliberate bugs", "Forty-nine deliberate bugs".
+#[test]
+fn every_number_of_deliberate_bugs_is_that_of_the_code() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let right = deliberate_bugs();
+    let mut mentions = 0;
+    for (page, text) in pages(&root.join("docs")) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        for words in words.windows(3).filter(|words| words[1] == "deliberate" && words[2].starts_with("bugs")) {
+            let word = words[0].trim_matches(|letter: char| !letter.is_alphanumeric()).to_lowercase();
+            let is_number = |&number: &u64| word == number.to_string() || word == in_words(number);
+            if let Some(number) = (0..1000).find(is_number) {
+                assert_eq!(number, right, "{page}: {} deliberate bugs", words[0]);
+                mentions += 1;
+            }
+        }
+    }
+    assert!(mentions > 0, "no page says how many deliberate bugs there are");
+}
+
+/// Wherever a page says which Rust and which Python are needed.
+#[test]
+fn the_pages_name_the_versions_that_are_needed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let rust = setting("Cargo.toml", "rust-version = \"1.");
+    let python = setting("python/pyproject.toml", "requires-python = \">=3.");
+    let mut pages = pages(&root.join("docs"));
+    pages.push(("README.md".to_owned(), fs::read_to_string(root.join("README.md")).unwrap()));
+    let mut mentions = 0;
+    for (page, text) in &pages {
+        for (language, minor) in [("Rust 1.", rust), ("Rust (1.", rust), ("Python 3.", python), ("Python (3.", python)]
+        {
+            for rest in text.split(language).skip(1) {
+                let said: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                assert_eq!(said, minor.to_string(), "{page}: {language}{said}");
+                mentions += 1;
+            }
+        }
+    }
+    assert!(mentions > 8, "only {mentions} versions were read");
+}
+
+/// The page on chaos explains every rule of its judge, and no other.
+#[test]
+fn the_rules_of_chaos_are_on_its_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let judge = fs::read_to_string(root.join("tests/chaos/src/judge.rs")).unwrap();
+    let rules = judge.split("pub enum Rule {").nth(1).unwrap().split("\n}").next().unwrap();
+    let rules: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_suffix(',')).collect();
+    let name = |rule: &&str| judge.split_once(&format!("Self::{rule} => \"")).unwrap().1.split('"').next().unwrap();
+    let names: Vec<&str> = rules.iter().map(name).collect();
+    let page = fs::read_to_string(root.join("docs/chaos.md")).unwrap();
+    let table = page.split("| rule | |\n|---|---|\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let explained: Vec<&str> = table.lines().map(|row| row.split('|').nth(1).unwrap().trim()).collect();
+    assert_eq!(explained, names);
+}
+
+/// The number of deliberate bugs in `src/mutant.rs`, all of which have to be in its list.
+fn deliberate_bugs() -> u64 {
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/mutant.rs")).unwrap();
+    let names = |begin: &str, end: &str| -> Vec<String> {
+        let list = source.split(begin).nth(1).unwrap().split(end).next().unwrap();
+        let names = list.lines().map(|line| line.trim().trim_start_matches("Self::"));
+        names.filter_map(|name| name.strip_suffix(',')).map(str::to_owned).collect()
+    };
+    let (all, listed) = (names("pub enum Mutant {\n", "\n}"), names("pub const ALL: [Self; ", "\n    ];"));
+    assert_eq!(all, listed, "Mutant::ALL is not what Mutant has");
+    all.len() as u64
+}
+
+/// The one number in the value of a constant.
+fn constant(file: &str, name: &str) -> u64 {
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let value =
+        source.split_once(&format!("const {name}: ")).and_then(|(_, rest)| rest.split_once(" = ")?.1.split(';').next());
+    let value = value.unwrap_or_else(|| panic!("{file} has no constant {name}, which a page quotes"));
+    let digits: String = value.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("{file}: {name} is {value}"))
+}
+
+/// The number behind some words of a file, which have to be there once.
+fn setting(file: &str, before: &str) -> u64 {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let values: Vec<&str> = text.split(before).skip(1).collect();
+    let &[value] = values.as_slice() else { panic!("{file} has `{before}` {} times", values.len()) };
+    value.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+/// A default of `Config`, in seconds.
+fn default_seconds(field: &str) -> u64 {
+    setting("src/config.rs", &format!("{field}: Duration::from_secs("))
+}
+
+fn thousands(number: u64) -> String {
+    if number < 1000 { number.to_string() } else { format!("{},{:03}", thousands(number / 1000), number % 1000) }
+}
+
+fn in_words(number: u64) -> String {
+    const SMALL: [&str; 20] = [
+        "zero",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+        "fourteen",
+        "fifteen",
+        "sixteen",
+        "seventeen",
+        "eighteen",
+        "nineteen",
+    ];
+    const TENS: [&str; 10] = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
+    match (number / 100, number / 10 % 10, number % 10) {
+        (0, 0 | 1, _) => SMALL[number as usize].to_owned(),
+        (0, tens, 0) => TENS[tens as usize].to_owned(),
+        (0, tens, ones) => format!("{}-{}", TENS[tens as usize], SMALL[ones as usize]),
+        (hundreds, 0, 0) => format!("{} hundred", in_words(hundreds)),
+        (hundreds, ..) => format!("{} hundred and {}", in_words(hundreds), in_words(number % 100)),
+    }
+}
+
+/// The pages below a directory that people write, with their names.
+fn pages(directory: &Path) -> Vec<(String, String)> {
+    let mut pages = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    pages
 }

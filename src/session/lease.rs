@@ -195,6 +195,18 @@ mod tests {
         assert_eq!(Lease::new(at(1), Duration::from_secs(6), Some(Duration::from_secs(7))).end(), at(3));
     }
 
+    #[test]
+    fn a_margin_below_a_twelfth_replaces_the_twelfth() {
+        let end = |margin| {
+            let mut lease = Lease::new(at(100), Duration::from_secs(24), margin);
+            lease.prove(proof(123, 100));
+            lease.end()
+        };
+        assert_eq!(end(None), at(122));
+        assert_eq!(end(Some(Duration::from_secs(1))), at(123));
+        assert_eq!(end(Some(Duration::ZERO)), at(124));
+    }
+
     /// With a timeout of 24 seconds: half a tick is 6 seconds, a heartbeat comes every 4, and packets within half a second are one.
     fn sent_on_a_connection() -> Sent {
         Sent::new(at(10), Duration::from_secs(24))
