@@ -18,7 +18,7 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench fuzz interop kazoo-suite models asan check deny header reference docs clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench bench-against fuzz interop kazoo-suite models asan check deny header reference docs clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -81,9 +81,19 @@ chaos: setup build ## let everything go wrong on three real servers for MINUTES=
 	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback)
 
 BENCH ?= --part locks,memory,scale --docs docs
-bench: setup build ## measure zklock's locks beside others' and the least possible, and write docs/benchmarks.md (more than an hour; BENCH="--help")
+bench: setup build ## measure zklock's locks beside others' and the floor, and write docs/benchmarks.md (45 minutes; BENCH="--help")
 	@cargo build --quiet --locked --release -p zklock-bench
 	@$(CARGO_TARGET_DIR)/release/zklock-bench $(BENCH)
+
+OTHER := $(CARGO_TARGET_DIR)/against
+bench-against: setup build ## measure this libzklock.so beside that of the commit REF, window by window (20 minutes; AGAINST="--workloads w1,w3 --rounds 15")
+	@test -n "$(REF)" || { echo "make bench-against REF=COMMIT: no commit to compare with"; exit 2; }
+	@git rev-parse --quiet --verify "$(REF)^{commit}" >/dev/null || { echo "make bench-against: no commit $(REF)"; exit 2; }
+	@rm -rf $(OTHER)/source && mkdir -p $(OTHER)/source
+	@git archive "$(REF)" | tar -x -C $(OTHER)/source
+	@CARGO_TARGET_DIR=$(OTHER) cargo build --quiet --locked --release -p zklock-c --manifest-path $(OTHER)/source/Cargo.toml
+	@cargo build --quiet --locked --release -p zklock-bench
+	@$(CARGO_TARGET_DIR)/release/zklock-bench --against $(OTHER)/release $(AGAINST)
 
 SECONDS_EACH ?= 60
 fuzz: tools ## let fuzzers look for bytes that break something, SECONDS_EACH=60 for each (TARGETS="proto engine"; SANITIZE=1)

@@ -1,7 +1,7 @@
 // Curator's InterProcessMutex, as a driver of the benchmark: what it is told and what it answers stands at the head of
 // bench/src/driver.rs.
 //
-//     java -cp ... CuratorLock own | shared ADDRESS
+//     java -cp ... CuratorLock own | shared
 //
 // Either each worker has a mutex object of its own, or those of one path share one.
 
@@ -21,18 +21,16 @@ public final class CuratorLock {
     private static final int CONNECTION_TIMEOUT_MS = 15_000;
 
     private final boolean isShared;
-    private final String address;
     private CuratorFramework client;
     private long hold;
     private List<Worker> workers = List.of();
 
-    private CuratorLock(boolean isShared, String address) {
+    private CuratorLock(boolean isShared) {
         this.isShared = isShared;
-        this.address = address;
     }
 
     public static void main(String[] arguments) throws Exception {
-        CuratorLock driver = new CuratorLock(arguments[0].equals("shared"), arguments[1]);
+        CuratorLock driver = new CuratorLock(arguments[0].equals("shared"));
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             System.out.println(driver.obey(line.split(" ")));
@@ -42,8 +40,9 @@ public final class CuratorLock {
 
     private String obey(String[] words) {
         try {
-            if (words[0].equals("prepare") && words.length == 5) {
-                prepare(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), Long.parseLong(words[4]) * 1000);
+            if (words[0].equals("prepare") && words.length == 6) {
+                long hold = Long.parseLong(words[5]) * 1000;
+                prepare(words[1], words[2], Integer.parseInt(words[3]), Integer.parseInt(words[4]), hold);
                 return "{}";
             }
             if (words[0].equals("go") && words.length == 3) {
@@ -55,7 +54,7 @@ public final class CuratorLock {
         }
     }
 
-    private void prepare(String base, int count, int paths, long hold) throws Exception {
+    private void prepare(String address, String base, int count, int paths, long hold) throws Exception {
         disconnect();
         this.hold = hold;
         client = CuratorFrameworkFactory.newClient(

@@ -41,13 +41,13 @@ def cycle(lock: Lock, hold: int) -> tuple[int, int, int, int]:
 
 
 class Driver:
-    def __init__(self, connect: Callable[[str], Client], address: str) -> None:
-        self.connect, self.address = connect, address
+    def __init__(self, connect: Callable[[str], Client]) -> None:
+        self.connect = connect
         self.client: Client | None = None
 
-    def prepare(self, base: str, workers: int, paths: int, hold: int) -> dict[str, Any]:
+    def prepare(self, address: str, base: str, workers: int, paths: int, hold: int) -> dict[str, Any]:
         self.hold = hold
-        self.client = self.connect(self.address)
+        self.client = self.connect(address)
         self.locks = [self.client.lock(f"{base}-{index % paths}") for index in range(workers)]
         # Each is used once before, so that what is made once is there.
         for lock in self.locks[:paths]:
@@ -86,15 +86,15 @@ class Driver:
 
     def obey(self, words: list[str]) -> dict[str, Any]:
         match words:
-            case ["prepare", base, workers, paths, hold]:
-                return self.prepare(base, int(workers), int(paths), int(hold) * MICROSECOND)
+            case ["prepare", address, base, workers, paths, hold]:
+                return self.prepare(address, base, int(workers), int(paths), int(hold) * MICROSECOND)
             case ["go", start, end]:
                 return self.go(int(start), int(end))
         return {"error": f"no such command: {words}"}
 
 
 def serve(connect: Callable[[str], Client]) -> None:
-    driver = Driver(connect, sys.argv[1])
+    driver = Driver(connect)
     for line in sys.stdin:
         try:
             answer = driver.obey(line.split())

@@ -1,6 +1,6 @@
 /* zklock from C, as a driver of the benchmark: what it is told and what it answers stands at the head of bench/src/driver.rs.
  *
- *     zklock VARIANT ADDRESS
+ *     zklock VARIANT
  *
  * Variants: confirmed (one client, a thread and a lock handle for each worker), nowait (the same with zkl_release_nowait), sessions (a
  * client for each worker), local (confirmed, with hand-over within the process).
@@ -39,7 +39,7 @@ typedef struct {
 typedef zkl_status release_fn(zkl_lock *lock);
 typedef zkl_status set_local_handover_fn(zkl_lock *lock, int32_t max_passes);
 
-static const char *address;
+static char address[512];
 static release_fn *release = zkl_release;
 static set_local_handover_fn *set_local_handover;
 static int has_sessions;
@@ -199,13 +199,12 @@ static int choose(const char *variant) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3 || !choose(argv[1])) return 2;
-    address = argv[2];
-    char line[1024], base[512];
+    if (argc != 2 || !choose(argv[1])) return 2;
+    char line[2048], base[512];
     size_t count, paths;
     long long first, second;
     while (fgets(line, sizeof line, stdin)) {
-        if (sscanf(line, "prepare %511s %zu %zu %lld", base, &count, &paths, &first) == 4) {
+        if (sscanf(line, "prepare %511s %511s %zu %zu %lld", address, base, &count, &paths, &first) == 5) {
             prepare(base, count, paths, first);
         } else if (sscanf(line, "go %lld %lld", &first, &second) == 2) {
             start = first;

@@ -1,4 +1,4 @@
-//! Pairs of windows, floor and peer, round after round.
+//! Pairs of windows, one of the base and one of the peer, round after round, after a warm-up of both.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,6 +11,7 @@ use crate::driver::Process;
 use crate::machine::{self, Cores, Nanos, SECOND};
 use crate::measure::{self, Figures};
 use crate::peer::{FLOOR, Peer, Workshop};
+use crate::table;
 use crate::workload::Workload;
 
 /// What a server does with a transaction before it answers.
@@ -26,22 +27,46 @@ pub(crate) enum Disk {
 /// What is to be measured, and how.
 pub(crate) struct Plan {
     pub(crate) peers: Vec<Peer>,
-    pub(crate) workloads: Vec<Workload>,
-    pub(crate) disks: Vec<Disk>,
+    pub(crate) base: Base,
+    /// The workloads of each server.
+    pub(crate) workloads: Vec<(Disk, Vec<Workload>)>,
     pub(crate) rounds: usize,
     pub(crate) window: Nanos,
-    pub(crate) warmth: Warmth,
+    /// The largest number of windows of a warm-up; 0 if nothing is warmed up.
+    pub(crate) warm_up_limit: usize,
     /// Whether the server is asked, after each window, if it saw what was said.
     pub(crate) audits: bool,
     /// How often a pair is done again at most, since others used the machine.
     pub(crate) redo_limit: usize,
 }
 
-/// Whether everybody runs before anything counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Warmth {
-    Cold,
-    Warm,
+/// The reference of a peer: the other window of each pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Base {
+    /// The floor of all ratios.
+    Floor,
+    /// The same peer, with the other build of libzklock.so.
+    Other,
+}
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) pairs: Vec<Pair>,
+    pub(crate) warm_ups: Vec<WarmUp>,
+}
+
+/// The windows of a peer before anything of it counts.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct WarmUp {
+    pub(crate) disk: Disk,
+    pub(crate) workload: Workload,
+    pub(crate) peer: String,
+    /// Whether the last two windows agreed.
+    pub(crate) is_steady: bool,
+    /// The figure of the ratio, window after window, in microseconds.
+    pub(crate) windows: Vec<f64>,
 }
 
 /// Two windows, one right after the other.
@@ -53,6 +78,8 @@ pub(crate) struct Pair {
     pub(crate) round: usize,
     /// How often it was done again since others used the machine.
     pub(crate) redone: usize,
+    /// Whether the warm-ups of both ended with two windows that agreed.
+    pub(crate) is_steady: bool,
     pub(crate) outcome: Outcome,
 }
 
@@ -60,7 +87,7 @@ pub(crate) struct Pair {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
-    Measured { floor: Box<Figures>, peer: Box<Figures> },
+    Measured { base: Box<Figures>, peer: Box<Figures> },
     Failed(String),
 }
 
@@ -68,6 +95,10 @@ pub(crate) enum Outcome {
 pub(crate) const FOREIGN_LIMIT: f64 = 0.2;
 /// Until the server's JVM has compiled what it needs.
 const SERVER_WARM_UP: Nanos = 5 * SECOND;
+/// Two windows agree if neither is larger than the other by more than this share.
+pub(crate) const AGREEMENT: f64 = 0.05;
+/// A new process works for at least this number of windows: the figures of a JVM can pause on their way down.
+pub(crate) const BREAK_IN: usize = 8;
 /// How long, and how often, it is looked whether others leave the machine alone, before a pair is done again.
 const QUIET_LOOK: Duration = Duration::from_millis(300);
 const QUIET_ATTEMPTS: usize = 40;
@@ -104,73 +135,129 @@ impl Pair {
     /// Cores that others used, in the worse of the two windows.
     pub(crate) fn foreign(&self) -> Option<f64> {
         match &self.outcome {
-            Outcome::Measured { floor, peer } => Some(floor.foreign.max(peer.foreign)),
+            Outcome::Measured { base, peer } => Some(base.foreign.max(peer.foreign)),
             Outcome::Failed(_) => None,
         }
     }
 }
 
+impl Base {
+    /// Its name in a table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Other => "other build",
+        }
+    }
+
+    fn of(self, peer: Peer) -> Result<Peer, String> {
+        match self {
+            Self::Floor => Peer::named(FLOOR),
+            Self::Other => peer.with_other_build().ok_or_else(|| format!("{} does not use libzklock.so", peer.name)),
+        }
+    }
+}
+
 /// Measures all that is planned.
-pub(crate) fn run(plan: &Plan, workshop: &Workshop, cores: Cores) -> Result<Vec<Pair>, String> {
-    let mut pairs = Vec::new();
-    for &disk in &plan.disks {
-        for &workload in &plan.workloads {
+pub(crate) fn run(plan: &Plan, workshop: &Workshop, cores: Cores) -> Result<Measured, String> {
+    plan.peers.iter().try_for_each(|&peer| plan.base.of(peer).map(drop))?;
+    let mut fleet = Fleet { plan, workshop, crews: BTreeMap::new(), windows: 0, measured: Measured::default() };
+    for (disk, workloads) in &plan.workloads {
+        for &workload in workloads {
             let peers: Vec<Peer> = plan.peers.iter().copied().filter(|peer| peer.takes(workload)).collect();
             if !peers.is_empty() {
-                // Each has a server of its own, so that none finds what another has left.
+                // A new server for each workload, so that none finds the nodes of another.
                 let server = disk.start(cores);
-                let mut fleet = Fleet {
-                    server: &server,
-                    workshop,
-                    workload,
-                    audits: plan.audits,
-                    drivers: BTreeMap::new(),
-                    windows: 0,
-                };
-                fleet.measure(plan, disk, &peers, &mut pairs)?;
+                fleet.measure(Place { server: &server, disk: *disk, workload }, &peers)?;
             }
         }
     }
-    Ok(pairs)
+    Ok(fleet.measured)
 }
 
-/// The drivers of one workload on one server.
-struct Fleet<'a> {
+/// Where a window takes place.
+#[derive(Clone, Copy)]
+struct Place<'a> {
     server: &'a ZooKeeper,
-    workshop: &'a Workshop,
+    disk: Disk,
     workload: Workload,
-    audits: bool,
-    drivers: BTreeMap<&'static str, Vec<Process>>,
+}
+
+/// The drivers' processes, which outlive servers and workloads, so that a JVM that is warm stays warm.
+struct Fleet<'a> {
+    plan: &'a Plan,
+    workshop: &'a Workshop,
+    crews: BTreeMap<Peer, Crew>,
     windows: usize,
+    measured: Measured,
+}
+
+/// The processes of a peer.
+#[derive(Default)]
+struct Crew {
+    processes: Vec<Process>,
+    /// How many windows the newest process has worked.
+    experience: usize,
+    /// Where its last warm-up took place, and whether that ended with two windows that agreed.
+    warm_for: Option<(Disk, Workload, bool)>,
 }
 
 impl Fleet<'_> {
-    fn measure(&mut self, plan: &Plan, disk: Disk, peers: &[Peer], pairs: &mut Vec<Pair>) -> Result<(), String> {
-        let floor = Peer::named(FLOOR)?;
-        if plan.warmth == Warmth::Warm {
-            // A failure will come again, and be told then.
-            let _ = self.window(floor, SERVER_WARM_UP);
-            peers.iter().for_each(|&peer| drop(self.window(peer, plan.window)));
+    fn measure(&mut self, place: Place<'_>, peers: &[Peer]) -> Result<(), String> {
+        if self.plan.warm_up_limit > 0 {
+            // A failure will come again, and is reported then.
+            let _ = self.window(place, Peer::named(FLOOR)?, SERVER_WARM_UP);
         }
-        for round in 0..plan.rounds {
+        for round in 0..self.plan.rounds {
             for &peer in peers {
-                let (outcome, redone) = self.pair(floor, peer, round, plan);
-                let pair = Pair { disk, workload: self.workload, peer: peer.name, round, redone, outcome };
-                eprintln!("{}", progress(&pair));
-                pairs.push(pair);
+                let base = self.plan.base.of(peer)?;
+                let is_warm = self.warm_up(place, base).and_then(|base| Ok(base & self.warm_up(place, peer)?));
+                let is_steady = is_warm.as_ref().is_ok_and(|&is_steady| is_steady);
+                let (outcome, redone) = match is_warm {
+                    Ok(_) => self.pair(place, base, peer, round),
+                    Err(error) => (Outcome::Failed(error), 0),
+                };
+                let (disk, workload) = (place.disk, place.workload);
+                let pair = Pair { disk, workload, peer: peer.name, round, redone, is_steady, outcome };
+                eprintln!("{}", progress(&pair, self.plan.base));
+                self.measured.pairs.push(pair);
             }
         }
         Ok(())
     }
 
-    fn pair(&mut self, floor: Peer, peer: Peer, round: usize, plan: &Plan) -> (Outcome, usize) {
+    /// Has a peer work until two windows in a row agree, unless it did so here before. Returns whether they agreed.
+    fn warm_up(&mut self, place: Place<'_>, peer: Peer) -> Result<bool, String> {
+        let Place { disk, workload, .. } = place;
+        match self.crews.get(&peer).and_then(|crew| crew.warm_for) {
+            _ if self.plan.warm_up_limit == 0 => return Ok(true),
+            Some((d, w, is_steady)) if (d, w) == (disk, workload) => return Ok(is_steady),
+            _ => {}
+        }
+        let (_, figure) = table::headline(workload);
+        let mut windows: Vec<f64> = Vec::new();
+        let mut is_steady = false;
+        while !is_steady && windows.len() < self.plan.warm_up_limit {
+            windows.push(figure(&self.window(place, peer, self.plan.window)?));
+            let is_new = self.crews.get(&peer).is_none_or(|crew| crew.experience < BREAK_IN);
+            is_steady = !is_new && agree(&windows);
+        }
+        if let Some(crew) = self.crews.get_mut(&peer) {
+            crew.warm_for = Some((disk, workload, is_steady));
+        }
+        let warm_up = WarmUp { disk, workload, peer: peer.label(), is_steady, windows };
+        eprintln!("{}", warm_up_progress(&warm_up));
+        self.measured.warm_ups.push(warm_up);
+        Ok(is_steady)
+    }
+
+    fn pair(&mut self, place: Place<'_>, base: Peer, peer: Peer, round: usize) -> (Outcome, usize) {
         for redone in 0.. {
-            let outcome = self.two_windows(floor, peer, round.is_multiple_of(2), plan.window);
-            match outcome {
-                Ok((floor, peer)) => {
-                    let is_quiet = floor.foreign.max(peer.foreign) <= FOREIGN_LIMIT;
-                    if is_quiet || redone >= plan.redo_limit {
-                        return (Outcome::Measured { floor: Box::new(floor), peer: Box::new(peer) }, redone);
+            match self.two_windows(place, base, peer, round.is_multiple_of(2)) {
+                Ok((base, peer)) => {
+                    let is_quiet = base.foreign.max(peer.foreign) <= FOREIGN_LIMIT;
+                    if is_quiet || redone >= self.plan.redo_limit {
+                        return (Outcome::Measured { base: Box::new(base), peer: Box::new(peer) }, redone);
                     }
                     wait_for_quiet();
                 }
@@ -182,49 +269,61 @@ impl Fleet<'_> {
 
     fn two_windows(
         &mut self,
-        floor: Peer,
+        place: Place<'_>,
+        base: Peer,
         peer: Peer,
-        is_floor_first: bool,
-        length: Nanos,
+        is_base_first: bool,
     ) -> Result<(Figures, Figures), String> {
-        if is_floor_first {
-            let floor = self.window(floor, length)?;
-            return Ok((floor, self.window(peer, length)?));
+        if is_base_first {
+            let base = self.measured_window(place, base)?;
+            return Ok((base, self.measured_window(place, peer)?));
         }
-        let peer = self.window(peer, length)?;
-        Ok((self.window(floor, length)?, peer))
+        let peer = self.measured_window(place, peer)?;
+        Ok((self.measured_window(place, base)?, peer))
     }
 
-    fn window(&mut self, peer: Peer, length: Nanos) -> Result<Figures, String> {
+    /// A window that counts. If only the counts of nodes matter, it may be too short for an acquisition.
+    fn measured_window(&mut self, place: Place<'_>, peer: Peer) -> Result<Figures, String> {
+        let figures = self.window(place, peer, self.plan.window)?;
+        let is_empty = figures.acquisitions == 0.0 && !self.plan.audits;
+        if is_empty { Err(format!("{}: no acquisition within the window", peer.label())) } else { Ok(figures) }
+    }
+
+    fn window(&mut self, place: Place<'_>, peer: Peer, length: Nanos) -> Result<Figures, String> {
         self.windows += 1;
         let base = format!("/bench/window-{}", self.windows);
-        let mut drivers = match self.drivers.remove(peer.name) {
-            Some(drivers) => drivers,
-            None => self.start(peer)?,
-        };
-        let others: Vec<i32> = self.drivers.values().flatten().map(Process::pid).collect();
-        let outcome = measure::window(self.server, self.workload, &mut drivers, &others, length, &base)
-            .and_then(|figures| self.audited(peer, figures, &base));
+        let mut crew = self.crews.remove(&peer).unwrap_or_default();
+        let needed = place.workload.processes();
+        while crew.processes.len() < needed {
+            crew.processes.push(Process::start(self.workshop.command(peer))?);
+            crew.experience = 0;
+        }
+        let (workers, idle) = crew.processes.split_at_mut(needed);
+        let idle = idle.iter().chain(self.crews.values().flat_map(|crew| &crew.processes));
+        let idle: Vec<i32> = idle.map(Process::pid).collect();
+        let outcome = measure::window(place.server, place.workload, workers, &idle, length, &base)
+            .and_then(|figures| self.audited(place, peer, figures, &base));
         if outcome.is_ok() {
-            self.drivers.insert(peer.name, drivers);
+            crew.experience += 1;
+            self.crews.insert(peer, crew);
         }
-        // Those that failed are not asked again: the next window has new ones.
-        outcome.map_err(|error| format!("{}: {error}", peer.name))
+        // A crew that failed ends here: the next window has a new one, which is warmed up first.
+        outcome.map_err(|error| format!("{}: {error}", peer.label()))
     }
 
-    /// The figures, unless they say nothing, or what the server says is something else.
-    fn audited(&self, peer: Peer, figures: Figures, base: &str) -> Result<Figures, String> {
-        if self.audits {
-            // Of a window as short as that, only the counts matter.
-            return measure::audit(self.server, self.workload, peer.nodes(), figures.holds, base).map(|()| figures);
+    /// The figures, unless the server reports other counts.
+    fn audited(&self, place: Place<'_>, peer: Peer, figures: Figures, base: &str) -> Result<Figures, String> {
+        if self.plan.audits {
+            measure::audit(place.server, place.workload, peer.nodes(), figures.holds, base)?;
         }
-        if figures.acquisitions == 0.0 { Err("nobody acquired within the window".to_owned()) } else { Ok(figures) }
+        Ok(figures)
     }
+}
 
-    fn start(&self, peer: Peer) -> Result<Vec<Process>, String> {
-        let one = |_| Process::start(self.workshop.command(peer, &self.server.address()));
-        (0..self.workload.processes()).map(one).collect()
-    }
+/// Whether the last two windows agree.
+fn agree(windows: &[f64]) -> bool {
+    let [.., before, last] = windows else { return false };
+    (before / last).max(last / before) <= 1.0 + AGREEMENT
 }
 
 /// Waits until others leave the machine alone, or for as long as is worth it. Of ours, nobody has anything to do now.
@@ -239,12 +338,35 @@ fn wait_for_quiet() {
     }
 }
 
-fn progress(pair: &Pair) -> String {
+fn progress(pair: &Pair, base_kind: Base) -> String {
     let head = format!("{} {} round {} {}", pair.disk.name(), pair.workload.name(), pair.round + 1, pair.peer);
     match &pair.outcome {
-        Outcome::Measured { floor, peer } => {
-            format!("{head}: {:.1} us a cycle, floor {:.1}, redone {}", peer.time, floor.time, pair.redone)
+        Outcome::Measured { base, peer } => {
+            let of = base_kind.name();
+            format!("{head}: {:.1} us a cycle, {of} {:.1}, redone {}", peer.time, base.time, pair.redone)
         }
         Outcome::Failed(error) => format!("{head}: FAILED: {error}"),
+    }
+}
+
+fn warm_up_progress(of: &WarmUp) -> String {
+    let windows: Vec<String> = of.windows.iter().map(|value| format!("{value:.0}")).collect();
+    let end = if of.is_steady { "steady" } else { "NOT STEADY" };
+    format!("{} {} warm-up {}: {} us, {end}", of.disk.name(), of.workload.name(), of.peer, windows.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_agree_within_the_limit() {
+        assert!(agree(&[900.0, 100.0, 104.9]) && agree(&[104.9, 100.0]));
+        assert!(!agree(&[100.0, 105.1]) && !agree(&[105.1, 100.0]));
+    }
+
+    #[test]
+    fn one_window_and_windows_without_a_figure_do_not_agree() {
+        assert!(!agree(&[]) && !agree(&[100.0]) && !agree(&[100.0, f64::NAN]) && !agree(&[f64::NAN, f64::NAN]));
     }
 }

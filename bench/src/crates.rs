@@ -1,9 +1,11 @@
-//! Locks of other crates, as drivers: that of `zookeeper-client`, and a naive recipe by hand with `zookeeper`.
+//! Locks of other crates, as drivers: the lock of `zookeeper-client`, and a naive recipe by hand with `zookeeper`.
 
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use zookeeper::{Acl, CreateMode, WatchedEvent, ZkError, ZooKeeper};
 use zookeeper_client::{Acls, Client, CreateMode as Kind, LockOptions, LockPrefix};
 
@@ -13,119 +15,93 @@ use crate::machine::{self, Nanos};
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 const DATA: &[u8] = b"127.0.0.1";
 
-/// What a driver of this kind does with a crate.
-pub(crate) trait Library: Sync + Sized {
-    /// Connects, and makes the directory of each path.
-    fn connect(address: &str, order: &Order) -> Result<Self, String>;
-
-    /// Acquires the lock on a path, calls `held`, and releases.
-    fn with_lock(&self, path: &str, held: &mut dyn FnMut()) -> Result<(), String>;
-
-    /// Ends the session.
-    fn close(self);
+/// `zookeeper-client`: its own lock, in Curator's form. Dropping the lock releases it, and does not wait.
+///
+/// The crate is asynchronous, so each worker is a task, and all tasks share the thread of one runtime, as in a program that uses the crate.
+#[derive(Default)]
+pub(crate) struct ZookeeperClient {
+    prepared: Option<(Runtime, Client, Order)>,
 }
 
-/// A crate's lock, with a thread for each worker, and one session.
-pub(crate) struct Threads<L> {
-    address: String,
-    prepared: Option<(L, Order)>,
-}
-
-impl<L: Library> Threads<L> {
-    pub(crate) fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), prepared: None }
-    }
-}
-
-impl<L: Library> Driver for Threads<L> {
+impl Driver for ZookeeperClient {
     fn prepare(&mut self, order: &Order) -> Result<(), String> {
-        self.prepared = Some((L::connect(&self.address, order)?, order.clone()));
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+        let client = runtime.block_on(connect(order))?;
+        self.prepared = Some((runtime, client, order.clone()));
         Ok(())
     }
 
     fn go(&mut self, start: Nanos, end: Nanos) -> Result<Vec<Stamp>, String> {
-        let (library, order) = self.prepared.take().ok_or("go before prepare")?;
-        let stamps = thread::scope(|scope| {
-            let (library, order) = (&library, &order);
-            let workers = (0..order.workers).map(|index| scope.spawn(move || work(library, order, index, start, end)));
-            let workers: Vec<_> = workers.collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Result<Vec<_>, _>>()
-        });
-        library.close();
-        Ok(stamps?.concat())
+        let (runtime, client, order) = self.prepared.take().ok_or("go before prepare")?;
+        let task = |index| runtime.spawn(work_as_task(client.clone(), order.clone(), index, end));
+        let tasks: Vec<JoinHandle<_>> = (0..order.workers).map(task).collect();
+        machine::sleep_until(start);
+        runtime.block_on(async {
+            let mut stamps = Vec::new();
+            for task in tasks {
+                stamps.extend(task.await.map_err(|error| error.to_string())??);
+            }
+            disconnect(client).await;
+            Ok(stamps)
+        })
     }
 }
 
-fn work(library: &impl Library, order: &Order, index: usize, start: Nanos, end: Nanos) -> Result<Vec<Stamp>, String> {
+async fn connect(order: &Order) -> Result<Client, String> {
+    let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+    let client = connector.connect(&order.address).await.map_err(|error| error.to_string())?;
+    let options = Kind::Persistent.with_acls(Acls::anyone_all());
+    for index in 0..order.paths {
+        match client.mkdir(&order.path(index), &options).await {
+            Ok(()) | Err(zookeeper_client::Error::NodeExists) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(client)
+}
+
+/// A worker. The first time that the runtime runs it is the start of the window.
+async fn work_as_task(client: Client, order: Order, index: usize, end: Nanos) -> Result<Vec<Stamp>, String> {
     let path = order.path(index % order.paths);
     let mut stamps: Vec<Stamp> = Vec::new();
-    machine::sleep_until(start);
     while stamps.last().is_none_or(|last| last.left < end) {
         let mut stamp = Stamp { worker: index, called: machine::now(), ..Stamp::default() };
-        library.with_lock(&path, &mut || {
-            stamp.acquired = machine::now();
-            if !order.hold.is_zero() {
-                thread::sleep(order.hold);
-            }
-            stamp.leaving = machine::now();
-        })?;
+        let prefix = LockPrefix::new_curator(&path, "lock-").map_err(|error| error.to_string())?;
+        let options = LockOptions::new(Acls::anyone_all());
+        let lock = client.lock(prefix, DATA, options).await.map_err(|error| error.to_string())?;
+        stamp.acquired = machine::now();
+        if !order.hold.is_zero() {
+            // The runtime's own timers count whole milliseconds. A worker that holds is alone in its process, so it delays no other.
+            thread::sleep(order.hold);
+        }
+        stamp.leaving = machine::now();
+        drop(lock);
         stamp.left = machine::now();
         stamps.push(stamp);
     }
     Ok(stamps)
 }
 
-/// `zookeeper-client`: its own lock, in Curator's form. Dropping it is its release, which does not wait.
-pub(crate) struct ZookeeperClient {
-    runtime: tokio::runtime::Runtime,
-    client: Client,
+async fn disconnect(client: Client) {
+    // Dropping a lock requests its release, and nothing reports when the release is done; the session must not end before.
+    let begun = machine::now();
+    let is_late = || machine::now() - begun > 5 * machine::SECOND;
+    while client.list_ephemerals("/").await.is_ok_and(|nodes| !nodes.is_empty()) && !is_late() {}
+    let mut states = client.state_watcher();
+    drop(client);
+    while !states.changed().await.is_terminated() {}
 }
 
-impl Library for ZookeeperClient {
-    fn connect(address: &str, order: &Order) -> Result<Self, String> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
-        let client = runtime.block_on(connector.connect(address)).map_err(|error| error.to_string())?;
-        let options = Kind::Persistent.with_acls(Acls::anyone_all());
-        for index in 0..order.paths {
-            let made = runtime.block_on(client.mkdir(&order.path(index), &options));
-            made.or_else(
-                |error| if error == zookeeper_client::Error::NodeExists { Ok(()) } else { Err(error.to_string()) },
-            )?;
-        }
-        Ok(Self { runtime, client })
-    }
-
-    fn with_lock(&self, path: &str, held: &mut dyn FnMut()) -> Result<(), String> {
-        let prefix = LockPrefix::new_curator(path, "lock-").map_err(|error| error.to_string())?;
-        let options = LockOptions::new(Acls::anyone_all());
-        let lock = self.runtime.block_on(self.client.lock(prefix, DATA, options)).map_err(|error| error.to_string())?;
-        held();
-        let _of_the_release = self.runtime.enter();
-        drop(lock);
-        Ok(())
-    }
-
-    fn close(self) {
-        // Dropping a lock asks for its release, and nothing tells when that was done; the runtime must not end before.
-        let begun = machine::now();
-        let has_nodes = || self.runtime.block_on(self.client.list_ephemerals("/")).is_ok_and(|nodes| !nodes.is_empty());
-        while has_nodes() && machine::now() - begun < 5 * machine::SECOND {
-            thread::sleep(Duration::from_millis(1));
-        }
-        drop(self.client);
-        self.runtime.shutdown_timeout(Duration::from_secs(1));
-    }
+/// `zookeeper`: the recipe as ZooKeeper's documentation has it, by hand, without any error handling, with a thread for each worker.
+#[derive(Default)]
+pub(crate) struct Naive {
+    prepared: Option<(ZooKeeper, Order)>,
 }
 
-/// `zookeeper`: the recipe as ZooKeeper's documentation has it, by hand, without any error handling.
-pub(crate) struct Naive(ZooKeeper);
-
-impl Library for Naive {
-    fn connect(address: &str, order: &Order) -> Result<Self, String> {
-        let client =
-            ZooKeeper::connect(address, SESSION_TIMEOUT, |_: WatchedEvent| {}).map_err(|error| error.to_string())?;
+impl Driver for Naive {
+    fn prepare(&mut self, order: &Order) -> Result<(), String> {
+        let client = ZooKeeper::connect(&order.address, SESSION_TIMEOUT, |_: WatchedEvent| {});
+        let client = client.map_err(|error| error.to_string())?;
         let paths: Vec<String> = (0..order.paths).map(|index| order.path(index)).collect();
         let ancestors = order.base.match_indices('/').skip(1).map(|(end, _)| &order.base[..end]);
         for path in ancestors.chain(paths.iter().map(String::as_str)) {
@@ -134,38 +110,64 @@ impl Library for Naive {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        Ok(Self(client))
+        self.prepared = Some((client, order.clone()));
+        Ok(())
     }
 
-    fn with_lock(&self, path: &str, held: &mut dyn FnMut()) -> Result<(), String> {
-        let node = self.join(path).map_err(|error| error.to_string())?;
-        held();
-        self.0.delete(&node, None).map_err(|error| error.to_string())
-    }
-
-    fn close(self) {
-        let _ = self.0.close();
+    fn go(&mut self, start: Nanos, end: Nanos) -> Result<Vec<Stamp>, String> {
+        let (client, order) = self.prepared.take().ok_or("go before prepare")?;
+        let stamps = thread::scope(|scope| {
+            let (client, order) = (&client, &order);
+            let worker = |index| scope.spawn(move || work_as_thread(client, order, index, start, end));
+            let workers: Vec<_> = (0..order.workers).map(worker).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Result<Vec<_>, _>>()
+        });
+        let _ = client.close();
+        Ok(stamps.map_err(|error| error.to_string())?.concat())
     }
 }
 
-impl Naive {
-    fn join(&self, path: &str) -> Result<String, ZkError> {
-        let acl = Acl::open_unsafe().clone();
-        let node = self.0.create(&format!("{path}/lock-"), DATA.to_vec(), acl, CreateMode::EphemeralSequential)?;
-        let name = &node[path.len() + 1..];
-        loop {
-            let mut names = self.0.get_children(path, false)?;
-            names.sort();
-            let Some(ahead) = names.iter().rev().find(|other| other.as_str() < name) else { return Ok(node) };
-            let (sender, told) = channel();
-            let watcher = move |_: WatchedEvent| {
-                let _ = sender.send(());
-            };
-            match self.0.exists_w(&format!("{path}/{ahead}"), watcher) {
-                Ok(Some(_)) => drop(told.recv()),
-                Ok(None) | Err(ZkError::NoNode) => {}
-                Err(error) => return Err(error),
-            }
+fn work_as_thread(
+    client: &ZooKeeper,
+    order: &Order,
+    index: usize,
+    start: Nanos,
+    end: Nanos,
+) -> Result<Vec<Stamp>, ZkError> {
+    let path = order.path(index % order.paths);
+    let mut stamps: Vec<Stamp> = Vec::new();
+    machine::sleep_until(start);
+    while stamps.last().is_none_or(|last| last.left < end) {
+        let mut stamp = Stamp { worker: index, called: machine::now(), ..Stamp::default() };
+        let node = join(client, &path)?;
+        stamp.acquired = machine::now();
+        if !order.hold.is_zero() {
+            thread::sleep(order.hold);
+        }
+        stamp.leaving = machine::now();
+        client.delete(&node, None)?;
+        stamp.left = machine::now();
+        stamps.push(stamp);
+    }
+    Ok(stamps)
+}
+
+fn join(client: &ZooKeeper, path: &str) -> Result<String, ZkError> {
+    let acl = Acl::open_unsafe().clone();
+    let node = client.create(&format!("{path}/lock-"), DATA.to_vec(), acl, CreateMode::EphemeralSequential)?;
+    let name = &node[path.len() + 1..];
+    loop {
+        let mut names = client.get_children(path, false)?;
+        names.sort();
+        let Some(ahead) = names.iter().rev().find(|other| other.as_str() < name) else { return Ok(node) };
+        let (sender, notified) = channel();
+        let watcher = move |_: WatchedEvent| {
+            let _ = sender.send(());
+        };
+        match client.exists_w(&format!("{path}/{ahead}"), watcher) {
+            Ok(Some(_)) => drop(notified.recv()),
+            Ok(None) | Err(ZkError::NoNode) => {}
+            Err(error) => return Err(error),
         }
     }
 }

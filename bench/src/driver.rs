@@ -2,11 +2,11 @@
 //!
 //! Each line of a driver's input is a command, each line of its output the answer, in JSON. The end of its input is its own end.
 //!
-//!     prepare BASE WORKERS PATHS HOLD_US      {}
-//!     go START END                            {"stamps": [WORKER, CALLED, ACQUIRED, LEAVING, LEFT, ...]}
+//!     prepare ADDRESS BASE WORKERS PATHS HOLD_US      {}
+//!     go START END                                    {"stamps": [WORKER, CALLED, ACQUIRED, LEAVING, LEFT, ...]}
 //!
-//! To prepare is to connect, to start the threads, and to make what is made once for each path: worker W works on the path BASE-P, with
-//! P = W mod PATHS. From START on each acquires, holds, and releases; whoever has released at END or later stops; when all have, the driver
+//! To prepare is to connect to the server at ADDRESS, to start the threads, and to make what is made once for each path: worker W works on
+//! the path BASE-P, with P = W mod PATHS. From START on each acquires, holds, and releases; whoever has released at END or later stops; when all have, the driver
 //! disconnects and answers. All times are nanoseconds of CLOCK_MONOTONIC. An answer may be {"error": "..."} instead.
 
 use std::io::{BufRead, BufReader, Write};
@@ -33,6 +33,8 @@ pub(crate) struct Stamp {
 /// What is to be prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
+    /// Of the server.
+    pub(crate) address: String,
     pub(crate) base: String,
     pub(crate) workers: usize,
     pub(crate) paths: usize,
@@ -46,14 +48,15 @@ impl Order {
     }
 
     fn command(&self) -> String {
-        let Self { base, workers, paths, hold } = self;
-        format!("prepare {base} {workers} {paths} {}", hold.as_micros())
+        let Self { address, base, workers, paths, hold } = self;
+        format!("prepare {address} {base} {workers} {paths} {}", hold.as_micros())
     }
 
     fn parse(words: &[&str]) -> Option<Self> {
-        let &["prepare", base, workers, paths, hold] = words else { return None };
+        let &["prepare", address, base, workers, paths, hold] = words else { return None };
         let hold = Duration::from_micros(hold.parse().ok()?);
-        Some(Self { base: base.to_owned(), workers: workers.parse().ok()?, paths: paths.parse().ok()?, hold })
+        let (address, base) = (address.to_owned(), base.to_owned());
+        Some(Self { address, base, workers: workers.parse().ok()?, paths: paths.parse().ok()?, hold })
     }
 }
 

@@ -23,11 +23,12 @@ mod workload;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use campaign::{Disk, Plan, Warmth};
-use crates::{Naive, Threads, ZookeeperClient};
+use campaign::{Base, Disk, Measured, Plan};
+use crates::{Naive, ZookeeperClient};
 use floor::Floor;
 use machine::Cores;
 use peer::{Peer, Workshop};
@@ -43,30 +44,36 @@ struct Arguments {
     /// What is done.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Locks])]
     part: Vec<Part>,
-    /// Whose locks, all by default.
+    /// The peers, by name. By default those of the published page, which leaves out most floors: bench/src/page.md names all.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// In which workloads: w1, w2, w2h, w3 (or w3-8, w3-64, w3-256), w4; all by default.
+    /// The workloads: w1, w2, w2h, w3 (or w3-8, w3-64, w3-256), w4. By default all without fsync, and w1, w2, w3-64, w4 with it.
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// On which server, both by default.
+    /// The servers, both by default.
     #[arg(long, value_enum, value_delimiter = ',')]
     server: Vec<Disk>,
-    /// How many pairs of windows for each.
-    #[arg(long, default_value_t = 7)]
+    /// Number of pairs of windows for each peer, workload and server.
+    #[arg(long, default_value_t = 7, value_parser = at_least_one)]
     rounds: usize,
-    /// How long a window is, in seconds.
-    #[arg(long, default_value_t = 1.0)]
+    /// Length of a window, in seconds.
+    #[arg(long, default_value_t = 1.0, value_parser = window_seconds)]
     window: f64,
+    /// Largest number of windows of a warm-up, which ends when two windows in a row agree within 5 %; 0 warms nothing up.
+    #[arg(long, value_name = "WINDOWS", default_value_t = 12)]
+    warm_up: usize,
     /// How often a pair is done again at most, when others used the machine meanwhile.
     #[arg(long, default_value_t = 3)]
     redo: usize,
     /// Everything once, as small as can be, on the server without fsync: only to see that it works and that no counts are wrong.
-    #[arg(long, conflicts_with_all = ["part", "workloads", "server", "rounds", "window", "redo", "docs"])]
+    #[arg(long, conflicts_with_all = ["part", "workloads", "server", "rounds", "window", "warm_up", "redo", "docs"])]
     quick: bool,
-    /// The directory of the libzklock.so that is measured; by default the release build of the checkout.
-    #[arg(long, value_name = "DIR")]
+    /// The libzklock.so that is measured, or its directory; by default the release build of the checkout.
+    #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
+    /// Compare with another build: a libzklock.so, or its directory. Each pair of windows is one of each build, without a floor.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["docs", "part"])]
+    against: Option<PathBuf>,
     /// Writes the numbers to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -79,7 +86,7 @@ struct Arguments {
 enum Role {
     /// Be a driver.
     #[command(hide = true)]
-    Drive { peer: String, address: String },
+    Drive { peer: String },
 }
 
 /// What can be done.
@@ -95,10 +102,19 @@ enum Part {
     Local,
 }
 
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "expected a number from 1 on".to_owned())
+}
+
+fn window_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.01 to 60".to_owned())
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.role {
-        Some(Role::Drive { peer, address }) => drive(peer, address),
+        Some(Role::Drive { peer }) => drive(peer),
         None => measure_all(&arguments),
     };
     done.unwrap_or_else(|error| {
@@ -107,43 +123,61 @@ fn main() -> ExitCode {
     })
 }
 
-fn drive(peer: &str, address: &str) -> Result<ExitCode, String> {
+fn drive(peer: &str) -> Result<ExitCode, String> {
     match peer {
-        "zookeeper-client" => driver::serve(&mut Threads::<ZookeeperClient>::new(address)),
-        "zookeeper" => driver::serve(&mut Threads::<Naive>::new(address)),
-        floor => driver::serve(&mut Floor::new(floor, address).ok_or_else(|| format!("no such peer: {floor}"))?),
+        "zookeeper-client" => driver::serve(&mut ZookeeperClient::default()),
+        "zookeeper" => driver::serve(&mut Naive::default()),
+        floor => driver::serve(&mut Floor::new(floor).ok_or_else(|| format!("no such peer: {floor}"))?),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn measure_all(arguments: &Arguments) -> Result<ExitCode, String> {
+    let begun = Instant::now();
     let (cores, size) = (Cores::find(), if arguments.quick { Size::Small } else { Size::Full });
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let built = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target")).join("release");
-    let library = arguments.lib.as_ref().unwrap_or(&built);
-    let plan = if arguments.quick { quick_plan(arguments, library)? } else { plan(arguments, library)? };
-    let does = |part| arguments.quick && part != Part::Local || arguments.part.contains(&part);
-    let plan = if does(Part::Locks) || !does(Part::Local) { plan } else { local_plan(plan, library) };
-    let workshop = Workshop::open(&plan.peers, library)?;
-    let method = Method { rounds: plan.rounds, window_seconds: arguments.window, redo_limit: plan.redo_limit };
+    let library = arguments.lib.as_deref().map_or(built, directory_of);
+    let other = arguments.against.as_deref().map(directory_of);
+    let plan = if arguments.quick { quick_plan(arguments, &library)? } else { plan(arguments, &library)? };
+    let does =
+        |part| arguments.against.is_none() && arguments.quick && part != Part::Local || arguments.part.contains(&part);
+    let plan = if does(Part::Locks) || !does(Part::Local) { plan } else { local_plan(plan, &library) };
+    let workshop = Workshop::open(&plan.peers, &library, other.as_deref())?;
     let is_kept = arguments.json.is_some() || arguments.docs.is_some();
     let machine = if is_kept { report::machine(&Disk::Nofsync.start(cores)) } else { Vec::new() };
-    let mut report = Report { method, machine, pairs: Vec::new(), scale: Vec::new(), library_bytes: None };
-    if does(Part::Locks) || does(Part::Local) {
-        report.pairs = campaign::run(&plan, &workshop, cores)?;
-    }
+    let does_locks = does(Part::Locks) || does(Part::Local);
+    let measured = if does_locks { campaign::run(&plan, &workshop, cores)? } else { Measured::default() };
+    let (mut scale, mut library_bytes) = (Vec::new(), None);
     if does(Part::Memory) {
-        report.scale.extend(scale::memory(&workshop, cores, size)?);
+        scale.extend(scale::memory(&workshop, cores, size)?);
     }
     if does(Part::Scale) {
-        report.scale.extend(scale::scale(&workshop, cores, size)?);
-        report.library_bytes = scale::stripped_size(&workshop);
+        scale.extend(scale::scale(&workshop, cores, size)?);
+        library_bytes = scale::stripped_size(&workshop);
     }
-    tell(arguments, &report)?;
+    let method = Method {
+        base: plan.base,
+        rounds: plan.rounds,
+        window_seconds: plan.window as f64 / machine::SECOND as f64,
+        warm_up_limit: plan.warm_up_limit,
+        redo_limit: plan.redo_limit,
+        minutes: begun.elapsed().as_secs_f64() / 60.0,
+    };
+    let report = Report { method, machine, pairs: measured.pairs, warm_ups: measured.warm_ups, scale, library_bytes };
+    publish(arguments, &report)?;
     Ok(if report.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn tell(arguments: &Arguments, report: &Report) -> Result<(), String> {
+/// The directory of a libzklock.so that is named by its file or by its directory.
+fn directory_of(library: &Path) -> PathBuf {
+    match library.parent() {
+        Some(directory) if library.is_file() => directory.to_owned(),
+        _ => library.to_owned(),
+    }
+}
+
+fn publish(arguments: &Arguments, report: &Report) -> Result<(), String> {
     print!("{}", report.tables());
     if let Some(file) = &arguments.json {
         report::write_file(file, &report.json()?)?;
@@ -152,9 +186,12 @@ fn tell(arguments: &Arguments, report: &Report) -> Result<(), String> {
 }
 
 fn plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
-    let workloads = match arguments.workloads.as_slice() {
-        [] => Workload::ALL.to_vec(),
-        words => words.iter().map(|word| Workload::parse(word)).collect::<Result<Vec<_>, _>>()?.concat(),
+    let named: Vec<Vec<Workload>> =
+        arguments.workloads.iter().map(|word| Workload::parse(word)).collect::<Result<_, _>>()?;
+    let workloads = |disk| match disk {
+        _ if !named.is_empty() => named.concat(),
+        Disk::Nofsync => Workload::ALL.to_vec(),
+        Disk::Fsync => Workload::WITH_FSYNC.to_vec(),
     };
     let disks = match arguments.server.as_slice() {
         [] => vec![Disk::Nofsync, Disk::Fsync],
@@ -162,11 +199,11 @@ fn plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
     };
     Ok(Plan {
         peers: peers(arguments, library)?,
-        workloads,
-        disks,
+        base: base(arguments),
+        workloads: disks.into_iter().map(|disk| (disk, workloads(disk))).collect(),
         rounds: arguments.rounds,
         window: measure::length(arguments.window),
-        warmth: Warmth::Warm,
+        warm_up_limit: arguments.warm_up,
         audits: false,
         redo_limit: arguments.redo,
     })
@@ -176,11 +213,11 @@ fn quick_plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
     let all = Workload::ALL.into_iter().filter(|workload| !matches!(workload, Workload::Crowd(count) if *count > 8));
     Ok(Plan {
         peers: peers(arguments, library)?,
-        workloads: all.collect(),
-        disks: vec![Disk::Nofsync],
+        base: base(arguments),
+        workloads: vec![(Disk::Nofsync, all.collect())],
         rounds: 1,
         window: measure::length(0.1),
-        warmth: Warmth::Cold,
+        warm_up_limit: 0,
         audits: true,
         redo_limit: 0,
     })
@@ -188,13 +225,22 @@ fn quick_plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
 
 fn local_plan(plan: Plan, library: &Path) -> Plan {
     let with_threads = |peer: &Peer| ["zklock-c", "zklock-c-local"].contains(&peer.name);
-    let peers = Peer::all_with(library).into_iter().filter(with_threads).collect();
-    Plan { peers, workloads: vec![Workload::Crowd(64)], ..plan }
+    let peers = Peer::defaults(library).into_iter().filter(with_threads).collect();
+    let workloads = plan.workloads.into_iter().map(|(disk, _)| (disk, vec![Workload::Crowd(64)])).collect();
+    Plan { peers, workloads, ..plan }
+}
+
+fn base(arguments: &Arguments) -> Base {
+    if arguments.against.is_some() { Base::Other } else { Base::Floor }
 }
 
 fn peers(arguments: &Arguments, library: &Path) -> Result<Vec<Peer>, String> {
+    let is_comparison = arguments.against.is_some();
     match arguments.peers.as_slice() {
-        [] => Ok(Peer::all_with(library)),
+        [] => Ok(Peer::defaults(library)
+            .into_iter()
+            .filter(|peer| !is_comparison || peer.with_other_build().is_some())
+            .collect()),
         names => names.iter().map(|name| Peer::named(name)).collect(),
     }
 }

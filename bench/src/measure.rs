@@ -41,14 +41,17 @@ pub(crate) struct Figures {
     pub(crate) foreign: f64,
 }
 
-/// How long after the command a window begins: until all threads wait for it.
+/// How long after the command the workers begin: until all threads wait for that.
 const RUN_UP: Nanos = 30_000_000;
+/// How long the workers are at work before the window begins, for each worker of a process: until all have joined the queue. Without it a
+/// slow peer with many waiters would have hardly more than the joining in its window.
+pub(crate) const LEAD_IN: Nanos = 2_000_000;
 /// How long a driver may take for what was under way at the end of a window.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Reading the switches of more threads than this would disturb what is measured.
 const FEW_THREADS: usize = 32;
 
-/// Has drivers do the workload for so long. `others` are processes of ours that should have nothing to do.
+/// Has drivers do the workload, and measures it for this length. `others` are the idle processes of other drivers.
 pub(crate) fn window(
     server: &ZooKeeper,
     workload: Workload,
@@ -57,21 +60,22 @@ pub(crate) fn window(
     length: Nanos,
     base: &str,
 ) -> Result<Figures, String> {
-    let order = workload.order(base.to_owned());
+    let order = workload.order(server.address(), base.to_owned());
     for driver in drivers.iter_mut() {
         driver.prepare(&order)?;
     }
     let packets = packets_received(server)?;
-    let start = machine::now() + RUN_UP;
+    let begin = machine::now() + RUN_UP;
+    let start = begin + LEAD_IN * order.workers as Nanos;
     let end = start + length;
     for driver in drivers.iter_mut() {
-        driver.go(start, end)?;
+        driver.go(begin, end)?;
     }
     let pids: Vec<i32> = drivers.iter().map(Process::pid).collect();
     machine::sleep_until(start);
-    let begin = Reading::take(server, &pids, others, order.workers);
+    let before = Reading::take(server, &pids, others, order.workers);
     machine::sleep_until(end);
-    let finish = Reading::take(server, &pids, others, order.workers);
+    let after = Reading::take(server, &pids, others, order.workers);
     let mut holds = Vec::new();
     for (process, driver) in drivers.iter().enumerate() {
         let own = driver.stamps(PATIENCE)?;
@@ -81,10 +85,10 @@ pub(crate) fn window(
     let packets = packets_received(server)? - packets - 1.0;
     let mut figures = figures(&mut holds, start, end)?;
     figures.requests = packets / holds.len() as f64;
-    figures.client_cpu = (finish.clients - begin.clients) as f64 / 1e3 / figures.acquisitions;
-    figures.server_cpu = (finish.server - begin.server) as f64 / 1e3 / figures.acquisitions;
-    figures.switches = (finish.switches - begin.switches) / figures.acquisitions;
-    figures.foreign = ((finish.busy - begin.busy) - (finish.own - begin.own)) as f64 / (finish.at - begin.at) as f64;
+    figures.client_cpu = (after.clients - before.clients) as f64 / 1e3 / figures.acquisitions;
+    figures.server_cpu = (after.server - before.server) as f64 / 1e3 / figures.acquisitions;
+    figures.switches = (after.switches - before.switches) / figures.acquisitions;
+    figures.foreign = ((after.busy - before.busy) - (after.own - before.own)) as f64 / (after.at - before.at) as f64;
     Ok(figures)
 }
 
@@ -223,7 +227,7 @@ pub(crate) fn audit(
     holds: usize,
     base: &str,
 ) -> Result<(), String> {
-    let order = workload.order(base.to_owned());
+    let order = workload.order(server.address(), base.to_owned());
     let mut raw = Raw::connect(&server.address(), 60_000);
     let (mut changes, mut left) = (0, 0);
     for index in 0..order.paths {

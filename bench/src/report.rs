@@ -8,7 +8,8 @@ use std::process::Command;
 use serde::Serialize;
 use zklock_rig::ZooKeeper;
 
-use crate::campaign::{self, Pair};
+use crate::campaign::{self, Base, Pair, WarmUp};
+use crate::measure;
 use crate::plot;
 use crate::scale::{self, Scale};
 use crate::table;
@@ -19,6 +20,7 @@ pub(crate) struct Report {
     pub(crate) method: Method,
     pub(crate) machine: Vec<(&'static str, String)>,
     pub(crate) pairs: Vec<Pair>,
+    pub(crate) warm_ups: Vec<WarmUp>,
     pub(crate) scale: Vec<Scale>,
     /// Of libzklock.so without symbols.
     pub(crate) library_bytes: Option<u64>,
@@ -27,9 +29,13 @@ pub(crate) struct Report {
 /// How it was measured.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Method {
+    pub(crate) base: Base,
     pub(crate) rounds: usize,
     pub(crate) window_seconds: f64,
+    pub(crate) warm_up_limit: usize,
     pub(crate) redo_limit: usize,
+    /// How long the whole run took.
+    pub(crate) minutes: f64,
 }
 
 const PAGE: &str = include_str!("page.md");
@@ -41,7 +47,11 @@ impl Report {
 
     /// All tables, in Markdown.
     pub(crate) fn tables(&self) -> String {
-        let mut text = if self.pairs.is_empty() { String::new() } else { table::tables(&self.pairs) };
+        let mut text = String::new();
+        if !self.pairs.is_empty() {
+            text += &table::tables(&self.pairs, self.method.base);
+            text += &table::warm_ups(&self.warm_ups);
+        }
         text += &scale::table(&self.scale);
         if let Some(bytes) = self.library_bytes {
             let _ = writeln!(text, "libzklock.so without symbols: {:.2} MB\n", bytes as f64 / 1e6);
@@ -57,6 +67,7 @@ impl Report {
     pub(crate) fn write_page(&self, docs: &Path) -> Result<(), String> {
         let directory = docs.join("benchmarks");
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        remove_pictures(&directory)?;
         let mut pictures = String::new();
         for picture in plot::pictures(&self.pairs) {
             let _ = writeln!(pictures, "![{}](benchmarks/{})\n", picture.title, picture.file);
@@ -64,17 +75,34 @@ impl Report {
         }
         write_file(&directory.join("benchmarks.json"), &self.json()?)?;
         let machine: Vec<String> = self.machine.iter().map(|(what, which)| format!("- {what}: {which}\n")).collect();
-        let Method { rounds, window_seconds, redo_limit } = self.method;
+        let Method { rounds, window_seconds, warm_up_limit, redo_limit, minutes, .. } = self.method;
         let page = PAGE
             .replace("{rounds}", &rounds.to_string())
             .replace("{window}", &window_seconds.to_string())
+            .replace("{warm-up}", &warm_up_limit.to_string())
+            .replace("{agreement}", &(campaign::AGREEMENT * 100.0).to_string())
+            .replace("{break-in}", &campaign::BREAK_IN.to_string())
+            .replace("{lead-in}", &(measure::LEAD_IN / 1_000_000).to_string())
             .replace("{redo}", &redo_limit.to_string())
+            .replace("{minutes}", &format!("{minutes:.0}"))
             .replace("{foreign}", &campaign::FOREIGN_LIMIT.to_string())
             .replace("{machine}", &machine.concat())
             .replace("{pictures}", &pictures)
             .replace("{tables}", &self.tables());
         write_file(&docs.join("benchmarks.md"), &(page.trim_end().to_owned() + "\n"))
     }
+}
+
+/// Removes the pictures of an earlier run, which may have had more workloads.
+fn remove_pictures(directory: &Path) -> Result<(), String> {
+    let failed = |error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "svg") {
+            fs::remove_file(&path).map_err(|error| format!("remove {}: {error}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), String> {
@@ -84,8 +112,9 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), String> {
 /// What it was measured on and with.
 pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // This thread may use one core alone by now.
+    let cores = processor.lines().filter(|line| line.starts_with("processor")).count();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let answer = server.four_letter_word("srvr");
     let zookeeper = answer.lines().next().and_then(|line| line.strip_prefix("Zookeeper version: ")).unwrap_or_default();
@@ -126,7 +155,19 @@ fn locked(name: &str) -> String {
 }
 
 fn requirement(name: &str) -> String {
-    let lines = include_str!("../../scripts/requirements.txt").lines();
+    let lines = include_str!("../../scripts/requirements-build.txt").lines();
     let version = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix("==")).next();
     version.unwrap_or("unknown").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_of_the_peers_are_known() {
+        for version in [requirement("kazoo"), locked("zookeeper-client"), locked("zookeeper"), curator()] {
+            assert!(version.starts_with(|first: char| first.is_ascii_digit()), "{version}");
+        }
+    }
 }

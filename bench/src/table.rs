@@ -1,24 +1,27 @@
-//! What was measured, as tables in Markdown.
+//! The measurements as tables in Markdown.
 
 use std::fmt::Write;
 
-use crate::campaign::{Disk, Outcome, Pair};
+use crate::campaign::{Base, Disk, Outcome, Pair, WarmUp};
 use crate::measure::Figures;
-use crate::peer::FLOOR;
 use crate::workload::Workload;
 
 /// All rounds of one peer in one workload.
 pub(crate) struct Row<'a> {
     pub(crate) peer: &'static str,
+    /// The base and the peer of each pair.
     measured: Vec<(&'a Figures, &'a Figures)>,
     failures: Vec<&'a str>,
     disturbed: usize,
+    /// Pairs after a warm-up that reached its limit.
+    unsteady: usize,
 }
 
-/// The middle and both ends.
-#[derive(Clone, Copy)]
+/// The median, both quartiles and both ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
+    pub(crate) quartiles: (f64, f64),
     pub(crate) least: f64,
     pub(crate) most: f64,
 }
@@ -27,11 +30,12 @@ type Figure = fn(&Figures) -> f64;
 
 impl<'a> Row<'a> {
     fn of(peer: &'static str, pairs: &[&'a Pair]) -> Self {
-        let mut row = Row { peer, measured: Vec::new(), failures: Vec::new(), disturbed: 0 };
+        let mut row = Row { peer, measured: Vec::new(), failures: Vec::new(), disturbed: 0, unsteady: 0 };
         for pair in pairs.iter().filter(|pair| pair.peer == peer) {
             row.disturbed += usize::from(pair.is_disturbed());
+            row.unsteady += usize::from(!pair.is_steady && matches!(pair.outcome, Outcome::Measured { .. }));
             match &pair.outcome {
-                Outcome::Measured { floor, peer } => row.measured.push((floor, peer)),
+                Outcome::Measured { base, peer } => row.measured.push((base, peer)),
                 Outcome::Failed(error) => row.failures.push(error),
             }
         }
@@ -42,9 +46,14 @@ impl<'a> Row<'a> {
         spread(self.measured.iter().map(|(_, peer)| figure(peer)).collect()).median
     }
 
-    /// To the floor, of the windows beside it.
+    /// Of the base's windows, which are the other windows of the pairs.
+    fn base_median(&self, figure: Figure) -> f64 {
+        spread(self.measured.iter().map(|(base, _)| figure(base)).collect()).median
+    }
+
+    /// The ratios inside the pairs.
     pub(crate) fn ratio(&self, figure: Figure) -> Spread {
-        spread(self.measured.iter().map(|(floor, peer)| figure(peer) / figure(floor)).collect())
+        spread(self.measured.iter().map(|(base, peer)| figure(peer) / figure(base)).collect())
     }
 }
 
@@ -67,7 +76,7 @@ pub(crate) fn workloads(pairs: &[Pair], disk: Disk) -> Vec<Workload> {
     workloads
 }
 
-/// What a workload is about, and what its ratio is taken of.
+/// The figure that a workload is about: warm-ups go by it, and its ratio is in the pictures.
 pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
     match workload {
         Workload::Alone => ("cycle", |of| of.cycle_p50),
@@ -78,22 +87,22 @@ pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
 }
 
 /// All tables.
-pub(crate) fn tables(pairs: &[Pair]) -> String {
+pub(crate) fn tables(pairs: &[Pair], base: Base) -> String {
     let mut text = String::new();
     for disk in [Disk::Nofsync, Disk::Fsync] {
         let workloads = workloads(pairs, disk);
         for &workload in &workloads {
-            table(&mut text, pairs, disk, workload);
+            table(&mut text, pairs, base, disk, workload);
         }
         growth(&mut text, pairs, disk, &workloads);
     }
     text + &circumstances(pairs)
 }
 
-fn table(text: &mut String, pairs: &[Pair], disk: Disk, workload: Workload) {
-    let columns = columns(workload);
+fn table(text: &mut String, pairs: &[Pair], base: Base, disk: Disk, workload: Workload) {
+    let columns = columns(workload, base);
     let _ = writeln!(text, "### {workload}, server `{}`\n", disk.name());
-    let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+    let heads: Vec<&str> = columns.iter().map(|(head, _)| head.as_str()).collect();
     let _ = writeln!(text, "| peer | {} | rounds |", heads.join(" | "));
     let _ = writeln!(text, "|---|{}", "---|".repeat(columns.len() + 1));
     for row in rows(pairs, disk, workload) {
@@ -109,6 +118,9 @@ fn table(text: &mut String, pairs: &[Pair], disk: Disk, workload: Workload) {
 
 fn remarks(row: &Row<'_>) -> String {
     let mut text = row.measured.len().to_string();
+    if row.unsteady > 0 {
+        let _ = write!(text, ", {} not steady", row.unsteady);
+    }
     if row.disturbed > 0 {
         let _ = write!(text, ", {} disturbed", row.disturbed);
     }
@@ -119,42 +131,39 @@ fn remarks(row: &Row<'_>) -> String {
 }
 
 type Cell = Box<dyn Fn(&Row<'_>) -> String>;
+type Column = (String, Cell);
 
-fn columns(workload: Workload) -> Vec<(&'static str, Cell)> {
-    let alone = || {
-        vec![
-            number("cycle p50", |of| of.cycle_p50),
+/// The ratio that a workload is about comes first, with its spread.
+fn columns(workload: Workload, base: Base) -> Vec<Column> {
+    let (what, figure) = headline(workload);
+    let mut columns = headline_columns(what, figure, base);
+    columns.extend(match workload {
+        Workload::Alone => vec![
+            number("cycle p50 µs", |of| of.cycle_p50),
             number("p99", |of| of.cycle_p99),
             number("acquire p50", |of| of.acquire_p50),
             number("release p50", |of| of.release_p50),
-            ratio("× floor (range)", |of| of.cycle_p50),
-            ratio("p99 × floor", |of| of.cycle_p99),
-            fraction("requests/cycle", |of| of.requests),
+            ratio("p99", base, |of| of.cycle_p99),
+            fraction("requests", |of| of.requests),
             number("client CPU µs", |of| of.client_cpu),
-            ratio("CPU × floor", |of| of.client_cpu),
+            ratio("client CPU", base, |of| of.client_cpu),
             number("server CPU µs", |of| of.server_cpu),
             fraction("switches", |of| of.switches),
-        ]
-    };
-    let two = || {
-        vec![
-            number("cycles/s", |of| 1e6 / of.time),
-            ratio("time per cycle × floor", |of| of.time),
+        ],
+        Workload::TwoProcesses { .. } => vec![
             number("hand-off p50 µs", |of| of.handoff_p50),
             number("p99", |of| of.handoff_p99),
-            ratio("hand-off × floor (range)", |of| of.handoff_p50),
+            number("cycles/s", |of| 1e6 / of.time),
+            ratio("time per cycle", base, |of| of.time),
             fraction("alternation", |of| of.alternation),
-            fraction("requests/cycle", |of| of.requests),
-            number("client CPU µs/cycle", |of| of.client_cpu),
-            number("server CPU µs/cycle", |of| of.server_cpu),
+            fraction("requests", |of| of.requests),
+            number("client CPU µs", |of| of.client_cpu),
+            number("server CPU µs", |of| of.server_cpu),
             fraction("switches", |of| of.switches),
-        ]
-    };
-    let crowd = || {
-        vec![
+        ],
+        Workload::Crowd(_) => vec![
             number("acquisitions/s", |of| 1e6 / of.time),
             number("µs per acquisition", |of| of.time),
-            ratio("× floor (range)", |of| of.time),
             fraction("wait p50 ms", |of| of.acquire_p50 / 1e3),
             fraction("wait p99 ms", |of| of.acquire_p99 / 1e3),
             number("hand-off p50 µs", |of| of.handoff_p50),
@@ -162,38 +171,43 @@ fn columns(workload: Workload) -> Vec<(&'static str, Cell)> {
             fraction("requests", |of| of.requests),
             number("client CPU µs", |of| of.client_cpu),
             number("server CPU µs", |of| of.server_cpu),
-        ]
-    };
-    let paths = || {
-        vec![
+        ],
+        Workload::EightPaths => vec![
             number("cycles/s", |of| 1e6 / of.time),
-            ratio("× floor (range)", |of| of.time),
             number("cycle p50 µs", |of| of.cycle_p50),
             number("p99", |of| of.cycle_p99),
-            fraction("requests/cycle", |of| of.requests),
+            fraction("requests", |of| of.requests),
             number("client CPU µs", |of| of.client_cpu),
             number("server CPU µs", |of| of.server_cpu),
             fraction("switches", |of| of.switches),
-        ]
-    };
-    match workload {
-        Workload::Alone => alone(),
-        Workload::TwoProcesses { .. } => two(),
-        Workload::Crowd(_) => crowd(),
-        Workload::EightPaths => paths(),
+        ],
+    });
+    columns
+}
+
+fn headline_columns(what: &str, figure: Figure, base: Base) -> Vec<Column> {
+    let mut columns: Vec<Column> = vec![
+        (format!("{what} × {}", base.name()), Box::new(move |row| digits(row.ratio(figure).median))),
+        ("quartiles".to_owned(), Box::new(move |row| range(row.ratio(figure).quartiles))),
+        ("range".to_owned(), Box::new(move |row| row.ratio(figure).range())),
+    ];
+    if base == Base::Other {
+        columns
+            .push((format!("{what} of the other build, µs"), Box::new(move |row| shown(row.base_median(figure), 0))));
     }
+    columns
 }
 
-fn number(head: &'static str, figure: Figure) -> (&'static str, Cell) {
-    (head, Box::new(move |row| shown(row.median(figure), 0)))
+fn number(head: &str, figure: Figure) -> Column {
+    (head.to_owned(), Box::new(move |row| shown(row.median(figure), 0)))
 }
 
-fn fraction(head: &'static str, figure: Figure) -> (&'static str, Cell) {
-    (head, Box::new(move |row| shown(row.median(figure), 2)))
+fn fraction(head: &str, figure: Figure) -> Column {
+    (head.to_owned(), Box::new(move |row| shown(row.median(figure), 2)))
 }
 
-fn ratio(head: &'static str, figure: Figure) -> (&'static str, Cell) {
-    (head, Box::new(move |row| row.ratio(figure).shown()))
+fn ratio(head: &str, base: Base, figure: Figure) -> Column {
+    (format!("{head} × {} (quartiles)", base.name()), Box::new(move |row| row.ratio(figure).shown()))
 }
 
 /// How the time of an acquisition grows with the number of those who wait.
@@ -217,7 +231,7 @@ fn growth(text: &mut String, pairs: &[Pair], disk: Disk, workloads: &[Workload])
     text.push('\n');
 }
 
-/// How quiet the machine was, and what the floor is to itself.
+/// How quiet the machine was.
 fn circumstances(pairs: &[Pair]) -> String {
     let mut text = String::new();
     let mut foreign: Vec<f64> = pairs.iter().filter_map(Pair::foreign).collect();
@@ -237,13 +251,51 @@ fn circumstances(pairs: &[Pair]) -> String {
         pairs.iter().filter(|pair| pair.is_disturbed()).count(),
         failures(pairs),
     );
-    for disk in [Disk::Nofsync, Disk::Fsync] {
-        if let Some(row) = rows(pairs, disk, Workload::Alone).iter().find(|row| row.peer == FLOOR) {
-            let itself = row.ratio(headline(Workload::Alone).1).shown();
-            let _ = writeln!(text, "A/A (the floor to itself, W1 cycle p50), server `{}`: {itself}\n", disk.name());
+    text
+}
+
+/// How many windows each warm-up took.
+pub(crate) fn warm_ups(warm_ups: &[WarmUp]) -> String {
+    let mut places: Vec<(Disk, Workload)> = Vec::new();
+    let mut peers: Vec<&str> = Vec::new();
+    for warm_up in warm_ups {
+        let place = (warm_up.disk, warm_up.workload);
+        if !places.contains(&place) {
+            places.push(place);
+        }
+        if !peers.contains(&warm_up.peer.as_str()) {
+            peers.push(&warm_up.peer);
         }
     }
+    if places.is_empty() {
+        return String::new();
+    }
+    let mut text = "### Warm-up: number of windows until two in a row agreed\n\n".to_owned();
+    let heads: Vec<String> =
+        places.iter().map(|(disk, workload)| format!("{} `{}`", workload.short(), disk.name())).collect();
+    let _ = writeln!(text, "| peer | {} |\n|---|{}", heads.join(" | "), "---|".repeat(heads.len()));
+    for peer in peers {
+        let last = |&place: &(Disk, Workload)| {
+            warm_ups.iter().rev().find(|of| of.peer == peer && (of.disk, of.workload) == place)
+        };
+        let cell = |place| match last(place) {
+            None => "-".to_owned(),
+            Some(of) if of.is_steady => of.windows.len().to_string(),
+            Some(of) => format!("{}, not steady", of.windows.len()),
+        };
+        let cells: Vec<String> = places.iter().map(cell).collect();
+        let _ = writeln!(text, "| {peer} | {} |", cells.join(" | "));
+    }
+    text.push('\n');
+    let unsteady: Vec<String> = warm_ups.iter().filter(|of| !of.is_steady).map(unsteady).collect();
+    let list = if unsteady.is_empty() { "none".to_owned() } else { unsteady.join("; ") };
+    let _ = writeln!(text, "Not steady at the limit: {list}.\n");
     text
+}
+
+fn unsteady(of: &WarmUp) -> String {
+    let last = of.windows.iter().rev().take(2).rev().map(|&value| shown(value, 0)).collect::<Vec<_>>().join(" and ");
+    format!("{} in {} on `{}` (last windows {last} µs)", of.peer, of.workload.short(), of.disk.name())
 }
 
 /// How many pairs failed.
@@ -256,19 +308,36 @@ impl Spread {
         if self.median.is_nan() {
             return "-".to_owned();
         }
-        let digits = if self.median < 0.1 { 3 } else { 2 };
-        format!("{:.digits$} ({:.digits$}-{:.digits$})", self.median, self.least, self.most)
+        format!("{} ({})", digits(self.median), range(self.quartiles))
     }
+
+    fn range(self) -> String {
+        range((self.least, self.most))
+    }
+}
+
+/// A ratio, with three digits that count.
+fn digits(ratio: f64) -> String {
+    shown(ratio, if ratio < 0.1 { 3 } else { 2 })
+}
+
+fn range((from, to): (f64, f64)) -> String {
+    if from.is_nan() { "-".to_owned() } else { format!("{}-{}", digits(from), digits(to)) }
 }
 
 pub(crate) fn spread(mut values: Vec<f64>) -> Spread {
     values.retain(|value| value.is_finite());
     values.sort_by(f64::total_cmp);
-    let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-    let half = values.len() / 2;
-    let median =
-        if values.len().is_multiple_of(2) && half > 0 { f64::midpoint(at(half - 1), at(half)) } else { at(half) };
-    Spread { median, least: at(0), most: values.last().copied().unwrap_or(f64::NAN) }
+    let at = |share: f64| quantile(&values, share);
+    Spread { median: at(0.5), quartiles: (at(0.25), at(0.75)), least: at(0.0), most: at(1.0) }
+}
+
+/// Between two of the sorted values if need be; NaN if there are none.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let position = sorted.len().saturating_sub(1) as f64 * share;
+    let (below, part) = (position.floor() as usize, position.fract());
+    let at = |index: usize| sorted.get(index).or_else(|| sorted.last()).copied().unwrap_or(f64::NAN);
+    at(below) + (at(below + 1) - at(below)) * part
 }
 
 pub(crate) fn shown(value: f64, digits: usize) -> String {
@@ -277,4 +346,34 @@ pub(crate) fn shown(value: f64, digits: usize) -> String {
 
 fn one_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().replace('|', "/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_its_quartiles_between_the_values() {
+        let spread = spread(vec![7.0, 1.0, 2.0, 4.0, f64::NAN, 3.0, 6.0, 5.0]);
+        assert_eq!(spread, Spread { median: 4.0, quartiles: (2.5, 5.5), least: 1.0, most: 7.0 });
+        assert_eq!(spread.shown(), "4.00 (2.50-5.50)");
+    }
+
+    #[test]
+    fn a_warm_up_that_reached_its_limit_is_reported() {
+        let of = |peer: &str, is_steady, windows| WarmUp {
+            disk: Disk::Fsync,
+            workload: Workload::Crowd(64),
+            peer: peer.to_owned(),
+            is_steady,
+            windows,
+        };
+        let text = warm_ups(&[of("zklock-c", true, vec![9.0, 9.1]), of("curator", false, vec![30.0, 20.0, 15.0])]);
+        assert!(text.contains("| peer | W3-64 `fsync` |\n"), "{text}");
+        assert!(text.contains("| zklock-c | 2 |\n| curator | 3, not steady |\n"), "{text}");
+        assert!(
+            text.ends_with("Not steady at the limit: curator in W3-64 on `fsync` (last windows 20 and 15 µs).\n\n"),
+            "{text}"
+        );
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) enum Workload {
 const HOLD: Duration = Duration::from_millis(5);
 
 impl Workload {
-    /// All that are measured if nobody says otherwise.
+    /// All that have a name; the default on the server that forces nothing to the disk.
     pub(crate) const ALL: [Self; 7] = [
         Self::Alone,
         Self::TwoProcesses { holds: false },
@@ -36,7 +36,11 @@ impl Workload {
         Self::EightPaths,
     ];
 
-    /// Those that a word stands for: a name, or `w3` for all crowds.
+    /// The default on the server that forces its log to the disk. The other workloads would repeat what these show of the disk.
+    pub(crate) const WITH_FSYNC: [Self; 4] =
+        [Self::Alone, Self::TwoProcesses { holds: false }, Self::Crowd(64), Self::EightPaths];
+
+    /// The workloads of a name, or of `w3`, which means all crowds.
     pub(crate) fn parse(word: &str) -> Result<Vec<Self>, String> {
         let word = word.to_ascii_lowercase();
         let found: Vec<Self> = Self::ALL.into_iter().filter(|of| of.name() == word || of.family() == word).collect();
@@ -52,6 +56,11 @@ impl Workload {
             Self::Crowd(count) => format!("{}-{count}", self.family()),
             _ => self.family().to_owned(),
         }
+    }
+
+    /// The name as the page writes it.
+    pub(crate) fn short(self) -> String {
+        self.name().replacen('w', "W", 1)
     }
 
     /// The name without numbers.
@@ -70,14 +79,14 @@ impl Workload {
     }
 
     /// What each process is to do.
-    pub(crate) fn order(self, base: String) -> Order {
+    pub(crate) fn order(self, address: String, base: String) -> Order {
         let (workers, paths) = match self {
             Self::Alone | Self::TwoProcesses { .. } => (1, 1),
             Self::Crowd(count) => (count, 1),
             Self::EightPaths => (8, 8),
         };
         let hold = if self == (Self::TwoProcesses { holds: true }) { HOLD } else { Duration::ZERO };
-        Order { base, workers, paths, hold }
+        Order { address, base, workers, paths, hold }
     }
 
     /// Whether who wants the lock has to wait for others.

@@ -12,21 +12,20 @@ use recipe::Recipe;
 
 /// A floor, as a driver.
 pub(crate) struct Floor {
-    address: String,
     recipe: Recipe,
     prepared: Option<Queue>,
 }
 
 impl Floor {
     /// The floor of that name; `None` where that is none.
-    pub(crate) fn new(name: &str, address: &str) -> Option<Self> {
-        Recipe::of(name).map(|recipe| Self { address: address.to_owned(), recipe, prepared: None })
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        Recipe::of(name).map(|recipe| Self { recipe, prepared: None })
     }
 }
 
 impl Driver for Floor {
     fn prepare(&mut self, order: &Order) -> Result<(), String> {
-        self.prepared = Some(Queue::prepare(&self.address, self.recipe, order));
+        self.prepared = Some(Queue::prepare(self.recipe, order));
         Ok(())
     }
 

@@ -66,10 +66,10 @@ struct Worker {
 }
 
 impl Queue {
-    pub(crate) fn prepare(address: &str, recipe: Recipe, order: &Order) -> Self {
+    pub(crate) fn prepare(recipe: Recipe, order: &Order) -> Self {
         assert!(order.hold.is_zero() || order.workers == 1, "who holds, blocks all workers");
         let count = if recipe.has_sessions { order.workers } else { 1 };
-        let mut lines: Vec<Line> = (0..count).map(|_| Line::open(address)).collect();
+        let mut lines: Vec<Line> = (0..count).map(|_| Line::open(&order.address)).collect();
         let paths: Vec<String> = (0..order.paths).map(|index| order.path(index)).collect();
         for (ancestor, _) in order.base.match_indices('/').skip(1) {
             lines[0].connection.make_sure_of(&order.base[..ancestor]);
