@@ -40,6 +40,7 @@ mod runtime;
 mod semaphore;
 pub mod session;
 mod span;
+pub mod steps;
 mod time;
 
 pub use call::{Acquiring, Call};

@@ -233,6 +233,10 @@ impl Lock {
     /// taken one after the other, and given back in reverse if one can't be got: first the queues, one client after the other, in the order of their connect
     /// strings, then semaphore mutexes in the order of their paths. Programs that name the servers alike, and have one client for each ensemble, don't deadlock then, either.
     ///
+    /// Success means that all locks were held at one moment after the last one was got, and that none is known to be lost: each is
+    /// [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). If a lock is lost while a later one is waited for, the acquire gives back
+    /// those that come after it and takes them again, within the same deadline. It waits for a lock whose lease is over to be confirmed or lost.
+    ///
     /// Errors: INVALID for no lock at all, or two on one path.
     pub fn multi(locks: &[&Self]) -> Result<Self> {
         Self::put_together(locks, at_once)
@@ -627,5 +631,5 @@ impl Owner {
 }
 
 pub(crate) fn is_safe(view: Option<HoldView>) -> bool {
-    view.is_some_and(|view| matches!(view.state, LockState::Held | LockState::Suspended))
+    view.is_some_and(HoldView::is_safe)
 }

@@ -107,12 +107,14 @@ pub enum Mutant {
     ForgetCohort,
     /// Counts the events of watches as delivered before all watches are restored.
     AdvanceWhileRestoring,
+    /// Reports a multi-lock that was taken step by step without looking at its parts again.
+    OverlookLostPart,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -163,6 +165,7 @@ impl Mutant {
         Self::PassBlindly,
         Self::ForgetCohort,
         Self::AdvanceWhileRestoring,
+        Self::OverlookLostPart,
     ];
 
     /// Whether this one is alive on this thread.

@@ -1,8 +1,8 @@
 //! Acquires under way. They go on by themselves: whoever an answer finds, a calling thread or the I/O thread, takes the next step, and
 //! who waits only looks. So it is the same whether anybody waits.
 //!
-//! A mutex is one step, and so are a multi-lock that is joined in one transaction, and leases. Other multi-locks are several, in the
-//! order of their parts; if one fails, what was got is given back, the last first.
+//! A mutex is one step, and so are a multi-lock that is joined in one transaction, and leases. Other multi-locks are several. What comes
+//! next, what is given back and when it has succeeded is decided by [`Steps`], a value; here one thread at a time carries out its orders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use tracing::Span;
 
-use crate::engine::{Answer, Engine, LockId, OpId, Owner};
+use crate::engine::{Answer, LockId, OpId, Owner};
 use crate::error::{Error, Result, Status};
 use crate::lock::Timeout;
 use crate::runtime::{Caller, Hook, Monitor, MutexGuard, Shell, now, run};
-use crate::session::ClientState;
 use crate::span;
+use crate::steps::{CallId, Ending, FIRST_CALL, Order, Steps};
 
 /// An acquire under way.
 pub(crate) struct Operation {
-    steps: Arc<[Entrance]>,
+    entrances: Arc<[Entrance]>,
     goal: Goal,
     timeout: Timeout,
     notices: Arc<Notices>,
@@ -54,10 +54,9 @@ pub(crate) struct Notices {
 }
 
 struct Progress {
-    /// So many steps are done.
-    got: usize,
-    stage: Stage,
-    claim: Claim,
+    steps: Steps,
+    /// A thread is carrying out orders, and goes on with what others feed meanwhile.
+    is_busy: bool,
     /// Whose it is when it is got.
     owner: Owner,
     hooks: Vec<Hook>,
@@ -65,49 +64,36 @@ struct Progress {
     span: Span,
 }
 
-enum Stage {
-    /// A step has been begun, and this call is not answered.
-    Waiting(OpId),
-    /// A thread is at it. The answer to the step that it begins may come before it is done with that.
-    Busy(Option<(OpId, Result<Answer>)>),
-    Done(Result<()>),
-}
-
-/// What the program wants of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Claim {
-    Wanted,
-    Canceled,
-    /// It was told that it has it.
-    Kept,
-    /// It will not hear of it any more.
-    Abandoned,
+/// A call after the first one, by the number that [`Steps`] gave it: two engines may give their calls the same number.
+struct LaterCall {
+    operation: Arc<Operation>,
+    call: CallId,
 }
 
 impl Operation {
     /// Begins the first step, and goes on by itself.
     pub(crate) fn start(
-        steps: &Arc<[Entrance]>,
+        entrances: &Arc<[Entrance]>,
         goal: Goal,
         timeout: Timeout,
         notices: &Arc<Notices>,
         span: Span,
     ) -> Result<Arc<Self>> {
-        steps.first().ok_or(Status::Internal)?.shell.check()?;
+        entrances.first().ok_or(Status::Internal)?.shell.check()?;
         let owner = match goal {
             Goal::Entry(owner) => owner,
             Goal::Leases(_) => Owner::Leases(0),
         };
-        let (got, stage, claim, hooks) = (0, Stage::Busy(None), Claim::Wanted, Vec::new());
+        let steps = Steps::new(entrances.len());
         let operation = Arc::new(Self {
-            steps: Arc::clone(steps),
+            entrances: Arc::clone(entrances),
             goal,
             timeout,
             notices: Arc::clone(notices),
             cancels_before: notices.cancels.load(Ordering::SeqCst),
-            progress: Monitor::new(Progress { got, stage, claim, owner, hooks, span }),
+            progress: Monitor::new(Progress { steps, is_busy: false, owner, hooks: Vec::new(), span }),
         });
-        operation.go_on();
+        operation.go_on(operation.lock());
         Ok(operation)
     }
 
@@ -131,13 +117,13 @@ impl Operation {
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
             let left_of_slice = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let at = progress.got;
-            match progress.stage {
-                Stage::Waiting(op) if left.is_zero() && told != Some(at) => {
-                    told = Some(at);
+            let waits_for = progress.steps.waits_for();
+            match waits_for {
+                Some((call, step, op)) if left.is_zero() && told != Some(call) => {
+                    told = Some(call);
                     drop(progress);
                     // Whoever has the answer, this thread or another, notifies those who wait.
-                    self.with_step(at, |step| {
+                    self.with_step(step, |step| {
                         step.shell.expire(op);
                     });
                     continue;
@@ -147,13 +133,13 @@ impl Operation {
             }
             // Once the deadline has passed, who is at it will be done with it in a moment.
             let limit = if left.is_zero() { left_of_slice } else { left.min(left_of_slice) };
-            match progress.stage {
-                Stage::Waiting(op) if read != Some(op) => {
+            match waits_for {
+                Some((call, step, op)) if read != Some(call) => {
                     drop(progress);
                     let limit = (limit < Duration::MAX).then_some(limit);
-                    self.with_step(at, |step| {
+                    self.with_step(step, |step| {
                         // Where another thread reads, this one is notified.
-                        read = (!step.shell.read_for(op, limit)).then_some(op);
+                        read = (!step.shell.read_for(op, limit)).then_some(call);
                     });
                 }
                 _ => drop(self.progress.wait(progress, limit)),
@@ -162,33 +148,27 @@ impl Operation {
     }
 
     /// Gives it up; it ends at once, and with a success where that was just quicker.
-    pub(crate) fn cancel(&self) -> Result<()> {
+    pub(crate) fn cancel(self: &Arc<Self>) -> Result<()> {
         self.check()?;
         let mut progress = self.lock();
-        if progress.claim == Claim::Wanted {
-            progress.claim = Claim::Canceled;
-            self.cancel_step(progress);
-        }
+        progress.steps.cancel();
+        self.go_on(progress);
         Ok(())
     }
 
     /// Gives it up, and gives back what nobody was told of. Whoever waits for it hears CLOSED.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn abandon(self: &Arc<Self>) {
         // In a forked child there is nothing to do.
         if self.check().is_err() {
             return;
         }
         let mut progress = self.lock();
-        match (&progress.stage, progress.claim) {
-            (Stage::Done(Err(_)), _) | (_, Claim::Kept | Claim::Abandoned) => return,
-            _ => progress.claim = Claim::Abandoned,
+        if !progress.steps.abandon() {
+            return;
         }
         let hooks = std::mem::take(&mut progress.hooks);
         self.progress.notify();
-        match progress.stage {
-            Stage::Done(_) => self.fail(progress, self.closed()),
-            Stage::Waiting(_) | Stage::Busy(_) => self.cancel_step(progress),
-        }
+        self.go_on(progress);
         hooks.into_iter().for_each(run);
     }
 
@@ -211,119 +191,153 @@ impl Operation {
     }
 
     fn check(&self) -> Result<()> {
-        self.steps.first().map_or(Ok(()), |step| step.shell.check())
+        self.entrances.first().map_or(Ok(()), |step| step.shell.check())
     }
 
     // Steps.
 
-    /// Begins one step after the other, until one has to be waited for. To be called by the one thread that is at it.
-    fn go_on(self: &Arc<Self>) {
+    /// Carries out orders until there is none, unless another thread is at it.
+    fn go_on<'a>(self: &'a Arc<Self>, mut progress: MutexGuard<'a, Progress>) {
+        if progress.is_busy {
+            return;
+        }
+        progress.is_busy = true;
         loop {
-            let at = self.lock().got;
-            let begun = match self.steps.get(at) {
-                // Before its answer: a look may be over before anybody can close it.
-                Some(step) if self.notices.is_closed() => Err(step.closed()),
-                Some(step) => step.begin(self).map(Some),
-                None => self.check_all().map(|()| None),
-            };
-            let mut progress = self.lock();
-            match begun {
-                Ok(Some(op)) => match std::mem::replace(&mut progress.stage, Stage::Busy(None)) {
-                    Stage::Busy(Some((op, answer))) => {
-                        if let Err(error) = progress.take(op, answer, self.goal) {
-                            return self.fail(progress, error);
-                        }
-                    }
-                    _ => {
-                        progress.stage = Stage::Waiting(op);
-                        self.progress.notify();
-                        return self.catch_up(progress, op);
-                    }
-                },
-                Ok(None) => return self.end(progress, Ok(())),
-                Err(error) => return self.fail(progress, error),
+            // A cancel may have come while no step waited.
+            if self.notices.cancels.load(Ordering::SeqCst) != self.cancels_before {
+                progress.steps.cancel();
+            }
+            let Some(order) = progress.steps.poll() else { break };
+            if let Order::End(ending) = order {
+                progress.is_busy = false;
+                return self.end(progress, &ending);
+            }
+            drop(progress);
+            progress = self.carry_out(order);
+        }
+        progress.is_busy = false;
+    }
+
+    /// Carries out an order, and feeds what comes of it.
+    fn carry_out(self: &Arc<Self>, order: Order) -> MutexGuard<'_, Progress> {
+        match order {
+            Order::Take(step, call) => self.begin(step, call, Entrance::take),
+            Order::Confirm(step, call) => self.begin(step, call, Entrance::confirm),
+            Order::Guard(step, call) => {
+                let begun = self.submit(step, call, Entrance::guard);
+                let mut progress = self.lock();
+                match begun {
+                    Ok(op) => progress.steps.guarded(step, call, op),
+                    Err(error) => progress.steps.answered(call, Err(error)),
+                }
+                progress
+            }
+            Order::Look => {
+                let owner = self.owner();
+                let first_unsafe = self.entrances.iter().position(|step| !step.is_safe(owner));
+                let mut progress = self.lock();
+                progress.steps.looked(first_unsafe);
+                progress
+            }
+            Order::Cancel(step, op) => {
+                self.with_step(step, |step| step.shell.cancel(op));
+                self.lock()
+            }
+            Order::GiveBack(step) => {
+                let owner = self.owner();
+                self.with_step(step, |step| step.give_back(owner));
+                self.lock()
+            }
+            // It is the last one.
+            Order::End(_) => self.lock(),
+        }
+    }
+
+    fn begin(self: &Arc<Self>, step: usize, call: CallId, make: Make) -> MutexGuard<'_, Progress> {
+        let begun = self.submit(step, call, make);
+        let mut progress = self.lock();
+        match begun {
+            Ok(op) => progress.steps.begun(call, op),
+            Err(error) => {
+                progress.steps.answered(call, Err(error));
+                return progress;
             }
         }
-    }
-
-    /// While no step waited, there was nothing to cancel and nobody to wake.
-    fn catch_up(&self, progress: MutexGuard<'_, Progress>, op: OpId) {
-        let (at, claim) = (progress.got, progress.claim);
-        drop(progress);
+        self.progress.notify();
         if self.notices.is_closed() {
-            self.with_step(at, Entrance::close);
+            // The lock was closed before this call began to wait.
+            drop(progress);
+            self.with_step(step, Entrance::close);
+            progress = self.lock();
         }
-        let is_canceled = self.notices.cancels.load(Ordering::SeqCst) != self.cancels_before;
-        if is_canceled || matches!(claim, Claim::Canceled | Claim::Abandoned) {
-            self.with_step(at, |step| step.shell.cancel(op));
-        }
+        progress
     }
 
-    /// What was got first may be closed by now.
-    fn check_all(&self) -> Result<()> {
-        match &*self.steps {
-            [_] => Ok(()),
-            steps => steps.iter().try_for_each(Entrance::check_open),
+    fn submit(self: &Arc<Self>, step: usize, call: CallId, make: Make) -> Result<OpId> {
+        let entrance = self.entrances.get(step).ok_or(Status::Internal)?;
+        if self.notices.is_closed() {
+            // Before the call's answer: a look may be over before anybody can close it.
+            return Err(entrance.closed());
         }
+        let operation = Arc::clone(self);
+        let caller: Arc<dyn Caller> =
+            if call == FIRST_CALL { operation } else { Arc::new(LaterCall { operation, call }) };
+        make(entrance, self, caller)
     }
 
-    fn fail(&self, mut progress: MutexGuard<'_, Progress>, error: Error) {
-        let (got, owner) = (std::mem::take(&mut progress.got), progress.owner);
-        drop(progress);
-        self.give_back(got, owner);
-        self.end(self.lock(), Err(error));
+    /// An engine has answered a call.
+    fn feed(self: &Arc<Self>, call: CallId, op: OpId, answer: Result<Answer>) {
+        let mut progress = self.lock();
+        if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
+            progress.owner = Owner::Leases(op);
+        }
+        progress.steps.answered(call, answer.map(drop));
+        self.go_on(progress);
     }
 
-    fn end(&self, mut progress: MutexGuard<'_, Progress>, result: Result<()>) {
-        if progress.claim == Claim::Abandoned && result.is_ok() {
-            // It had just won.
-            return self.fail(progress, self.closed());
-        }
+    fn end(&self, mut progress: MutexGuard<'_, Progress>, ending: &Ending) {
         let span = std::mem::replace(&mut progress.span, Span::none());
-        let traced = (!span.is_disabled()).then(|| result.clone());
-        progress.stage = Stage::Done(result);
         let hooks = std::mem::take(&mut progress.hooks);
         // First the lock: who wakes needs it, and would have to sleep again.
         drop(progress);
         self.progress.notify();
         hooks.into_iter().for_each(run);
-        if let Some(result) = traced {
-            span::acquired(&span, &self.timeout, &result);
+        if !span.is_disabled() {
+            span::acquired(&span, &self.timeout, &self.result(ending));
         }
     }
 
-    fn give_back(&self, got: usize, owner: Owner) {
-        self.steps.iter().take(got).rev().for_each(|step| step.give_back(owner));
-    }
-
-    fn cancel_step(&self, progress: MutexGuard<'_, Progress>) {
-        let Stage::Waiting(op) = progress.stage else { return };
-        let at = progress.got;
-        drop(progress);
-        self.with_step(at, |step| step.shell.cancel(op));
-    }
-
     fn with_step(&self, at: usize, order: impl FnOnce(&Entrance)) {
-        if let Some(step) = self.steps.get(at) {
+        if let Some(step) = self.entrances.get(at) {
             order(step);
         }
     }
 
     fn look(&self, progress: &mut Progress, keeps: bool) -> Option<Result<()>> {
-        match &progress.stage {
-            _ if progress.claim == Claim::Abandoned => Some(Err(self.closed())),
-            Stage::Waiting(_) | Stage::Busy(_) => None,
-            Stage::Done(result) => {
-                if keeps && result.is_ok() {
-                    progress.claim = Claim::Kept;
-                }
-                Some(result.clone())
-            }
+        if progress.steps.is_abandoned() {
+            return Some(Err(self.closed()));
+        }
+        let result = self.result(progress.steps.ending()?);
+        if keeps {
+            progress.steps.keep();
+        }
+        Some(result)
+    }
+
+    fn result(&self, ending: &Ending) -> Result<()> {
+        match ending {
+            Ending::Got => Ok(()),
+            Ending::Failed(error) => Err(error.clone()),
+            Ending::Canceled(step) => Err(self.entrances.get(*step).map_or_else(
+                || Status::Canceled.into(),
+                |step| Error::new(Status::Canceled, format!("{}: {}", step.path, Status::Canceled.text())),
+            )),
+            Ending::Abandoned => Err(self.closed()),
         }
     }
 
     fn closed(&self) -> Error {
-        let path = self.steps.first().map_or("", |step| &step.path);
+        let path = self.entrances.first().map_or("", |step| &step.path);
         Error::new(Status::Closed, format!("{path}: the acquire was given up, and its handle is closed"))
     }
 
@@ -332,41 +346,24 @@ impl Operation {
     }
 }
 
+/// How a call to the engine of a step is made.
+type Make = fn(&Entrance, &Operation, Arc<dyn Caller>) -> Result<OpId>;
+
 impl Caller for Operation {
     fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
-        let mut progress = self.lock();
-        match &mut progress.stage {
-            Stage::Busy(arrived) => *arrived = Some((op, answer)),
-            Stage::Done(_) => {}
-            Stage::Waiting(_) => {
-                progress.stage = Stage::Busy(None);
-                match progress.take(op, answer, self.goal) {
-                    Err(error) => self.fail(progress, error),
-                    Ok(()) => {
-                        drop(progress);
-                        self.go_on();
-                    }
-                }
-            }
-        }
+        self.feed(FIRST_CALL, op, answer);
     }
 }
 
-impl Progress {
-    fn take(&mut self, op: OpId, answer: Result<Answer>, goal: Goal) -> Result<()> {
-        answer?;
-        self.got += 1;
-        if let Goal::Leases(_) = goal {
-            self.owner = Owner::Leases(op);
-        }
-        Ok(())
+impl Caller for LaterCall {
+    fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
+        self.operation.feed(self.call, op, answer);
     }
 }
 
 impl Entrance {
-    fn begin(&self, operation: &Arc<Operation>) -> Result<OpId> {
+    fn take(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
         let Timeout { start, patience, .. } = operation.timeout;
-        let caller = Arc::clone(operation) as Arc<dyn Caller>;
         self.shell.submit(caller, |engine, now| {
             let op = match operation.goal {
                 Goal::Entry(owner) => engine.acquire(now, self.id, owner, patience),
@@ -375,6 +372,26 @@ impl Entrance {
             engine.began(op, start);
             op
         })
+    }
+
+    fn confirm(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
+        let Timeout { start, patience, .. } = operation.timeout;
+        let owner = operation.owner();
+        self.shell.submit(caller, |engine, now| {
+            let op = engine.confirm(now, self.id, owner, patience);
+            engine.began(op, start);
+            op
+        })
+    }
+
+    fn guard(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
+        let owner = operation.owner();
+        self.shell.guard(caller, |engine, now| engine.guard(now, self.id, owner))
+    }
+
+    fn is_safe(&self, owner: Owner) -> bool {
+        // Where it can't be asked, the next call says why.
+        self.shell.ask(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
     }
 
     /// Releases what was got, also where a multi-lock itself was closed meanwhile.
@@ -393,14 +410,6 @@ impl Entrance {
     /// Those that wait for it get CLOSED.
     pub(crate) fn close(&self) {
         let _ = self.shell.tell(|engine, now| engine.close_entrance(now, self.id));
-    }
-
-    fn check_open(&self) -> Result<()> {
-        let is_open = |engine: &Engine, _| engine.is_open(self.id) && engine.state() != ClientState::Closed;
-        match self.shell.ask(is_open)? {
-            true => Ok(()),
-            false => Err(self.closed()),
-        }
     }
 
     fn closed(&self) -> Error {

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up; each may use those before it, and those below.
-const LAYERS: [&str; 4] = ["proto", "session", "recipe", "engine"];
+const LAYERS: [&str; 5] = ["proto", "session", "recipe", "engine", "steps"];
 /// Used by all layers, using none but `proto`.
 const COMMON: [&str; 7] = ["error", "histogram", "limits", "mutant", "note", "path", "time"];
 const ABOVE: [&str; 8] = ["runtime", "client", "lock", "operation", "options", "config", "prometheus", "zklock"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::attempt::{Attempt, Entry};
 use super::holds::{Trust, lost};
-use super::{Answer, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
+use super::{Answer, Awaited, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Place, Task};
@@ -176,6 +176,27 @@ impl Engine {
         op
     }
 
+    /// Looks after the hold of `owner`: answered with LOST when it is lost, and with NOT_OWNER when it was released. Of a multi-lock: when that
+    /// happens to one of its locks.
+    pub fn guard(&mut self, now: Time, lock: LockId, owner: Owner) -> OpId {
+        self.look_after(now, Kind::Guard { lock, owner, awaits: Awaited::Loss }, None)
+    }
+
+    /// Waits until the hold of `owner` is safe, where its lease is over. Fails as a [`guard`](Self::guard) is answered, and with
+    /// CONNECTION if the deadline passes.
+    pub fn confirm(&mut self, now: Time, lock: LockId, owner: Owner, patience: Patience) -> OpId {
+        self.look_after(now, Kind::Guard { lock, owner, awaits: Awaited::Safety }, patience.deadline())
+    }
+
+    fn look_after(&mut self, now: Time, kind: Kind, deadline: Option<Time>) -> OpId {
+        self.observe(now);
+        let op = self.open(now, kind, deadline);
+        if let Some((lock, owner)) = kind.entrance() {
+            self.settle_reentry(now, lock, owner);
+        }
+        op
+    }
+
     /// Acquires leases of a semaphore; they belong to the owner that is given.
     pub fn acquire_leases(&mut self, now: Time, lock: LockId, quantity: u32, patience: Patience) -> (OpId, Owner) {
         self.observe(now);
@@ -226,7 +247,11 @@ impl Engine {
         let op = self.open(now, Kind::Release { lock, left: 0 }, Some(deadline));
         let members = self.members(lock);
         let mut leaving = Vec::new();
+        // Semaphore mutexes that another owner held.
+        let mut anothers = Vec::new();
         for &member in members.iter().rev() {
+            let holder = self.holder_to_release(member, owner).filter(|&holder| holder != owner);
+            anothers.extend(holder.map(|holder| (member, holder)));
             let heir = self.heir(now, member, owner);
             match self.leave(now, member, owner) {
                 Ok(machine) => leaving.extend(machine.filter(|&machine| !self.pass_on(now, machine, heir))),
@@ -246,6 +271,9 @@ impl Engine {
         for member in members {
             self.muster(now, member);
             self.settle_reentry(now, member, owner);
+        }
+        for (member, holder) in anothers {
+            self.settle_reentry(now, member, holder);
         }
         if matches!(self.ops.get(&op), Some(Op { kind: Kind::Release { left: 0, .. }, .. })) {
             self.finish_release(now, op);
@@ -284,9 +312,10 @@ impl Engine {
         self.settle(now);
     }
 
-    /// Gives up one call that waits for a lock.
+    /// Gives up one call that waits for a lock, or looks after a hold.
     pub fn cancel_op(&mut self, now: Time, op: OpId) {
-        if matches!(self.ops.get(&op), Some(Op { kind: Kind::Acquire { .. } | Kind::Reenter { .. }, .. })) {
+        let is_wanted = |kind: Kind| matches!(kind, Kind::Acquire { .. } | Kind::Reenter { .. } | Kind::Guard { .. });
+        if self.ops.get(&op).is_some_and(|op| is_wanted(op.kind)) {
             let error = self.ended(op, Status::Canceled);
             self.give_up(now, op, error);
             self.settle(now);
@@ -408,22 +437,30 @@ impl Engine {
         Error::new(Status::Deadlock, format!("{path}: {why}"))
     }
 
-    /// Looks after the calls of an owner that want to enter his hold once more, as far as it is known how the hold stands.
+    /// Answers the calls of an owner that enter its hold once more or look after it, as far as the state of the hold is known.
     pub(super) fn settle_reentry(&mut self, now: Time, lock: LockId, owner: Owner) {
         for lock in self.with_multis(lock) {
             let members = self.members(lock);
             for op in self.calls_of(lock, owner) {
-                let Some(Op { kind: Kind::Reenter { .. }, .. }) = self.ops.get(&op) else { continue };
-                match self.may_enter(now, &members, owner) {
-                    Entry::Open => {
+                let Some(&Op { kind: kind @ (Kind::Reenter { .. } | Kind::Guard { .. }), .. }) = self.ops.get(&op)
+                else {
+                    continue;
+                };
+                match (self.may_enter(now, &members, owner), kind) {
+                    (Entry::Open, Kind::Guard { awaits: Awaited::Loss, .. }) | (Entry::InDoubt, _) => {}
+                    (Entry::Open, Kind::Guard { .. }) => self.answer(now, op, Ok(Answer::Done)),
+                    (Entry::Open, _) => {
                         self.enter(&members, owner);
                         self.tally.reentries += 1;
                         self.answer(now, op, Ok(Answer::Done));
                     }
+                    (Entry::Free, Kind::Guard { .. }) => {
+                        let error = self.ended(op, Status::NotOwner);
+                        self.answer(now, op, Err(error));
+                    }
                     // It was released meanwhile: back to the end of the queue.
-                    Entry::Free => self.queue_up(now, op),
-                    Entry::InDoubt => {}
-                    Entry::Lost(error) => self.answer(now, op, Err(error)),
+                    (Entry::Free, _) => self.queue_up(now, op),
+                    (Entry::Lost(error), _) => self.answer(now, op, Err(error)),
                 }
             }
         }
@@ -477,6 +514,12 @@ impl Engine {
         }
     }
 
+    /// Whose hold `owner` would release.
+    fn holder_to_release(&self, lock: LockId, owner: Owner) -> Option<Owner> {
+        let at = self.hold_to_release(lock, owner)?;
+        Some(self.locks.get(&lock)?.holds.get(at)?.owner)
+    }
+
     /// Which of a lock's holds `owner` would release.
     fn hold_to_release(&self, lock: LockId, owner: Owner) -> Option<usize> {
         let Lock { holds, recipe, .. } = &**self.locks.get(&lock)?;
@@ -522,7 +565,7 @@ impl Engine {
             Kind::Ask { machine } => {
                 self.machines.remove(&machine);
             }
-            Kind::Connect | Kind::Reenter { .. } | Kind::Release { .. } | Kind::Close => {}
+            Kind::Connect | Kind::Reenter { .. } | Kind::Guard { .. } | Kind::Release { .. } | Kind::Close => {}
         }
     }
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::note::{Level, Note};
 use crate::recipe::{Contender, Input, Removal};
+use crate::session::ClientState;
 use crate::time::Time;
 
 pub(super) struct Hold {
@@ -48,6 +49,12 @@ impl Engine {
     /// The hold of `owner`; of a multi-lock, all of its locks, and as surely as the least sure of them.
     pub fn hold_of(&self, now: Time, lock: LockId, owner: Owner) -> Option<HoldView> {
         self.least(lock, |member| Some(self.view(now, self.hold(member, owner)?)))
+    }
+
+    /// Whether `owner` holds the lock now, and safely so.
+    pub fn is_safe(&self, now: Time, lock: LockId, owner: Owner) -> bool {
+        let is_usable = self.is_open(lock) && self.state() != ClientState::Closed;
+        is_usable && self.hold_of(now, lock, owner).is_some_and(|view| view.is_safe())
     }
 
     /// The hold of whoever in this process holds it; one that is lost only if there is no other.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::holds::{Hold, Trust};
-use super::{Engine, Machine, Role};
+use super::{Engine, Kind, Machine, Op, Role};
 use crate::histogram::Histogram;
 use crate::session::{ClientState, Traffic};
 
@@ -170,6 +170,7 @@ impl Engine {
         let is_leaving =
             |machine: &&Machine| matches!(machine, Machine::Contender(_, Role::Leaving(_) | Role::Stranded));
         let is_live = |hold: &&Hold| !matches!(hold.trust, Trust::Lost(_));
+        let waits = |op: &Op| matches!(op.kind, Kind::Acquire { .. } | Kind::Reenter { .. });
         Metrics {
             connection_attempts,
             connections,
@@ -185,7 +186,7 @@ impl Engine {
             bytes_received,
             round_trips,
             held: number(self.locks.values().flat_map(|lock| &lock.holds).filter(is_live).count()),
-            waiting: number(self.entering.values().map(Vec::len).sum()),
+            waiting: number(self.ops.values().filter(|op| waits(op)).count()),
             leaving: number(self.machines.values().filter(is_leaving).count()),
             watches: number(self.session.watch_count()),
             session_timeout: self.session.timeout(),

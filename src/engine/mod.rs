@@ -201,6 +201,10 @@ pub struct HoldView {
 }
 
 impl HoldView {
+    pub(crate) const fn is_safe(self) -> bool {
+        matches!(self.state, LockState::Held | LockState::Suspended)
+    }
+
     /// Two holds as one: as surely as the less sure of them.
     pub(crate) fn and(self, other: Self) -> Self {
         let (token, pass) = (self.token, self.pass).min((other.token, other.pass));
@@ -224,7 +228,7 @@ pub struct Engine {
     /// Those who stand in a directory as one.
     cohorts: HashMap<Arc<str>, Cohort>,
     ops: BTreeMap<OpId, Op>,
-    /// The calls that wait to get into a lock, by who makes them.
+    /// The calls that wait to get into a lock, and those that look after a hold, by their owner.
     entering: BTreeMap<(LockId, Owner), Vec<OpId>>,
     machines: BTreeMap<u64, Machine>,
     deadlines: BTreeSet<(Time, OpId)>,
@@ -303,6 +307,12 @@ enum Kind {
         owner: Owner,
         one_look: bool,
     },
+    /// Looks after a hold.
+    Guard {
+        lock: LockId,
+        owner: Owner,
+        awaits: Awaited,
+    },
     /// So many nodes are still to go.
     Release {
         lock: LockId,
@@ -313,6 +323,15 @@ enum Kind {
         machine: u64,
     },
     Close,
+}
+
+/// What ends a call that looks after a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// The hold is lost, or was released.
+    Loss,
+    /// That, or the hold is safe.
+    Safety,
 }
 
 /// In boxes, since the tree in which they are kept is half empty.
@@ -851,7 +870,11 @@ impl Engine {
     fn path_of(&self, op: OpId) -> Arc<str> {
         match self.ops.get(&op) {
             Some(Op {
-                kind: Kind::Acquire { lock, .. } | Kind::Reenter { lock, .. } | Kind::Release { lock, .. },
+                kind:
+                    Kind::Acquire { lock, .. }
+                    | Kind::Reenter { lock, .. }
+                    | Kind::Guard { lock, .. }
+                    | Kind::Release { lock, .. },
                 ..
             }) => self.locks.get(lock).map(|lock| Arc::clone(&lock.path)),
             _ => None,
@@ -885,10 +908,12 @@ impl Role {
 }
 
 impl Kind {
-    /// Which lock the call waits to get into, and for whom.
+    /// Which lock the call waits to get into, or looks after, and for whom.
     const fn entrance(self) -> Option<(LockId, Owner)> {
         match self {
-            Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } => Some((lock, owner)),
+            Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } | Self::Guard { lock, owner, .. } => {
+                Some((lock, owner))
+            }
             Self::Connect | Self::Release { .. } | Self::Ask { .. } | Self::Close => None,
         }
     }

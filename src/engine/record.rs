@@ -30,6 +30,9 @@ impl Engine {
     /// A call is answered. Those that got in were recorded when they did.
     pub(super) fn record_answer<T>(&mut self, now: Time, kind: Kind, started: Time, result: &Result<T>) {
         let (Some((lock, owner)), Err(error)) = (kind.entrance(), result) else { return };
+        if matches!(kind, Kind::Guard { .. }) {
+            return;
+        }
         *match error.status() {
             // As one that is refused before it begins.
             Status::Invalid => return,

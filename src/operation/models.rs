@@ -14,6 +14,7 @@ use super::*;
 use crate::engine::{Patience, Recipe};
 use crate::recipe::Mode;
 use crate::runtime::models::{Server, close, connected, refuse};
+use crate::session::ClientState;
 
 #[test]
 fn two_wait_and_hear_the_same() {
@@ -84,7 +85,7 @@ fn all_that_wait_are_cancelled_while_it_goes_on() {
     check(&[Status::Canceled.name()], 2, Patience::Forever, |world| {
         let canceler = world.thread(|world| {
             world.notices.cancel();
-            for (shell, step) in world.shells.iter().zip(&*world.operation.steps) {
+            for (shell, step) in world.shells.iter().zip(&*world.operation.entrances) {
                 shell.tell(|engine, now| engine.cancel(now, step.id)).unwrap();
             }
         });
@@ -99,7 +100,7 @@ fn its_lock_is_closed_while_it_goes_on() {
     check(&[Status::Closed.name()], 2, Patience::Forever, |world| {
         let closer = world.thread(|world| {
             world.notices.close();
-            world.operation.steps.iter().for_each(Entrance::close);
+            world.operation.entrances.iter().for_each(Entrance::close);
         });
         world.serve(0);
         closer.join().unwrap();
@@ -138,6 +139,28 @@ fn it_is_abandoned_between_two_steps() {
         world.serve(1);
         abandoner.join().unwrap();
         world.wait()
+    });
+}
+
+/// The part is taken again, unless the release comes after the success. The other part stays in either case.
+#[test]
+fn a_part_is_released_while_the_next_step_is_answered() {
+    loom::model(|| {
+        let world = Arc::new(World::new(2, Patience::Forever));
+        world.serve(0);
+        let releaser = world.thread(|world| {
+            let (id, owner) = (world.operation.entrances[0].id, world.operation.owner());
+            world.shells[0].tell(|engine, now| drop(engine.release(now, id, owner, false))).unwrap();
+        });
+        world.serve(1);
+        releaser.join().unwrap();
+        for at in [0, 1, 0, 1] {
+            world.serve(at);
+        }
+        world.operation.wait_for(Duration::ZERO, true).unwrap().unwrap();
+        let is_safe = world.operation.entrances[0].is_safe(world.operation.owner());
+        assert_eq!(world.servers[0].lock().unwrap().is_empty(), !is_safe);
+        assert!(!world.servers[1].lock().unwrap().is_empty());
     });
 }
 

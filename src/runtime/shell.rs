@@ -52,6 +52,8 @@ struct State {
     /// Answers that came when it was another server's turn.
     resolved: Vec<(Server, Vec<SocketAddr>)>,
     callers: HashMap<OpId, Arc<dyn Caller>>,
+    /// The callers of guards. No thread waits for a guard, so it does not keep the thread that waits for another call from reading.
+    guards: HashMap<OpId, Arc<dyn Caller>>,
     reader: Option<Reader>,
     /// Where the reader waits. None when the client is closed.
     lookout: Option<Arc<Lookout>>,
@@ -96,6 +98,7 @@ impl Shell {
             resolving: Vec::new(),
             resolved: Vec::new(),
             callers: HashMap::new(),
+            guards: HashMap::new(),
             reader: None,
             lookout: Some(Arc::new(lookout)),
             buffer: vec![0; BUFFER].into(),
@@ -223,6 +226,21 @@ impl Shell {
         self.pump(&mut state, now, &mut woken);
         drop(state);
         self.finish(woken);
+        Ok(op)
+    }
+
+    /// Starts a call that looks after a hold. As with [`submit`](Self::submit), the answer may come first.
+    pub(crate) fn guard(
+        &self,
+        caller: Arc<dyn Caller>,
+        submit: impl FnOnce(&mut Engine, Time) -> OpId,
+    ) -> Result<OpId> {
+        self.check()?;
+        let mut op = 0;
+        self.with_state(|state, now| {
+            op = submit(&mut state.engine, now);
+            state.guards.insert(op, caller);
+        });
         Ok(op)
     }
 
@@ -356,10 +374,14 @@ impl Shell {
     }
 
     fn with(&self, work: impl FnOnce(&mut Engine, Time)) {
+        self.with_state(|state, now| work(&mut state.engine, now));
+    }
+
+    fn with_state(&self, work: impl FnOnce(&mut State, Time)) {
         let mut woken = Woken::default();
         let mut state = self.state();
         let now = clock::now();
-        work(&mut state.engine, now);
+        work(&mut state, now);
         self.pump(&mut state, now, &mut woken);
         drop(state);
         self.finish(woken);
@@ -383,7 +405,7 @@ impl Shell {
             }
         }
         while let Some((op, answer)) = state.engine.poll_answer() {
-            if let Some(caller) = state.callers.remove(&op) {
+            if let Some(caller) = state.callers.remove(&op).or_else(|| state.guards.remove(&op)) {
                 woken.callers.push((caller, op, answer));
             }
         }

@@ -14,6 +14,7 @@ mod common;
 mod cohort;
 mod fence;
 mod multi;
+mod multi_in_steps;
 mod revocation;
 mod rwlock;
 mod semaphore;
