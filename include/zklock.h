@@ -775,7 +775,8 @@ void zkl_lock_free(zkl_lock *lock);
  * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
  * wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
  * knows no owner, and waits), and in a callback (Callbacks, above); ZKL_E_LOST where this thread's hold was lost and is not released yet;
- * ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers;
+ * ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers,
+ * and where the paths of all nodes of the client would take more than session.max_path_bytes (docs/sizing.md);
  * ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Blocks until it has the lock; any thread.
  */

@@ -59,6 +59,7 @@ impl Client {
         let (started, span) = (now(), span::connect(servers));
         let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
         let mut engine = Engine::new(target, config.session(), started, entropy);
+        engine.set_max_path_bytes(config.max_path_bytes());
         if config.waits_for_kazoo() {
             engine.wait_for_kazoo();
         }

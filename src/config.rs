@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Event;
+use crate::engine::{DEFAULT_MAX_PATH_BYTES, Event};
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 use crate::proto::DEFAULT_FRAME_LIMIT;
@@ -19,6 +19,7 @@ pub struct Config {
     lease_margin: Option<Duration>,
     auth: Vec<(String, Vec<u8>)>,
     frame_limit: usize,
+    max_path_bytes: usize,
     wait_for_kazoo: bool,
     ends_in_background: bool,
     handler: Option<Arc<EventHandler>>,
@@ -50,6 +51,7 @@ impl fmt::Debug for Config {
             .field("connect_timeout", &self.connect_timeout)
             .field("lease_margin", &self.lease_margin)
             .field("frame_limit", &self.frame_limit)
+            .field("max_path_bytes", &self.max_path_bytes)
             .field("wait_for_kazoo", &self.wait_for_kazoo)
             .finish_non_exhaustive()
     }
@@ -63,6 +65,7 @@ impl Default for Config {
             lease_margin: None,
             auth: Vec::new(),
             frame_limit: DEFAULT_FRAME_LIMIT,
+            max_path_bytes: DEFAULT_MAX_PATH_BYTES,
             wait_for_kazoo: false,
             ends_in_background: false,
             handler: None,
@@ -126,6 +129,23 @@ impl Config {
         }
         self.frame_limit = bytes;
         Ok(())
+    }
+
+    /// Limits the bytes that the paths of all nodes of one session take, plus 4 for each node. An acquire that would exceed the limit
+    /// fails with EXHAUSTED. Default: 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1 MiB.
+    ///
+    /// The transaction that ends a session carries all these paths. A server that has written a transaction longer than twice its
+    /// `jute.maxbuffer` does not start again. So the limit must not exceed the `jute.maxbuffer` of any server.
+    pub fn set_max_path_bytes(&mut self, bytes: usize) -> Result<()> {
+        if !(1024..=1 << 30).contains(&bytes) {
+            return Err(Error::invalid(format!("session.max_path_bytes {bytes}: expected 1024 to {} bytes", 1 << 30)));
+        }
+        self.max_path_bytes = bytes;
+        Ok(())
+    }
+
+    pub(crate) fn max_path_bytes(&self) -> usize {
+        self.max_path_bytes
     }
 
     /// Has mutexes and read/write locks queue with kazoo's locks where these stand in the same directory, instead of reporting them as
@@ -217,6 +237,7 @@ mod tests {
         assert!(config.add_auth("", b"x").is_err());
         assert!(config.add_auth("digest", &vec![0; 1 << 20]).is_err());
         assert!(config.set_frame_limit(0).is_err());
+        assert!(config.set_max_path_bytes(1023).unwrap_err().message().contains("session.max_path_bytes 1023"));
         assert!(config.set_lease_margin(Duration::MAX).is_err());
         config.set_lease_margin(Duration::ZERO).unwrap();
         config.add_auth("digest", b"user:secret").unwrap();

@@ -109,12 +109,16 @@ pub enum Mutant {
     AdvanceWhileRestoring,
     /// Reports a multi-lock that was taken step by step without looking at its parts again.
     OverlookLostPart,
+    /// Takes any number of nodes into a session.
+    OverfillSession,
+    /// Takes the nodes of contenders on their way out for gone.
+    OverlookLeaving,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 53] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -166,6 +170,8 @@ impl Mutant {
         Self::ForgetCohort,
         Self::AdvanceWhileRestoring,
         Self::OverlookLostPart,
+        Self::OverfillSession,
+        Self::OverlookLeaving,
     ];
 
     /// Whether this one is alive on this thread.

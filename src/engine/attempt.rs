@@ -542,6 +542,11 @@ impl Engine {
             );
             return self.give_up(now, op, Error::invalid(message));
         }
+        let path_bytes = wishes.iter().map(Wish::path_bytes).fold(0, usize::saturating_add);
+        if let Err(error) = self.path_bytes.check(&self.path_of(op), path_bytes) {
+            return self.give_up(now, op, error);
+        }
+        self.path_bytes.joined(path_bytes);
         self.set_attempt(op, attempt);
         let is_multi = wishes.len() > 1;
         let mut contender = Contender::new(wishes, one_look, self.mirrors.kin(), fresh(&mut self.session));

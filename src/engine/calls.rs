@@ -8,7 +8,8 @@ use super::holds::{Trust, lost};
 use super::{Answer, Awaited, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Place, Task};
+use crate::proto::Request;
+use crate::recipe::{Census, Desk, Errand, Fence, Input, Max, Mode, Place, Step, Tag, Task};
 use crate::session::ClientState;
 use crate::time::Time;
 
@@ -18,6 +19,9 @@ pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(100);
 /// How long closing may take at most, where the server does not answer.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The number of no state machine: nothing handles the answer to a request under it.
+const NOBODY: u64 = 0;
 
 impl Engine {
     /// Answered once there is a session; a failure once the deadline has passed or the credentials were refused.
@@ -45,9 +49,37 @@ impl Engine {
         }
         self.cohorts.clear();
         let op = self.open(now, Kind::Close, None);
+        self.empty_session(now);
         self.session.close(now, now + CLOSE_LIMIT.min(self.session.timeout() / 3));
         self.settle(now);
         op
+    }
+
+    /// Deletes the nodes of a large session before it ends, so that the transaction that ends it is short. A server carries out the
+    /// requests of a session in order, so the deletes go out in one write with the close, and the close does not wait for their answers.
+    /// If a delete fails, the end of the session removes the node.
+    fn empty_session(&mut self, now: Time) {
+        if !self.path_bytes.is_large() || !self.session.is_connected() {
+            return;
+        }
+        let contenders = self.machines.values().filter_map(|machine| match machine {
+            Machine::Contender(contender, _) => Some(contender),
+            _ => None,
+        });
+        let (mut batches, mut bytes) = (Vec::new(), usize::MAX);
+        for node in contenders.flat_map(|contender| contender.present_nodes()) {
+            if bytes > self.path_bytes.batch() {
+                batches.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += node.len();
+            if let Some(batch) = batches.last_mut() {
+                batch.push(Request::Delete { path: node.to_owned(), version: -1 });
+            }
+        }
+        for batch in batches {
+            self.session.submit(now, &Request::Multi(batch), Tag { machine: NOBODY, step: Step::Errand });
+        }
     }
 
     /// A lock on a path that was checked to be valid. That of a multi-lock is a name for messages, and its members are locks of this

@@ -13,6 +13,7 @@ mod cohort;
 mod holds;
 mod knots;
 mod metrics;
+mod path_bytes;
 mod record;
 mod waits;
 
@@ -39,6 +40,8 @@ use cohort::Cohort;
 use holds::{Hold, Trust};
 use knots::Knots;
 pub use metrics::{Metric, Metrics, Value};
+pub(crate) use path_bytes::DEFAULT_MAX_PATH_BYTES;
+use path_bytes::PathBytes;
 pub use waits::{Waiting, WaitsFor};
 
 /// A lock of one engine.
@@ -239,6 +242,7 @@ pub struct Engine {
     holding: usize,
     /// How many contenders are on their way out.
     leaving: usize,
+    path_bytes: PathBytes,
     /// Contenders that may not join before others are out.
     held_back: VecDeque<u64>,
     /// Semaphores whose count is being watched, by the machine that does.
@@ -380,6 +384,7 @@ impl Engine {
             looks: BTreeSet::new(),
             holding: 0,
             leaving: 0,
+            path_bytes: PathBytes::new(DEFAULT_MAX_PATH_BYTES),
             held_back: VecDeque::new(),
             counts: BTreeMap::new(),
             with_kazoo: false,
@@ -397,6 +402,11 @@ impl Engine {
     /// (`extra_lock_patterns`), or they pass by ours.
     pub fn wait_for_kazoo(&mut self) {
         self.with_kazoo = true;
+    }
+
+    /// Limits the bytes that the paths of all nodes of the session take, from now on. An acquire that would exceed it is EXHAUSTED.
+    pub fn set_max_path_bytes(&mut self, limit: usize) {
+        self.path_bytes.set_limit(limit);
     }
 
     // What the shell feeds.
@@ -571,8 +581,17 @@ impl Engine {
 
     fn on_connected(&mut self, now: Time, resumed: bool) {
         self.answer_all(now, |kind| matches!(kind, Kind::Connect));
-        self.held_back.clear();
-        self.feed_all(now, |_| Input::Connected);
+        // If the session lacks room for all, contenders that have not joined wait until others have left.
+        let is_outside =
+            |machine: &Machine| matches!(machine, Machine::Contender(contender, _) if contender.is_outside());
+        let outside = self.machines.iter().filter(|(_, machine)| !self.path_bytes.fit() && is_outside(machine));
+        self.held_back = outside.map(|(&id, _)| id).collect();
+        let others: Vec<u64> =
+            self.machines.keys().copied().filter(|machine| self.held_back.binary_search(machine).is_err()).collect();
+        for machine in others {
+            self.feed(now, machine, Input::Connected);
+        }
+        self.admit_held_back(now);
         if resumed {
             self.distrust(now, Trust::Unconfirmed);
         }
@@ -598,6 +617,14 @@ impl Engine {
                 format!("{path}: the session ended before the release was confirmed; another may have held the lock");
             self.answer(now, op, Err(Error::new(Status::Lost, message)));
         }
+        // None of them joins: each is told of the end, and another takes its place.
+        self.held_back.clear();
+        self.path_bytes.session_ended();
+        for machine in self.machines.values_mut() {
+            if let Machine::Contender(contender, _) = machine {
+                contender.forget_path_bytes();
+            }
+        }
         self.feed_all(now, |_| Input::SessionEnded { replaced });
     }
 
@@ -618,6 +645,7 @@ impl Engine {
         self.looks.clear();
         self.check_at = None;
         (self.holding, self.leaving) = (0, 0);
+        self.path_bytes.session_ended();
         self.answer_all(now, |kind| matches!(kind, Kind::Close));
     }
 
@@ -699,12 +727,13 @@ impl Engine {
     }
 
     /// Lets a contender join, or hold back for as long as too many are on their way out: callers that give up faster than a
-    /// server deletes would fill its directory, its memory and everybody's lists.
+    /// server deletes would fill its directory, its memory and everybody's lists. It also holds back while
+    /// the paths of contenders on their way out take the room that its own paths need.
     fn admit(&mut self, now: Time, machine: u64) {
         if !self.session.is_connected() {
             return;
         }
-        if self.leaving < self.session.limits().max_leaving {
+        if self.leaving < self.session.limits().max_leaving && self.path_bytes.fit() {
             self.feed(now, machine, Input::Connected);
         } else {
             self.held_back.push_back(machine);
@@ -713,9 +742,10 @@ impl Engine {
 
     /// Forgets a contender of which nothing is left.
     fn remove(&mut self, now: Time, machine: u64) {
-        if let Some(Machine::Contender(_, role)) = self.machines.remove(&machine) {
+        if let Some(Machine::Contender(contender, role)) = self.machines.remove(&machine) {
             self.holding -= usize::from(role.is_holding());
             self.leaving -= usize::from(role.is_leaving());
+            self.path_bytes.gone(contender.path_bytes(), role.is_leaving());
         }
         self.admit_held_back(now);
     }
@@ -724,11 +754,22 @@ impl Engine {
         while self.session.is_connected()
             && self.leaving < self.session.limits().max_leaving
             && !Mutant::HoldBackForever.lives()
-            && let Some(next) = self.held_back.pop_front()
+            && let Some(&next) = self.held_back.front()
         {
-            let waits = |machine: &Machine| matches!(machine, Machine::Contender(contender, Role::Acquiring(_)) if contender.is_outside());
-            if self.machines.get(&next).is_some_and(waits) {
-                self.feed(now, next, Input::Connected);
+            let waits = match self.machines.get(&next) {
+                Some(Machine::Contender(contender, Role::Acquiring(op))) if contender.is_outside() => Some(*op),
+                _ => None,
+            };
+            let refusal = waits.and_then(|op| self.path_bytes.check(&self.path_of(op), 0).err());
+            if waits.is_some() && refusal.is_none() && !self.path_bytes.fit() {
+                // It has room once others have left.
+                break;
+            }
+            self.held_back.pop_front();
+            match (waits, refusal) {
+                (Some(op), Some(error)) => self.give_up(now, op, error),
+                (Some(_), None) => self.feed(now, next, Input::Connected),
+                (None, _) => {}
             }
         }
     }
@@ -883,7 +924,8 @@ impl Engine {
     }
 
     fn set_role(&mut self, machine: u64, role: Role) {
-        if let Some(Machine::Contender(_, current)) = self.machines.get_mut(&machine) {
+        if let Some(Machine::Contender(contender, current)) = self.machines.get_mut(&machine) {
+            self.path_bytes.set_leaving(contender.path_bytes(), current.is_leaving(), role.is_leaving());
             self.holding = self.holding + usize::from(role.is_holding()) - usize::from(current.is_holding());
             self.leaving = self.leaving + usize::from(role.is_leaving()) - usize::from(current.is_leaving());
             *current = role;

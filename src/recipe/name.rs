@@ -61,6 +61,10 @@ pub struct Mark<'a> {
     pub is_shared: bool,
 }
 
+/// How long the prefix is that protects a name, and how many digits the server puts behind the name.
+pub(super) const PREFIX: usize = 40;
+pub(super) const DIGITS: usize = 10;
+
 /// So much of a protected name is the same in all nodes of one client: `_c_` and half of the UUID.
 const KIN: usize = 21;
 
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn prefix_is_a_random_uuid_in_curators_form() {
         let prefix = protected_prefix(0x1234_5678_9abc_def0, 0x1234_5678_9abc_def0);
-        assert_eq!(prefix.len(), 40);
+        assert_eq!(prefix.len(), PREFIX);
         let node = format!("{prefix}lock-0000000000");
         assert_eq!(protected(&node), Some("lock-0000000000"));
         assert_eq!(node.as_bytes()[17], b'4', "a version 4 UUID: {node}");

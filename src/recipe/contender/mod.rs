@@ -114,6 +114,14 @@ pub struct Wish {
     pub under: Option<String>,
 }
 
+impl Wish {
+    /// How many bytes its nodes take of the transaction that ends their session: of each the path, and four bytes for its length.
+    pub fn path_bytes(&self) -> usize {
+        let name = 1 + name::PREFIX + self.mode.base().len() + name::DIGITS;
+        (4 + self.directory.len() + name).saturating_mul(self.count)
+    }
+}
+
 /// One attempt to get in.
 #[derive(Debug)]
 pub struct Contender {
@@ -144,6 +152,8 @@ pub struct Contender {
 #[derive(Debug)]
 struct Stand {
     wish: Wish,
+    /// See [`Wish::path_bytes`]; 0 once its session has ended.
+    path_bytes: usize,
     /// What its nodes are called, but for the sequence number that the server puts behind.
     asked: String,
     nodes: Vec<Node>,
@@ -324,6 +334,23 @@ impl Contender {
     /// The full paths of its nodes, in the order of its wishes.
     pub fn node_paths(&self) -> impl Iterator<Item = &str> {
         self.nodes().map(|node| node.path.as_str())
+    }
+
+    /// The full paths of the nodes that exist, as far as it knows, and whose deletion it has not requested.
+    pub fn present_nodes(&self) -> impl Iterator<Item = &str> {
+        let is_present = matches!(self.stage, Stage::Queued | Stage::In);
+        self.node_paths().filter(move |_| is_present)
+    }
+
+    /// How many bytes the paths of its nodes take of the transaction that ends their session, also while it is not known whether
+    /// they exist.
+    pub fn path_bytes(&self) -> usize {
+        self.stands.iter().map(|stand| stand.path_bytes).fold(0, usize::saturating_add)
+    }
+
+    /// The session that it has made nodes in has ended.
+    pub fn forget_path_bytes(&mut self) {
+        self.stands.iter_mut().for_each(|stand| stand.path_bytes = 0);
     }
 
     /// The name of its only node, where it has one.
@@ -599,6 +626,7 @@ impl Stand {
         let number = wish.under.as_deref().map_or("", |under| name::number(under, wish.mode));
         Self {
             asked: [prefix, wish.mode.base(), number].concat(),
+            path_bytes: wish.path_bytes(),
             wish,
             nodes: Vec::new(),
             place: Place::Listing,
