@@ -113,12 +113,14 @@ pub enum Mutant {
     OverfillSession,
     /// Takes the nodes of contenders on their way out for gone.
     OverlookLeaving,
+    /// Looks before it joins without having its server catch up.
+    LookWithoutSync,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 54] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -172,6 +174,7 @@ impl Mutant {
         Self::OverlookLostPart,
         Self::OverfillSession,
         Self::OverlookLeaving,
+        Self::LookWithoutSync,
     ];
 
     /// Whether this one is alive on this thread.

@@ -214,7 +214,93 @@ fn a_time_out_takes_its_watch_along() {
     assert_eq!(traffic.take(), [CREATE, LIST, READ, READ, REMOVE_WATCHES, DELETE]);
     assert_eq!(status(waiting.acquire(Some(Duration::ZERO))), Status::Timeout);
     wait_for_waiters(&held, 1);
-    assert_eq!(traffic.take(), [CREATE, LIST, DELETE], "one look sets no watch");
+    assert_eq!(traffic.take(), [LIST], "one look writes nothing and sets no watch");
+}
+
+#[test]
+fn a_try_that_cannot_win_writes_nothing() {
+    let server = server();
+    let (traffic, holder) = (Traffic::new(server), client(&server.address()));
+    let check = |held: &Lock, tried: &Lock, names: &str| {
+        held.acquire(Some(SOON)).unwrap();
+        for _ in 0..20 {
+            let error = tried.acquire(Some(Duration::ZERO)).unwrap_err();
+            assert_eq!(error.status(), Status::Timeout);
+            assert!(error.message().contains(names) && error.message().contains(held.path()), "{error}");
+        }
+        assert_eq!(traffic.take(), [LIST; 20]);
+        held.release().unwrap();
+        tried.acquire(Some(Duration::ZERO)).unwrap();
+        assert_eq!(traffic.take(), [LIST, CREATE, LIST]);
+        tried.release().unwrap();
+        assert_eq!(traffic.take(), [DELETE]);
+    };
+    let of_both = |name: &str| {
+        let path = path(name);
+        [&holder, &traffic.client].map(|client| client.rwlock(&path).unwrap())
+    };
+    let path = path("tried");
+    let [held, tried] = [&holder, &traffic.client].map(|client| client.mutex(&path).unwrap());
+    check(&held, &tried, "held by");
+    let [held, tried] = of_both("writer behind writer");
+    check(&held.write, &tried.write, "held by");
+    let [held, tried] = of_both("writer behind reader");
+    check(&held.read, &tried.write, "held by");
+    let [held, tried] = of_both("reader behind writer");
+    check(&held.write, &tried.read, "1 ahead, the nearest is");
+    // Readers do not keep readers out.
+    let [held, tried] = of_both("reader beside reader");
+    held.read.acquire(Some(SOON)).unwrap();
+    tried.read.acquire(Some(Duration::ZERO)).unwrap();
+    assert_eq!(traffic.take(), [LIST, CREATE, LIST]);
+}
+
+#[test]
+fn a_try_of_several_locks_looks_at_each_and_makes_what_is_missing() {
+    let server = server();
+    let (traffic, holder) = (Traffic::new(server), client(&server.address()));
+    let paths = [path("one of two"), path("other of two")];
+    let [held, tried] =
+        [&holder, &traffic.client].map(|client| paths.each_ref().map(|path| client.mutex(path).unwrap()));
+    let multi = Lock::multi(&tried.each_ref()).unwrap();
+    held[1].acquire(Some(SOON)).unwrap();
+    for _ in 0..20 {
+        assert_eq!(status(multi.acquire(Some(Duration::ZERO))), Status::Timeout);
+    }
+    assert_eq!(traffic.take(), [LIST; 40]);
+    held[1].release().unwrap();
+    // The first directory is missing until then.
+    multi.acquire(Some(Duration::ZERO)).unwrap();
+    let seen = traffic.take();
+    assert!(seen.starts_with(&[LIST, LIST, CREATE_CONTAINER]) && seen.ends_with(&[MULTI, LIST, LIST]), "{seen:?}");
+    assert_eq!(status(held[0].acquire(Some(Duration::ZERO))), Status::Timeout);
+}
+
+/// What a client knows of a directory spares a try its look.
+#[test]
+fn a_try_where_nobody_else_is_known_to_be_costs_one_round_trip() {
+    let server = server();
+    let (path, traffic, other) = (path("known"), Traffic::new(server), client(&server.address()));
+    let (lock, others) = (traffic.client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
+    let win = || lock.acquire(Some(Duration::ZERO)).and_then(|()| lock.release()).unwrap();
+    let costs_one = || {
+        traffic.take();
+        win();
+        traffic.take() == [CREATE, DELETE]
+    };
+    // Alone.
+    wait_until(SOON, costs_one);
+    // With a mirror, once the other's end has been heard of.
+    wait_until(SOON, || {
+        cycle(&others);
+        lock.participants().unwrap().is_empty() && costs_one()
+    });
+    // If the mirror shows a contender ahead, the client asks: the mirror may show a node for a moment after its deletion.
+    others.acquire(Some(SOON)).unwrap();
+    wait_for_waiters(&lock, 1);
+    traffic.take();
+    assert_eq!(status(lock.acquire(Some(Duration::ZERO))), Status::Timeout);
+    assert_eq!(traffic.take(), [LIST]);
 }
 
 /// One holds, a writer is next, and fifty readers are behind it. Whoever can't get in yet is not woken.

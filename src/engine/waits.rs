@@ -55,7 +55,7 @@ pub(super) enum Hindrance<'a> {
         own: Option<&'a str>,
     },
     Obstacle {
-        own: &'a str,
+        own: Option<&'a str>,
         obstacle: Obstacle<'a>,
         /// The one ahead is only on its way to the leases.
         is_inner: bool,
@@ -112,11 +112,11 @@ impl Engine {
             }
             Hindrance::Obstacle { own, obstacle: Obstacle::Ahead { node, count, seen, .. }, .. } => {
                 let session = seen.map_or(0, |seen| seen.session);
-                (WaitsFor::Node, Some(*own), Some(*node), session, u64::try_from(*count).unwrap_or(u64::MAX))
+                (WaitsFor::Node, *own, Some(*node), session, u64::try_from(*count).unwrap_or(u64::MAX))
             }
             Hindrance::Obstacle { own, obstacle: Obstacle::Crowd { directory, count, max }, .. } => {
                 let too_many = i64::try_from(*count).unwrap_or(i64::MAX) - i64::from(*max);
-                (WaitsFor::Leases, Some(*own), Some(*directory), 0, u64::try_from(too_many).unwrap_or_default())
+                (WaitsFor::Leases, *own, Some(*directory), 0, u64::try_from(too_many).unwrap_or_default())
             }
         };
         let waits_for = if self.session.is_connected() { waits_for } else { WaitsFor::Connection };

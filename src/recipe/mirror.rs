@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::line::Line;
-use super::name::{self, Kind};
+use super::name::{self, Kind, Mode};
 use super::rank::Rank;
 use super::{Step, Tag};
 use crate::limits::MirrorLimits;
@@ -231,6 +231,20 @@ impl Mirrors {
         }
         let may_begin = pays && self.tries > 0 && self.mirrors.len() < self.limits.most;
         if may_begin { self.begin(now, session, directory, line(), machine) } else { None }
+    }
+
+    /// Whether a new node, whose name begins with `asked`, would have no contender ahead, as far as this is known without a request. If
+    /// this client was the only one in the directory, that is likely enough: the number of the new node will tell.
+    pub(super) fn is_free(&self, directory: &str, line: impl FnOnce() -> Line, asked: &str, mode: Mode) -> bool {
+        let Some(number) = self.by_directory.get(directory) else { return false };
+        if let Some(alone) = self.alones.get(number) {
+            return alone.is_watched && alone.is_gone;
+        }
+        let mirror = self.mirrors.get(number).filter(|mirror| mirror.is_live() && mirror.line.is_like(&line()));
+        mirror.is_some_and(|mirror| {
+            let own = format!("{asked}{:0digits$}", mirror.next, digits = name::DIGITS);
+            mirror.next >= 0 && mirror.line.rank(&own, mode, &[]) == Rank::First
+        })
     }
 
     /// A node was first in a list of so many. Where it was the only one, and that may matter soon, gives the number of what will tell.
@@ -704,6 +718,6 @@ impl Mirror {
 
 /// How many children a directory has had. A server counts two changes for a child that came and went and one for a child that came, in 32
 /// bits that run over.
-const fn children_ever(stat: Stat) -> i64 {
+pub(super) const fn children_ever(stat: Stat) -> i64 {
     (stat.cversion.cast_unsigned().wrapping_add(stat.num_children.cast_unsigned()) / 2) as i64
 }

@@ -370,6 +370,12 @@ impl<T> Session<T> {
         self.send(now, &request, Purpose::Housekeeping);
     }
 
+    /// Has the server catch up: what is asked after it is answered from a state that is not older than this call. This is no transaction,
+    /// and proves nothing.
+    pub fn sync(&mut self, now: Time, path: &str) {
+        self.send(now, &Request::Sync { path: path.to_owned() }, Purpose::Housekeeping);
+    }
+
     /// How long to wait before a proof makes the lease run. Zero: one does so now, for all that is known.
     pub fn proof_due_in(&self, now: Time) -> Duration {
         let Some(lease) = self.lease() else { return Duration::ZERO };

@@ -2,16 +2,79 @@
 
 use std::collections::BTreeSet;
 
+use super::wait::placed;
 use super::{Contender, Due, Line, Node, Output, Place, Stage, Stand, Wish};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::path::from_the_top;
 use crate::proto::{Acl, Code, CreateMode, MultiResult, Request, Response};
+use crate::recipe::mirror::children_ever;
 use crate::recipe::name::{self, Mode, SEQUENCE_LIMIT};
+use crate::recipe::rank::rank;
 use crate::recipe::{Desk, Step};
 use crate::session::Failure;
 
 impl Contender {
+    /// Takes the first step. A contender that looks once lists its directories before it writes anything, so that a try that can't win
+    /// costs no transaction. If it is known that the directories are free, it joins at once.
+    pub(super) fn begin(&mut self, desk: &mut Desk<'_>) {
+        let is_unknown = |stand: &Stand| {
+            let Wish { directory, mode, with_kazoo, under, .. } = &stand.wish;
+            let line = || Line::new(*mode, *with_kazoo);
+            // The engine looks at leases before it makes their contender. Under a hold of the same owner, a read lock has no contender ahead.
+            *mode != Mode::Lease && under.is_none() && !desk.mirrors.is_free(directory, line, &stand.asked, *mode)
+        };
+        let unknown: Vec<usize> = self
+            .stands
+            .iter()
+            .enumerate()
+            .filter(|(_, stand)| self.one_look && is_unknown(stand))
+            .map(|(at, _)| at)
+            .collect();
+        let Some(first) = unknown.first().and_then(|&at| self.stands.get(at)) else {
+            self.come(desk);
+            return self.join(desk);
+        };
+        // A server that lags may still show nodes that were deleted before the call began.
+        if !Mutant::LookWithoutSync.lives() {
+            desk.session.sync(desk.now, &first.wish.directory);
+        }
+        self.stage = Stage::Looking { is_missing: false };
+        for at in unknown {
+            self.list(desk, at);
+        }
+    }
+
+    /// One of the directories was listed before anything was written. A new node there would get the number `next`.
+    fn looked(&mut self, desk: &mut Desk<'_>, at: usize, children: &[String], next: i64) -> Option<Output> {
+        let Stand { wish, asked, place, .. } = self.stands.get_mut(at)?;
+        let own = format!("{asked}{next:0digits$}", digits = name::DIGITS);
+        match placed(rank(children, &own, wish.mode, wish.with_kazoo, &[]), &wish.directory) {
+            Ok(Place::First) => {}
+            Ok(ahead) => {
+                *place = ahead;
+                desk.mirrors.listed_behind(&wish.directory);
+                self.has_waited = true;
+                self.stage = Stage::Gone;
+                return Some(Output::Busy);
+            }
+            Err(error) => {
+                self.stage = Stage::Gone;
+                return Some(Output::Failed(error));
+            }
+        }
+        if self.is_listing() {
+            return None;
+        }
+        let is_missing = self.stage == Stage::Looking { is_missing: true };
+        self.come(desk);
+        match is_missing {
+            true => self.join_with_parents(desk),
+            false => self.join(desk),
+        }
+        None
+    }
+
     /// It will be in its directories soon: those that are used hard have a mirror.
     pub(super) fn come(&mut self, desk: &mut Desk<'_>) {
         for stand in self.stands.iter_mut().filter(|stand| stand.wish.mode != Mode::Lease && !stand.is_present) {
@@ -209,12 +272,17 @@ impl Contender {
 
     fn listed(&mut self, desk: &mut Desk<'_>, at: usize, result: Result<Response, Failure>) -> Option<Output> {
         self.stands.get_mut(at)?.is_asked = false;
-        let children = match result {
-            Ok(Response::Children2 { children, .. }) => children,
-            Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
+        let (children, next) = match result {
+            Ok(Response::Children2 { children, stat }) => (children, children_ever(stat)),
+            Err(Failure::Code(Code::NO_NODE)) => {
+                if let Stage::Looking { is_missing } = &mut self.stage {
+                    *is_missing = true;
+                }
+                (Vec::new(), 0)
+            }
             // Asked again, as far as it still matters, once there is a connection.
             Err(Failure::ConnectionLost) => {
-                if self.stage == Stage::NoParent {
+                if matches!(self.stage, Stage::NoParent | Stage::Looking { .. }) {
                     self.stage = Stage::Outside;
                 }
                 return None;
@@ -223,6 +291,7 @@ impl Contender {
             Ok(other) => return self.nonsense(desk, &other, "getChildren2"),
         };
         match self.stage {
+            Stage::Looking { .. } => self.looked(desk, at, &children, next),
             Stage::Queued => self.rank(desk, at, &children),
             Stage::NoParent if !self.is_listing() => self.without_parent(desk),
             Stage::Unsure { leaving } => self.search(desk, at, children, leaving),
@@ -240,6 +309,7 @@ impl Contender {
 
     fn list_refused(&mut self, desk: &mut Desk<'_>, code: Code) -> Option<Output> {
         match self.stage {
+            Stage::Looking { .. } => self.fail(desk, code, "listing"),
             Stage::NoParent if !self.is_listing() => self.fail(desk, code, "listing"),
             Stage::Queued => {
                 self.start_leaving(desk);

@@ -11,7 +11,7 @@ use crate::session::Failure;
 impl Contender {
     pub(super) fn leave(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match &mut self.stage {
-            Stage::Outside | Stage::NoParent => {
+            Stage::Outside | Stage::Looking { .. } | Stage::NoParent => {
                 self.stop_all_waiting(desk);
                 self.gone()
             }

@@ -198,6 +198,11 @@ enum Watch {
 enum Stage {
     /// Nothing was sent yet.
     Outside,
+    /// The directories are being listed, to see whether it is worth joining. Nothing was written yet.
+    Looking {
+        /// One of them does not exist.
+        is_missing: bool,
+    },
     /// The create is under way, perhaps behind the parents, with the lists right behind it.
     Joining {
         leaving: bool,
@@ -368,8 +373,9 @@ impl Contender {
         stand.nodes.first().and_then(|node| node.czxid)
     }
 
-    /// Whom it waits for, or waited for when it left, and its own node there: of several places, in the first where it has to wait.
-    pub fn obstacle(&self) -> Option<(&str, Obstacle<'_>)> {
+    /// Whom it waits for, or waited for when it left, and its own node there, if it had one: of several places, in the first where it
+    /// has to wait.
+    pub fn obstacle(&self) -> Option<(Option<&str>, Obstacle<'_>)> {
         self.stands.iter().find_map(|stand| {
             let obstacle = match &stand.place {
                 Place::Waiting(Wait { ahead, count, seen, .. }) => {
@@ -381,7 +387,7 @@ impl Contender {
                 }
                 Place::Listing | Place::First => return None,
             };
-            Some((stand.nodes.first()?.path.as_str(), obstacle))
+            Some((stand.nodes.first().map(|node| node.path.as_str()), obstacle))
         })
     }
 
@@ -526,14 +532,11 @@ impl Contender {
 
     fn connected(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.stage {
-            Stage::Outside => {
-                self.come(desk);
-                self.join(desk);
-            }
+            Stage::Outside => self.begin(desk),
             Stage::Unsure { .. } => self.look_for_nodes(desk),
             Stage::Queued => self.go_on(desk),
             Stage::Leaving => self.delete(desk),
-            Stage::Joining { .. } | Stage::NoParent | Stage::In | Stage::Gone => {}
+            Stage::Looking { .. } | Stage::Joining { .. } | Stage::NoParent | Stage::In | Stage::Gone => {}
         }
         None
     }
@@ -556,7 +559,8 @@ impl Contender {
             self.nodes_mut().for_each(|node| node.watch = Watch::Unset);
             return None;
         }
-        let may_be_left = replaced.is_some() && !matches!(self.stage, Stage::Outside | Stage::NoParent | Stage::Gone);
+        let has_written = !matches!(self.stage, Stage::Outside | Stage::Looking { .. } | Stage::NoParent | Stage::Gone);
+        let may_be_left = replaced.is_some() && has_written;
         // While they are being looked for, not all may have been found.
         let are_known = self.nodes().next().is_some() && !matches!(self.stage, Stage::Unsure { .. });
         if !may_be_left {

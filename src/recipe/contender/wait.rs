@@ -490,7 +490,7 @@ impl Contender {
 }
 
 /// A rank as a place in this directory, or why there is none.
-fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
+pub(super) fn placed(rank: Rank, directory: &str) -> Result<Place, Error> {
     match rank {
         Rank::First => Ok(Place::First),
         Rank::Behind { ahead, count, is_tie } => Ok(Place::Waiting(Wait {
