@@ -29,6 +29,9 @@ pub(crate) struct Client {
     session_timeout: Duration,
     /// Nothing goes wrong in this run.
     is_undisturbed: bool,
+    syncs_are_sound: bool,
+    /// Its sessions have room for a few nodes only.
+    may_be_exhausted: bool,
     /// Until when it last stood still.
     stood_still: Time,
     /// Since when it has the connection it has.
@@ -88,6 +91,7 @@ struct Call {
     may_be_closed: bool,
     /// Of a call that asks about a token.
     question: Option<Question>,
+    began: Time,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +144,9 @@ impl Client {
         let mut entropy = rng.fork();
         let entropy = Box::new(move || entropy.u128(..));
         let mut engine = Engine::new(target, config, own.clock.local(now), entropy);
+        if let Some(limit) = plan.max_path_bytes {
+            engine.set_max_path_bytes(limit);
+        }
         let mut handles = Vec::new();
         for number in 0..own.handles {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
@@ -175,6 +182,8 @@ impl Client {
             clock: own.clock,
             session_timeout: plan.session_timeout,
             is_undisturbed: plan.is_undisturbed,
+            syncs_are_sound: plan.syncs_are_sound,
+            may_be_exhausted: plan.max_path_bytes.is_some(),
             stood_still: now,
             connected_at: now,
             closing: (0, now),
@@ -290,16 +299,24 @@ impl Client {
             _ => (self.engine.acquire(local, lock, owner(actor), patience), owner(actor), 1),
         };
         let kind = Kind::Acquire { owner, quantity, more, limit };
-        self.called(op, Some(actor), kind, handle, deadline);
+        self.called(now, op, Some(actor), kind, handle, deadline);
         if rng.u8(..8) == 0 && more != More::Deadlock {
             return vec![Wish::Cancel(actor, rng.bool(), now + self.session_timeout.mul_f64(rng.f64()))];
         }
         Vec::new()
     }
 
-    fn called(&mut self, op: OpId, actor: Option<usize>, kind: Kind, handle: usize, deadline: Option<Time>) {
+    fn called(
+        &mut self,
+        began: Time,
+        op: OpId,
+        actor: Option<usize>,
+        kind: Kind,
+        handle: usize,
+        deadline: Option<Time>,
+    ) {
         let (may_be_canceled, may_be_closed, question) = (false, false, None);
-        let call = Call { actor, kind, handle, deadline, may_be_canceled, may_be_closed, question };
+        let call = Call { actor, kind, handle, deadline, may_be_canceled, may_be_closed, question, began };
         self.calls.insert(op, call);
     }
 
@@ -407,7 +424,7 @@ impl Client {
         let releaser = self.releaser(rng, now, actor, handle, owner);
         let op = self.engine.release(local, self.handles[handle].lock, releaser, rng.bool());
         let deadline = Some(self.global(local + self.engine.session_timeout()));
-        self.called(op, Some(actor), Kind::Release { is_last }, handle, deadline);
+        self.called(now, op, Some(actor), Kind::Release { is_last }, handle, deadline);
     }
 
     /// Anybody may release a semaphore mutex. It is clear whose hold that is, where there is only one.
@@ -479,7 +496,7 @@ impl Client {
             _ => self.engine.participants(local, self.handles[handle].lock, rng.bool()),
         };
         let deadline = Some(self.global(local + self.engine.session_timeout()));
-        self.called(op, Some(actor), Kind::Ask, handle, deadline);
+        self.called(now, op, Some(actor), Kind::Ask, handle, deadline);
         if let Some(call) = self.calls.get_mut(&op) {
             call.question = question;
         }
@@ -521,7 +538,7 @@ impl Client {
         self.closing = (self.engine.session_id(), given_up);
         let op = self.engine.close(self.local(now));
         let deadline = Some(given_up);
-        self.called(op, None, Kind::Close, 0, deadline);
+        self.called(now, op, None, Kind::Close, 0, deadline);
     }
 
     /// Takes what the engine has to say to the program.
@@ -602,6 +619,12 @@ impl Client {
         if early && matches!(call.kind, Kind::Acquire { limit: Limit::Deadline, .. }) {
             judge.blame(|| format!("client {index}: {:?} timed out {:?} early", call.kind, deadline - now));
         }
+        let Handle { path, ref recipe, max_passes, .. } = self.handles[call.handle];
+        // In a cohort, a call that has no node yet keeps others out.
+        let needs_nobody = matches!(recipe, Recipe::Queue(Mode::Mutex | Mode::Write)) && max_passes == 0;
+        if early && needs_nobody && self.syncs_are_sound && !judge.was_used(&path_of(path), call.began) {
+            judge.blame(|| format!("client {index}: {:?} found somebody at path {path}, where nobody was", call.kind));
+        }
     }
 
     fn answered(
@@ -629,6 +652,7 @@ impl Client {
                 Status::Deadlock => matches!(more, More::Deadlock | More::Open),
                 Status::Timeout | Status::Connection => limit != Limit::None,
                 Status::Canceled => call.may_be_canceled,
+                Status::Exhausted => self.may_be_exhausted,
                 _ => false,
             },
             (Kind::Release { .. }, Err(error)) => matches!(error.status(), Status::Lost | Status::Connection),

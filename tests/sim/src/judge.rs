@@ -87,6 +87,10 @@ pub(crate) struct Judge {
     passes: BTreeMap<NodeId, (u32, Time)>,
     /// How often it may be.
     pub(crate) max_passes: u32,
+    /// Limit on the bytes that the paths of all nodes of one session take.
+    pub(crate) max_path_bytes: Option<usize>,
+    /// When a directory last lost its last node.
+    emptied: BTreeMap<String, Time>,
     /// What was told of each session, by client.
     clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
@@ -148,6 +152,20 @@ impl Judge {
         if !is_stray {
             self.born.push(NodeId { czxid, path: path.to_owned() });
         }
+        if let Some(most) = self.max_path_bytes {
+            // As in the transaction that would end the session.
+            let of_session = self.queues.values().flatten().filter(|(_, node)| node.session == session);
+            let bytes: usize = of_session.map(|(path, _)| 4 + path.len()).sum();
+            if bytes > most {
+                self.blame(|| format!("session {session:#x} has nodes whose paths take {bytes} bytes, with {path}"));
+            }
+        }
+    }
+
+    /// Whether there was a node in this directory at some moment since then.
+    pub(crate) fn was_used(&self, directory: &str, since: Time) -> bool {
+        let is_used = self.queues.get(directory).is_some_and(|queue| !queue.is_empty());
+        is_used || self.emptied.get(directory).is_some_and(|&at| at >= since)
     }
 
     /// The node that is at a path now.
@@ -413,6 +431,9 @@ impl Judge {
         let Some(node) = self.node_at(path) else { return };
         if let Some(queue) = self.queues.get_mut(directory(path)) {
             queue.remove(path);
+            if queue.is_empty() {
+                self.emptied.insert(directory(path).to_owned(), now);
+            }
         }
         self.gone.insert(node.clone(), now);
         let relies = |claim: &Claim| claim.until > now && claim.nodes.contains(&node);

@@ -26,6 +26,10 @@ pub(crate) struct Plan {
     pub(crate) is_old: bool,
     /// The constants of all clients.
     pub(crate) limits: Limits,
+    /// No leader answers that was replaced without its knowledge, so a `sync` shows all that was ordered before.
+    pub(crate) syncs_are_sound: bool,
+    /// Limit on the bytes that the paths of all nodes of one session take; `None` for the default, which no run reaches.
+    pub(crate) max_path_bytes: Option<usize>,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults are over.
     pub(crate) calm: Duration,
@@ -129,6 +133,8 @@ impl Plan {
             sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
             is_old: false,
             limits: Limits::default(),
+            syncs_are_sound: true,
+            max_path_bytes: None,
             faults: Vec::new(),
             calm: busy,
             is_undisturbed: false,
@@ -147,6 +153,9 @@ impl Plan {
         plan.form_cohorts(&mut rng.clone());
         let seed = rng.clone().u64(..);
         plan.is_old = seed.is_multiple_of(2);
+        let isolates = |fault: &Fault| matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. });
+        plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
+        plan.limit_paths(&mut rng.clone());
         // Dice for each part: a new part leaves the others as they were.
         let dice = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
         plan.limits = limits(&mut dice(1));
@@ -216,6 +225,14 @@ fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
 }
 
 impl Plan {
+    /// In some runs a session has room for a few nodes only. With dice of their own, as the next.
+    fn limit_paths(&mut self, dice: &mut Rng) {
+        let first = dice.u64(..);
+        if first / 2 % 6 == 0 {
+            self.max_path_bytes = Some(dice.usize(64..600));
+        }
+    }
+
     /// In some runs threads form cohorts, and then there are more of them. With dice of their own: those of the other runs fall as before.
     fn form_cohorts(&mut self, dice: &mut Rng) {
         if !self.forms.contains(&Form::Mutex) || dice.u8(..3) != 0 {

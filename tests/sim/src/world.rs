@@ -176,6 +176,7 @@ impl World {
             }
         }
         self.judge.max_passes = self.plan.max_passes;
+        self.judge.max_path_bytes = self.plan.max_path_bytes;
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
         self.set_leader_timer();
