@@ -115,12 +115,20 @@ pub enum Mutant {
     OverlookLeaving,
     /// Looks before it joins without having its server catch up.
     LookWithoutSync,
+    /// Leaves no time in the lease for a leader whose pings are late.
+    ExpectPromptPings,
+    /// Creates lock nodes outside of the chroot.
+    ForgetChroot,
+    /// Passes by the nodes of other recipes.
+    PassByForeign,
+    /// Takes a delete that a server refused for done.
+    GiveUpRefused,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 58] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -175,6 +183,10 @@ impl Mutant {
         Self::OverfillSession,
         Self::OverlookLeaving,
         Self::LookWithoutSync,
+        Self::ExpectPromptPings,
+        Self::ForgetChroot,
+        Self::PassByForeign,
+        Self::GiveUpRefused,
     ];
 
     /// Whether this one is alive on this thread.

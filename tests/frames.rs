@@ -5,8 +5,8 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{SOON, client, client_with, path, raw, wait_for_queue};

@@ -23,7 +23,9 @@ pub(super) enum Rank {
 pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool, later: &[String]) -> Rank {
     let kinds = || children.iter().map(|name| (classify(name, mode, with_kazoo), name.as_str()));
     let foreign = kinds().find_map(|(kind, name)| match kind {
-        Kind::Foreign(family) => Some(Rank::Foreign { name: name.to_owned(), family }),
+        Kind::Foreign(family) if !Mutant::PassByForeign.lives() => {
+            Some(Rank::Foreign { name: name.to_owned(), family })
+        }
         _ => None,
     });
     if let Some(foreign) = foreign {

@@ -723,8 +723,7 @@ impl<T> Session<T> {
         let child = child.filter(|_| !Mutant::ForgetChildWatches.lives());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
         let batch = self.config.limits.watch_batch;
-        let relative_zxid =
-            if Mutant::AdvanceWhileRestoring.lives() { self.last_zxid } else { self.watched_zxid };
+        let relative_zxid = if Mutant::AdvanceWhileRestoring.lives() { self.last_zxid } else { self.watched_zxid };
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());
             let mut bytes = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zklock::Time;
-use zklock::proto::{Code, CreateMode, Identity, Request};
+use zklock::proto::{Acl, Code, CreateMode, Identity, Request};
 
 use crate::draft::Draft;
 use crate::tree::{Change, Tree};
@@ -166,6 +166,18 @@ impl Leader {
     /// Writes to a node, as an operator may. None if it can't be written to.
     pub fn set_data(&mut self, now: Time, tree: &Tree, path: &str, data: &[u8]) -> Option<Txn> {
         self.operate(now, tree, &Request::SetData { path: path.to_owned(), data: Some(data.to_vec()), version: -1 })
+    }
+
+    /// Creates a node that everybody may use, as an operator may. None if it can't be created.
+    pub fn create(&mut self, now: Time, tree: &Tree, path: &str, mode: CreateMode) -> Option<Txn> {
+        let (path, acl) = (path.to_owned(), Acl::open());
+        self.operate(now, tree, &Request::Create2 { path, data: None, acl, mode })
+    }
+
+    /// Lets everybody do this with a node, as an operator may. None if there is no such node.
+    pub fn allow(&mut self, now: Time, tree: &Tree, path: &str, perms: i32) -> Option<Txn> {
+        let acl = Acl::open().into_iter().map(|acl| Acl { perms, ..acl }).collect();
+        self.operate(now, tree, &Request::SetAcl { path: path.to_owned(), acl, version: -1 })
     }
 
     fn operate(&mut self, now: Time, tree: &Tree, request: &Request) -> Option<Txn> {

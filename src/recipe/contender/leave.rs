@@ -79,6 +79,7 @@ impl Contender {
             // Sent again as soon as there is a connection.
             Err(Failure::ConnectionLost) if Mutant::DeleteOnce.lives() => node.is_gone = true,
             Err(Failure::ConnectionLost) => node.maybe_deleted = true,
+            Err(Failure::Code(_)) if Mutant::GiveUpRefused.lives() => node.is_gone = true,
             Err(Failure::Code(code)) => {
                 let what = format!("deleting {} (zklock goes on trying)", node.path);
                 self.try_again_later(desk);

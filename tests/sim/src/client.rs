@@ -25,6 +25,9 @@ pub(crate) struct Client {
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
     index: usize,
+    /// What the servers put in front of its paths, and what it puts there itself.
+    chroot: &'static str,
+    prefix: &'static str,
     clock: Clock,
     session_timeout: Duration,
     /// Nothing goes wrong in this run.
@@ -133,7 +136,8 @@ pub(crate) enum Wish {
 impl Client {
     pub(crate) fn new(index: usize, plan: &Plan, own: &ClientPlan, rng: &mut Rng, now: Time) -> Self {
         let servers = (0..plan.servers).map(|server| Server { host: format!("s{server}"), port: 2181 }).collect();
-        let target = ConnectString { servers, chroot: String::new() };
+        let (chroot, prefix) = if own.has_chroot { (plan.root, "") } else { ("", plan.root) };
+        let target = ConnectString { servers, chroot: chroot.to_owned() };
         let config = SessionConfig {
             timeout: plan.session_timeout,
             lease_margin: None,
@@ -147,10 +151,13 @@ impl Client {
         if let Some(limit) = plan.max_path_bytes {
             engine.set_max_path_bytes(limit);
         }
+        if plan.with_kazoo {
+            engine.wait_for_kazoo();
+        }
         let mut handles = Vec::new();
         for number in 0..own.handles {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
-            for recipe in recipes(path, plan.forms[path]) {
+            for recipe in recipes(prefix, path, plan.forms[path]) {
                 let is_revocable = rng.u8(..4) == 0;
                 // Some of the handles are not of the cohort.
                 let is_in_cohort = recipe == Recipe::Queue(Mode::Mutex) && number % 3 < 2;
@@ -162,7 +169,7 @@ impl Client {
             (0..rng.usize(1..=2)).for_each(|_| handles.push(multi(rng, &handles)));
         }
         for at in 0..handles.len() {
-            open(&mut engine, own.clock.local(now), &mut handles, at);
+            open(&mut engine, own.clock.local(now), prefix, &mut handles, at);
         }
         Self {
             engine,
@@ -179,6 +186,8 @@ impl Client {
             handles,
             calls: BTreeMap::new(),
             index,
+            chroot,
+            prefix,
             clock: own.clock,
             session_timeout: plan.session_timeout,
             is_undisturbed: plan.is_undisturbed,
@@ -205,6 +214,20 @@ impl Client {
 
     pub(crate) fn wakes_up(&mut self, now: Time) {
         self.stood_still = now;
+    }
+
+    /// Whether something is true of a path of this handle.
+    fn any_path(&self, handle: usize, is_so: impl Fn(&str) -> bool) -> bool {
+        self.paths(&[handle]).into_iter().any(|path| is_so(&self.full_path(path)))
+    }
+
+    fn full_path(&self, path: usize) -> String {
+        format!("{}{}", self.chroot, path_of(self.prefix, path))
+    }
+
+    /// The full paths of a hold's nodes.
+    fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
+        self.engine.nodes_of(lock, owner).into_iter().map(|node| format!("{}{node}", self.chroot)).collect()
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -457,7 +480,7 @@ impl Client {
             let lock = self.handles[handle].lock;
             let view = self.engine.hold_of(self.local(now), lock, owner);
             let Some(view) = view.filter(|view| view.state == LockState::Held) else { continue };
-            for node in self.engine.nodes_of(lock, owner) {
+            for node in self.nodes_of(lock, owner) {
                 judge.should_know(self.index, node, view.token, since);
             }
         }
@@ -484,8 +507,8 @@ impl Client {
         let handle = self.choose(rng);
         self.actors[actor].phase = Phase::Waiting;
         let local = self.local(now);
-        let path = path_of(self.handles[handle].path);
-        let question = if rng.bool() { judge.question(rng, &path) } else { None };
+        let path = path_of(self.prefix, self.handles[handle].path);
+        let question = if rng.bool() { judge.question(rng, &format!("{}{path}", self.chroot)) } else { None };
         let op = match (&self.handles[handle].recipe, &question) {
             (_, Some(question)) => self.engine.fence_check(local, &path, question.token),
             // There are always enough for what is asked for.
@@ -525,7 +548,7 @@ impl Client {
             self.engine.remove_lock(local, self.handles[handle].lock);
         }
         for handle in removed {
-            open(&mut self.engine, local, &mut self.handles, handle);
+            open(&mut self.engine, local, self.prefix, &mut self.handles, handle);
         }
     }
 
@@ -583,8 +606,9 @@ impl Client {
     }
 
     fn asked_back(&self, judge: &mut Judge, now: Time, revocation: &Revocation) {
-        judge.told_revoked(now, self.index, &revocation.node_path);
-        let is_of = |handle: &Handle| handle.lock == revocation.lock && is_below(&revocation.node_path, handle.path);
+        judge.told_revoked(now, self.index, &format!("{}{}", self.chroot, revocation.node_path));
+        let is_below = |path: usize| is_below(&revocation.node_path, &path_of(self.prefix, path));
+        let is_of = |handle: &Handle| handle.lock == revocation.lock && is_below(handle.path);
         if !self.handles.iter().any(is_of) {
             let index = self.index;
             judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
@@ -622,7 +646,7 @@ impl Client {
         let Handle { path, ref recipe, max_passes, .. } = self.handles[call.handle];
         // In a cohort, a call that has no node yet keeps others out.
         let needs_nobody = matches!(recipe, Recipe::Queue(Mode::Mutex | Mode::Write)) && max_passes == 0;
-        if early && needs_nobody && self.syncs_are_sound && !judge.was_used(&path_of(path), call.began) {
+        if early && needs_nobody && self.syncs_are_sound && !judge.was_used(&self.full_path(path), call.began) {
             judge.blame(|| format!("client {index}: {:?} found somebody at path {path}, where nobody was", call.kind));
         }
     }
@@ -653,8 +677,13 @@ impl Client {
                 Status::Timeout | Status::Connection => limit != Limit::None,
                 Status::Canceled => call.may_be_canceled,
                 Status::Exhausted => self.may_be_exhausted,
+                Status::Foreign => self.any_path(call.handle, |path| judge.had_foreign(path)),
+                Status::Denied => self.any_path(call.handle, |path| judge.was_forbidden(path)),
                 _ => false,
             },
+            (Kind::Release { .. }, Err(error)) if error.status() == Status::Denied => {
+                self.any_path(call.handle, |path| judge.was_forbidden(path))
+            }
             (Kind::Release { .. }, Err(error)) => matches!(error.status(), Status::Lost | Status::Connection),
             (Kind::Ask, Err(error)) => error.status() == Status::Connection,
             (Kind::Close, Err(_)) => false,
@@ -695,7 +724,7 @@ impl Client {
         let mut tokens = Vec::new();
         for held in self.held(actor).into_iter().filter(|held| !before.contains(held)) {
             let (lock, path) = (self.handles[held.0].lock, self.handles[held.0].path);
-            let nodes = self.engine.nodes_of(lock, held.1);
+            let nodes = self.nodes_of(lock, held.1);
             let view = self.engine.hold_of(self.local(now), lock, held.1);
             let (index, count) = (self.index, nodes.len());
             let Some(view) = view.filter(|_| count == quantity as usize) else {
@@ -791,14 +820,14 @@ impl Client {
 }
 
 /// The locks of a path.
-fn recipes(path: usize, form: Form) -> Vec<Recipe> {
+fn recipes(prefix: &str, path: usize, form: Form) -> Vec<Recipe> {
     match form {
         Form::Mutex => vec![Recipe::Queue(Mode::Mutex)],
         Form::ReadWrite => vec![Recipe::Queue(Mode::Read), Recipe::Queue(Mode::Write)],
         Form::SemaphoreMutex => vec![Recipe::SemaphoreMutex],
         Form::Semaphore(most) => vec![Recipe::Semaphore(most)],
         Form::Counted(initial) => {
-            vec![Recipe::CountedSemaphore { count_path: format!("{COUNTS}{path}").into(), initial }]
+            vec![Recipe::CountedSemaphore { count_path: format!("{prefix}{COUNTS}{path}").into(), initial }]
         }
     }
 }
@@ -820,14 +849,14 @@ fn multi(rng: &mut Rng, handles: &[Handle]) -> Handle {
 }
 
 /// Makes a lock of a handle.
-fn open(engine: &mut Engine, local: Time, handles: &mut [Handle], at: usize) {
+fn open(engine: &mut Engine, local: Time, prefix: &str, handles: &mut [Handle], at: usize) {
     let recipe = match &handles[at] {
         Handle { recipe: Recipe::Multi(_), members, .. } => {
             Recipe::Multi(members.iter().map(|&member| handles[member].lock).collect())
         }
         Handle { recipe, .. } => recipe.clone(),
     };
-    handles[at].lock = engine.add_lock(path_of(handles[at].path), recipe);
+    handles[at].lock = engine.add_lock(path_of(prefix, handles[at].path), recipe);
     if handles[at].is_revocable {
         engine.set_revocable(local, handles[at].lock, true);
     }
@@ -858,12 +887,12 @@ fn owner(actor: usize) -> Owner {
 }
 
 /// Their names begin alike, and one may be below another.
-pub(crate) fn path_of(path: usize) -> String {
+pub(crate) fn path_of(prefix: &str, path: usize) -> String {
     let names = ["/locks/0", "/locks/1", "/locks/10", "/locks/1/0"];
-    names[path].to_owned()
+    format!("{prefix}{}", names[path])
 }
 
-fn is_below(node: &str, path: usize) -> bool {
-    let rest = node.strip_prefix(&path_of(path)).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+fn is_below(node: &str, path: &str) -> bool {
+    let rest = node.strip_prefix(path).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
     rest.starts_with("_c_") || rest.starts_with("locks/_c_") || rest.starts_with("leases/_c_")
 }

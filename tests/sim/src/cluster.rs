@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::Time;
-use zklock::proto::Request;
+use zklock::proto::{CreateMode, Request};
 use zklock_standalone::{Body, Change, Kind, Leader, Origin, Replica, ServerId, Settings, Txn, Upcall};
 
 use crate::judge::Judge;
@@ -59,6 +59,8 @@ pub(crate) struct Cluster {
     /// Who thinks so without being it.
     pub(crate) stale: Option<(usize, Leader)>,
     lag: (Duration, Duration),
+    /// Nothing that the leader orders is committed any more.
+    pub(crate) is_doomed: bool,
     /// Sessions of which a leader that was cut off said that they had ended, since it did not know better.
     pub(crate) disowned: BTreeSet<i64>,
 }
@@ -93,6 +95,7 @@ impl Cluster {
             stale: None,
             settings,
             lag: plan.lag,
+            is_doomed: false,
             disowned: BTreeSet::new(),
         }
     }
@@ -147,21 +150,17 @@ impl Cluster {
         self.servers[*server].decrees.push_back((now, decree));
     }
 
-    /// Followers answer their leader's ping: they tell who is alive.
-    pub(crate) fn relay(&mut self, rng: &mut Rng, now: Time) -> Vec<(usize, Time)> {
-        let mut arrivals = Vec::new();
-        for server in 0..self.servers.len() {
-            for (session, timeout) in std::mem::take(&mut self.servers[server].touches) {
-                if self.servers[server].is_cut_off || !self.servers[server].serves {
-                    continue;
-                }
-                let last = self.servers[server].upcalls.back().map(|&(at, _)| at);
-                let at = self.arrival(rng, now, server, last);
-                self.servers[server].upcalls.push_back((at, Upcall::Touch { session, timeout }));
-                arrivals.push((server, at));
-            }
+    /// A follower answers its leader's ping: it reports who is alive. Gives the time when the leader receives that.
+    pub(crate) fn relay(&mut self, rng: &mut Rng, now: Time, server: usize) -> Option<Time> {
+        let touches = std::mem::take(&mut self.servers[server].touches);
+        if touches.is_empty() || self.servers[server].is_cut_off || !self.servers[server].serves {
+            return None;
         }
-        arrivals
+        let last = self.servers[server].upcalls.back().map(|&(at, _)| at);
+        let at = self.arrival(rng, now, server, last);
+        let touches = touches.into_iter().map(|(session, timeout)| (at, Upcall::Touch { session, timeout }));
+        self.servers[server].upcalls.extend(touches);
+        Some(at)
     }
 
     /// The leader hears what a replica asked. Gives the times when replicas hear of the consequences.
@@ -184,6 +183,9 @@ impl Cluster {
                 }
                 Upcall::Resume { connection, session, timeout } => {
                     let alive = leader.resume(now, session, id_of(server), timeout);
+                    if !alive && self.is_doomed {
+                        self.disowned.insert(session);
+                    }
                     news.push(self.decree(rng, now, server, Decree::Resumed { connection, session, alive }));
                 }
                 Upcall::Sync { origin } => news.push(self.decree(rng, now, server, Decree::Synced(origin))),
@@ -209,9 +211,8 @@ impl Cluster {
 
     /// Ends a session, or deletes a node, by an operator's hand.
     pub(crate) fn expire(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, session: i64) -> Vec<(usize, Time)> {
-        let Some(txn) = self.leader.as_mut().and_then(|(_, leader)| leader.expire(now, session)) else {
-            return Vec::new();
-        };
+        let leader = self.leader.as_mut().filter(|_| !self.is_doomed);
+        let Some(txn) = leader.and_then(|(_, leader)| leader.expire(now, session)) else { return Vec::new() };
         for path in self.nodes_of(session) {
             judge.voided(&path);
         }
@@ -219,10 +220,63 @@ impl Cluster {
     }
 
     pub(crate) fn delete(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, path: &str) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = &mut self.leader else { return Vec::new() };
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
         let Some(txn) = leader.delete(now, self.truth.tree(), path) else { return Vec::new() };
         judge.voided(path);
         self.commit(rng, judge, now, txn)
+    }
+
+    /// Deletes a node with all that is below it, by an operator's hand.
+    pub(crate) fn delete_all(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, path: &str) -> Vec<(usize, Time)> {
+        let children: Vec<String> =
+            self.truth.tree().get(path).into_iter().flat_map(|node| node.children.iter().cloned()).collect();
+        let mut news = Vec::new();
+        for child in children {
+            news.extend(self.delete_all(rng, judge, now, &format!("{path}/{child}")));
+        }
+        news.extend(self.delete(rng, judge, now, path));
+        news
+    }
+
+    /// Creates a node by an operator's hand; one with a number if its mode says so.
+    pub(crate) fn create(
+        &mut self,
+        rng: &mut Rng,
+        judge: &mut Judge,
+        now: Time,
+        path: &str,
+        mode: CreateMode,
+    ) -> Vec<(usize, Time)> {
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
+        let Some(txn) = leader.create(now, self.truth.tree(), path, mode) else { return Vec::new() };
+        self.commit(rng, judge, now, txn)
+    }
+
+    /// Sets what everybody may do with a node, by an operator's hand.
+    pub(crate) fn allow(
+        &mut self,
+        rng: &mut Rng,
+        judge: &mut Judge,
+        now: Time,
+        path: &str,
+        perms: i32,
+    ) -> Vec<(usize, Time)> {
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
+        let Some(txn) = leader.allow(now, self.truth.tree(), path, perms) else { return Vec::new() };
+        self.commit(rng, judge, now, txn)
+    }
+
+    /// The path of the node that was created last.
+    pub(crate) fn last_created(&self) -> Option<&str> {
+        changes_of(&self.log.last()?.body).iter().find_map(|change| match change {
+            Change::Create { path, .. } => Some(&**path),
+            _ => None,
+        })
+    }
+
+    /// Whether there is a leader that commits what it orders.
+    pub(crate) fn has_leader(&self) -> bool {
+        self.leader.is_some() && !self.is_doomed
     }
 
     /// Writes to a node by an operator's hand.
@@ -234,7 +288,7 @@ impl Cluster {
         path: &str,
         data: &[u8],
     ) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = &mut self.leader else { return Vec::new() };
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
         let Some(txn) = leader.set_data(now, self.truth.tree(), path, data) else { return Vec::new() };
         self.commit(rng, judge, now, txn)
     }
@@ -256,6 +310,9 @@ impl Cluster {
         txn: Txn,
         request: Option<&Request>,
     ) -> Vec<(usize, Time)> {
+        if self.is_doomed {
+            return Vec::new();
+        }
         let removed: Vec<String> = match &txn.body {
             Body::CloseSession => self.nodes_of(txn.session),
             body => changes_of(body).iter().filter_map(deleted_by).map(str::to_owned).collect(),
@@ -337,6 +394,7 @@ impl Cluster {
         }
         let Some(&chosen) = voters.iter().max_by_key(|&&index| self.servers[index].applied) else { return false };
         self.epoch += 1;
+        self.is_doomed = false;
         let sessions: Vec<_> = self.truth.sessions().map(|(id, session)| (id, session.timeout)).collect();
         self.leader = Some((chosen, Leader::new(self.settings.clone(), now, self.epoch, sessions)));
         voters.into_iter().for_each(|index| self.join(index));

@@ -85,12 +85,17 @@ pub(crate) struct Judge {
     holders: BTreeMap<NodeId, (usize, usize)>,
     /// How often a node was passed on in its process, and when last.
     passes: BTreeMap<NodeId, (u32, Time)>,
+    /// The directories to which other recipes came, and those whose permissions were taken away for a while.
+    foreign: BTreeSet<String>,
+    forbidden: BTreeSet<String>,
     /// How often it may be.
     pub(crate) max_passes: u32,
     /// Limit on the bytes that the paths of all nodes of one session take.
     pub(crate) max_path_bytes: Option<usize>,
     /// When a directory last lost its last node.
     emptied: BTreeMap<String, Time>,
+    /// What all paths are below.
+    pub(crate) root: &'static str,
     /// What was told of each session, by client.
     clients: BTreeMap<usize, ClientState>,
     /// What was told of each hold, by client, lock and token.
@@ -168,6 +173,27 @@ impl Judge {
         is_used || self.emptied.get(directory).is_some_and(|&at| at >= since)
     }
 
+    /// Another program creates a node of another recipe.
+    pub(crate) fn stranger(&mut self, path: &str, czxid: i64) {
+        self.foreign.insert(directory(path).to_owned());
+        let queue = self.queues.entry(directory(path).to_owned()).or_default();
+        queue.insert(path.to_owned(), Node { czxid, session: 0, is_stray: false });
+    }
+
+    pub(crate) fn had_foreign(&self, path: &str) -> bool {
+        self.foreign.contains(path)
+    }
+
+    /// An operator takes permissions from a directory.
+    pub(crate) fn forbid(&mut self, directory: &str) {
+        self.forbidden.insert(directory.to_owned());
+    }
+
+    /// Whether that happened to the directories of a lock.
+    pub(crate) fn was_forbidden(&self, path: &str) -> bool {
+        self.forbidden.iter().any(|directory| matches!(directory.strip_prefix(path), Some("" | "/leases" | "/locks")))
+    }
+
     /// The node that is at a path now.
     fn node_at(&self, path: &str) -> Option<NodeId> {
         let found = self.queues.get(directory(path))?.get(path)?;
@@ -182,6 +208,9 @@ impl Judge {
     /// One of the newest tokens of a path, in use or not, for somebody to ask about.
     pub(crate) fn question(&self, rng: &mut Rng, path: &str) -> Option<Question> {
         let is_of = |node: &&NodeId| matches!(directory(&node.path).strip_prefix(path), Some("" | "/leases"));
+        if self.had_foreign(path) {
+            return None;
+        }
         let newest: Vec<&NodeId> = self.born.iter().rev().filter(is_of).take(6).collect();
         let node = (!newest.is_empty()).then(|| newest[rng.usize(..newest.len())])?;
         let queue = self.queues.get(directory(&node.path));
@@ -205,6 +234,9 @@ impl Judge {
         // How many leases there may be, nobody is told who asks; so of those that wait, not all is known.
         let is_lease = directory(&node.path).ends_with("/leases");
         let is_kept_out = !is_lease && ahead.iter().any(|other| self.is_there(other));
+        if self.had_foreign(directory(&node.path)) {
+            return;
+        }
         let is_wrong = match holds {
             true => !was_there || is_kept_out,
             false => *was_there && ahead.is_empty() && self.is_there(node),
@@ -222,7 +254,8 @@ impl Judge {
             let revoked = self.revoked.entry(node).or_default();
             (revoked.asked, revoked.asked_at) = (revoked.asked + 1, now);
         }
-        if let Some(path) = path.strip_prefix(COUNTS).and_then(|path| path.parse().ok())
+        let count = path.strip_prefix(self.root).and_then(|path| path.strip_prefix(COUNTS));
+        if let Some(path) = count.and_then(|path| path.parse().ok())
             && let Ok(count) = data.try_into().map(i32::from_be_bytes)
         {
             self.limit(now, path, count);
@@ -514,5 +547,5 @@ fn number(path: &str) -> &str {
 }
 
 fn is_reader(path: &str) -> bool {
-    path.contains("__READ__")
+    path.contains("__READ__") || path.contains("__rlock__")
 }

@@ -24,6 +24,10 @@ pub(crate) struct Plan {
     pub(crate) sweep: Duration,
     /// Its servers know no watches that stay, so no client has mirrors.
     pub(crate) is_old: bool,
+    /// What all paths are below. Some clients have it as their chroot, the others write it in front of their paths.
+    pub(crate) root: &'static str,
+    /// Clients queue with kazoo's locks.
+    pub(crate) with_kazoo: bool,
     /// The constants of all clients.
     pub(crate) limits: Limits,
     /// No leader answers that was replaced without its knowledge, so a `sync` shows all that was ordered before.
@@ -49,6 +53,19 @@ pub(crate) enum Form {
     Counted(i32),
 }
 
+/// Which recipe a node belongs to that is none of zklock's clients'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ForeignRecipe {
+    Kazoo,
+    KazooReader,
+    /// The C recipe that comes with ZooKeeper.
+    ZooKeeper,
+    /// Curator's other family: a read/write lock beside mutexes, or the other way round.
+    OtherCurator,
+    /// Something that takes no part in locking.
+    None,
+}
+
 /// One process.
 #[derive(Debug)]
 pub(crate) struct ClientPlan {
@@ -58,6 +75,7 @@ pub(crate) struct ClientPlan {
     pub(crate) handles: usize,
     pub(crate) clock: Clock,
     pub(crate) begins: Duration,
+    pub(crate) has_chroot: bool,
 }
 
 /// What a process's clock shows when the world's shows something else: it began earlier, and runs faster or slower.
@@ -87,6 +105,16 @@ pub(crate) enum Fault {
     Restart { server: usize, length: Duration },
     /// A server loses touch with the others, and notices it some time later.
     Isolate { server: usize, notices: Duration, length: Duration },
+    /// A server's process stands still, or the leader's.
+    PauseServer { server: Option<usize>, length: Duration },
+    /// Nothing that the leader orders is committed any more. After some time it stops, and what it ordered is lost.
+    DoomLeader { stops: Duration, length: Duration },
+    /// An operator removes a lock's directories with all that is in them, or those of all locks.
+    RemoveDirectory { path: Option<usize> },
+    /// Another program creates a node of another recipe in a lock's directory, and deletes it some time later.
+    Foreign { path: usize, recipe: ForeignRecipe, length: Duration },
+    /// An operator takes permissions from a lock's directories for some time.
+    Forbid { path: usize, perms: i32, length: Duration },
     /// The leader loses touch with the others, and notices it some time later.
     IsolateLeader { notices: Duration, length: Duration },
     /// A server falls behind.
@@ -132,6 +160,8 @@ impl Plan {
             lag: (ms(lag.0), ms(lag.1)),
             sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
             is_old: false,
+            root: "",
+            with_kazoo: false,
             limits: Limits::default(),
             syncs_are_sound: true,
             max_path_bytes: None,
@@ -153,14 +183,29 @@ impl Plan {
         plan.form_cohorts(&mut rng.clone());
         let seed = rng.clone().u64(..);
         plan.is_old = seed.is_multiple_of(2);
-        let isolates = |fault: &Fault| matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. });
-        plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
         plan.limit_paths(&mut rng.clone());
         // Dice for each part: a new part leaves the others as they were.
         let dice = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
         plan.limits = limits(&mut dice(1));
         let breaks = breaks(&mut dice(2), busy);
         plan.add_faults(breaks);
+        let pauses = pauses(&mut dice(3), busy, session_timeout);
+        plan.add_faults(pauses);
+        let removals = removals(&mut dice(4), busy);
+        plan.add_faults(removals);
+        let strangers = strangers(&mut dice(7), busy, session_timeout);
+        plan.add_faults(strangers);
+        plan.with_kazoo = dice(8).bool();
+        let refusals = refusals(&mut dice(9), busy, session_timeout);
+        plan.add_faults(refusals);
+        plan.root = if dice(5).u8(..4) == 0 { "/app" } else { "" };
+        for (client, own) in plan.clients.iter_mut().enumerate() {
+            own.has_chroot = dice(6 + client as u64).bool();
+        }
+        let isolates = |fault: &Fault| {
+            matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. } | Fault::DoomLeader { .. })
+        };
+        plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
         plan
     }
 
@@ -184,7 +229,7 @@ fn limits(rng: &mut Rng) -> Limits {
         first_retry: ms(*pick(rng, &[250, 10])),
         last_retry: ms(*pick(rng, &[30_000, 500])),
         first_look: ms(*pick(rng, &[250, 20])),
-        last_look: ms(*pick(rng, &[8_000, 100])),
+        last_look: ms(*pick(rng, &[8_000, 2_000])),
         second_look: ms(*pick(rng, &[100, 5])),
         most_ahead: *pick(rng, &[16, 1, 3]),
         mirror: MirrorLimits {
@@ -204,6 +249,64 @@ fn limits(rng: &mut Rng) -> Limits {
             remembered: *pick(rng, &[1_024, 1, 2]),
         },
     }
+}
+
+/// In some runs servers stand still, or a leader loses what it orders. A leader stands still no longer than the lease allows for
+/// late pings: a twelfth of the session timeout (decision 4).
+fn pauses(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+    let mut faults = Vec::new();
+    let at = |rng: &mut Rng| busy.mul_f64(rng.f64());
+    if rng.u8(..5) == 0 {
+        for _ in 0..rng.usize(1..=6) {
+            let (server, most) = if rng.bool() { (None, 1.0 / 12.0) } else { (Some(rng.usize(..)), 0.5) };
+            faults.push((at(rng), Fault::PauseServer { server, length: session_timeout.mul_f64(rng.f64() * most) }));
+        }
+    }
+    if rng.u8(..8) == 0 {
+        let mut part = |most: f64| session_timeout.mul_f64(rng.f64() * most);
+        let (stops, length) = (part(2.0), part(1.0));
+        faults.push((at(rng), Fault::DoomLeader { stops, length }));
+        if rng.bool() {
+            faults.push((at(rng), Fault::Cut { client: rng.usize(..) }));
+        }
+    }
+    faults
+}
+
+/// In some runs operators remove directories.
+fn removals(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
+    if rng.u8(..8) != 0 {
+        return Vec::new();
+    }
+    let removal = |rng: &mut Rng| Fault::RemoveDirectory { path: (rng.u8(..4) > 0).then(|| rng.usize(..)) };
+    (0..rng.usize(1..=3)).map(|_| (busy.mul_f64(rng.f64()), removal(rng))).collect()
+}
+
+/// In some runs programs with other recipes come to the same directories.
+fn strangers(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+    use ForeignRecipe as Recipe;
+    if rng.u8(..8) != 0 {
+        return Vec::new();
+    }
+    let recipes = [Recipe::Kazoo, Recipe::KazooReader, Recipe::ZooKeeper, Recipe::OtherCurator, Recipe::None];
+    let mut stranger = || {
+        let (at, recipe, path) = (busy.mul_f64(rng.f64()), *pick(rng, &recipes), rng.usize(..));
+        (at, Fault::Foreign { path, recipe, length: session_timeout.mul_f64(rng.f64() * rng.f64()) })
+    };
+    (0..4).map(|_| stranger()).collect()
+}
+
+/// In some runs servers refuse deletes or creates.
+fn refusals(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+    if rng.u8(..10) != 0 {
+        return Vec::new();
+    }
+    let mut refusal = || {
+        // All but delete, all but create, all but both.
+        let (at, path, perms) = (busy.mul_f64(rng.f64()), rng.usize(..), *pick(rng, &[23, 23, 27, 19]));
+        (at, Fault::Forbid { path, perms, length: session_timeout.mul_f64(rng.f64() * 2.0) })
+    };
+    (0..2).map(|_| refusal()).collect()
 }
 
 /// In a quarter of the runs connections break after some frames, counted from the fault or from the next handshake.
@@ -292,6 +395,7 @@ impl ClientPlan {
             handles: if multis { rng.usize(3..=4) } else { rng.usize(1..=3) },
             clock: Clock::new(rng),
             begins: busy.mul_f64(rng.f64() * rng.f64()),
+            has_chroot: false,
         }
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use zklock::Time;
-use zklock::proto::ConnectRequest;
+use zklock::proto::{ConnectRequest, CreateMode};
 use zklock::session::Command;
 use zklock_standalone::{Action, Body, Change, Output, Txn};
 
 use crate::client::{Client, Life, Wish, path_of};
 use crate::cluster::{Cluster, between, changes_of};
 use crate::judge::{COUNTS, Judge, REVOKE};
-use crate::plan::{Fault, Form, Plan, ms};
+use crate::plan::{Fault, ForeignRecipe, Form, Plan, ms};
 
 /// What can happen.
 #[derive(Debug)]
@@ -45,7 +45,15 @@ enum Happening {
     Return(usize, u32),
     LagEnds(usize),
     SlowEnds,
+    /// A server that stood still answers the pings that its leader sent meanwhile.
+    GoesOn(usize),
+    /// A leader whose orders are not committed stops, for so long.
+    Doom(usize, u32, Duration),
     ReachableAgain(usize),
+    /// Another program deletes its node.
+    Departs(String),
+    /// Everything is allowed in a directory again.
+    Allow(String),
     Calm,
     Plenty,
     Settled,
@@ -110,6 +118,11 @@ pub(crate) struct World {
     /// How often a server was cut off or stopped, so that what was planned for an earlier time is not done.
     troubles: Vec<u32>,
     leader_timer: Option<Time>,
+    /// Until when servers stand still.
+    paused: Vec<Time>,
+    /// Nodes of other programs, and directories in which not everything is allowed.
+    strangers: BTreeSet<String>,
+    forbidden: BTreeSet<String>,
     /// How much of what was committed is in the history.
     written_down: usize,
     is_over: bool,
@@ -118,7 +131,7 @@ pub(crate) struct World {
 /// How long the clients have, once all faults are over, until everybody has got what he wants.
 const PATIENCE: Duration = Duration::from_secs(3_000);
 
-/// A run that goes on beyond this goes round in circles.
+/// A run in which so much happens without a grant goes round in circles. The number of grants in a run is bounded.
 const MOST_STEPS: u64 = 300_000;
 
 impl World {
@@ -135,6 +148,7 @@ impl World {
             history: with_history.then(Vec::new),
             latency: plan.latency,
             troubles: vec![0; plan.servers],
+            paused: vec![now; plan.servers],
             plan,
             rng,
             now,
@@ -151,6 +165,8 @@ impl World {
             reborn: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             leader_timer: None,
+            strangers: BTreeSet::new(),
+            forbidden: BTreeSet::new(),
             written_down: 0,
             is_over: false,
         };
@@ -175,8 +191,13 @@ impl World {
                 Form::Mutex | Form::ReadWrite => {}
             }
         }
-        self.judge.max_passes = self.plan.max_passes;
+        (self.judge.max_passes, self.judge.root) = (self.plan.max_passes, self.plan.root);
         self.judge.max_path_bytes = self.plan.max_path_bytes;
+        if !self.plan.root.is_empty() {
+            let mode = CreateMode::Persistent;
+            self.cluster.create(&mut self.rng, &mut self.judge, begin, self.plan.root, mode);
+            (0..self.cluster.servers.len()).for_each(|server| self.cluster.join(server));
+        }
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
         self.set_leader_timer();
@@ -188,11 +209,15 @@ impl World {
 
     /// Runs to the end, or to the first thing that must not be.
     pub(crate) fn run(&mut self) {
+        let (mut grants, mut since) = (0, 0);
         while !self.is_over && self.judge.verdict.is_none() {
             let Some(((at, _), happening)) = self.agenda.pop_first() else { break };
             self.now = at;
             self.steps += 1;
-            if self.steps > MOST_STEPS {
+            if self.judge.grants > grants {
+                (grants, since) = (self.judge.grants, self.steps);
+            }
+            if self.steps > since + MOST_STEPS {
                 self.judge.blame(|| "it does not come to rest".to_owned());
             }
             self.happen(happening);
@@ -221,6 +246,12 @@ impl World {
             if self.clients[client].paused_until > self.now {
                 return self.at(self.clients[client].paused_until, happening);
             }
+        }
+        // A server that stands still does, too.
+        if let Some(until) =
+            self.server_of(&happening).map(|server| self.paused[server]).filter(|&until| until > self.now)
+        {
+            return self.at(until, happening);
         }
         match happening {
             Happening::Birth(client) => self.birth(client),
@@ -259,12 +290,10 @@ impl World {
                 self.spread(news);
             }
             Happening::Relay => {
-                let arrivals = self.cluster.relay(&mut self.rng, self.now);
-                for (server, at) in arrivals {
-                    self.at(at, Happening::Hear(server));
-                }
+                (0..self.cluster.servers.len()).for_each(|server| self.relay(server));
                 self.at(self.now + self.plan.relay, Happening::Relay);
             }
+            Happening::GoesOn(server) => self.relay(server),
             Happening::Fault(number) => self.fault(number),
             Happening::Elect => self.elect(),
             Happening::Notice(server, trouble) => {
@@ -280,10 +309,17 @@ impl World {
             }
             Happening::LagEnds(server) => self.cluster.servers[server].lag = Duration::ZERO,
             Happening::SlowEnds => self.latency = self.plan.latency,
+            Happening::Doom(server, trouble, length) => {
+                if self.troubles[server] == trouble && self.cluster.is_doomed {
+                    self.restart(server, length);
+                }
+            }
             Happening::ReachableAgain(client) => {
                 self.unreachable.remove(&client);
                 self.stuck.remove(&client);
             }
+            Happening::Departs(node) => self.depart(&node),
+            Happening::Allow(directory) => self.allow(&directory),
             Happening::Calm => self.calm(),
             Happening::Plenty => self.plenty(),
             Happening::Settled => self.settled(),
@@ -299,6 +335,26 @@ impl World {
             | Happening::Awake(client)
             | Happening::Dial { client, .. } => Some(client),
             Happening::Down(link) => self.links.get(&link).map(|link| link.client),
+            _ => None,
+        }
+    }
+
+    /// A follower answers its leader's ping, unless it stands still.
+    fn relay(&mut self, server: usize) {
+        if self.paused[server] <= self.now
+            && let Some(at) = self.cluster.relay(&mut self.rng, self.now, server)
+        {
+            self.at(at, Happening::Hear(server));
+        }
+    }
+
+    /// The server whose process something happens in. The leader's pings make followers relay who is alive.
+    fn server_of(&self, happening: &Happening) -> Option<usize> {
+        let leader = || self.cluster.leader.as_ref().map(|(leader, _)| *leader);
+        match *happening {
+            Happening::Hear(_) | Happening::LeaderTimer | Happening::Relay => leader(),
+            Happening::Obey(server) => Some(server),
+            Happening::Up(link) => self.links.get(&link).map(|link| link.server),
             _ => None,
         }
     }
@@ -604,6 +660,7 @@ impl World {
             }
         }
         if self.cluster.elect(self.now) {
+            self.paused.fill(self.now);
             let leader = self.cluster.leader.as_ref().map(|(leader, _)| *leader);
             self.say(|| format!("server {leader:?} leads"));
             self.set_leader_timer();
@@ -627,6 +684,11 @@ impl World {
     /// A server stops, or is cut off.
     fn lose_server(&mut self, server: usize, length: Duration) -> u32 {
         self.troubles[server] += 1;
+        self.paused[server] = self.now;
+        // What it ordered in vain goes with it.
+        if self.is_leader(server) {
+            self.cluster.is_doomed = false;
+        }
         let trouble = self.troubles[server];
         self.at(self.now + length, Happening::Return(server, trouble));
         trouble
@@ -718,6 +780,41 @@ impl World {
                     self.isolate(leader, notices, length);
                 }
             }
+            Fault::PauseServer { server, length } => {
+                let leader = self.cluster.leader.as_ref().map(|(leader, _)| *leader);
+                if let Some(server) = server.map(|server| server % servers).or(leader) {
+                    // A leader that stands still for longer is not what leases allow for.
+                    let most = self.plan.session_timeout / 12;
+                    let length = if Some(server) == leader { length.min(most) } else { length };
+                    let until = self.paused[server].max(self.now + length);
+                    self.paused[server] = until;
+                    let at = until + between(&mut self.rng, (Duration::ZERO, ms(5)));
+                    self.at(at, Happening::GoesOn(server));
+                }
+            }
+            Fault::DoomLeader { stops, length } => {
+                if let Some((leader, _)) = self.cluster.leader {
+                    self.cluster.is_doomed = true;
+                    self.at(self.now + stops, Happening::Doom(leader, self.troubles[leader], length));
+                }
+            }
+            Fault::RemoveDirectory { path } => {
+                let all = || format!("{}/locks", self.plan.root);
+                let path = path.map_or_else(all, |path| path_of(self.plan.root, path % self.plan.forms.len()));
+                let news = self.cluster.delete_all(&mut self.rng, &mut self.judge, self.now, &path);
+                self.spread(news);
+            }
+            Fault::Foreign { path, recipe, length } => self.foreign(path % self.plan.forms.len(), recipe, length),
+            Fault::Forbid { path, perms, length } => {
+                for directory in self.directories(path % self.plan.forms.len()) {
+                    let (rng, judge) = (&mut self.rng, &mut self.judge);
+                    let news = self.cluster.allow(rng, judge, self.now, &directory, perms);
+                    self.spread(news);
+                    self.judge.forbid(&directory);
+                    self.at(self.now + length, Happening::Allow(directory.clone()));
+                    self.forbidden.insert(directory);
+                }
+            }
             Fault::Lag { server, lag, length } => {
                 self.cluster.servers[server % servers].lag = lag;
                 self.at(self.now + length, Happening::LagEnds(server % servers));
@@ -740,7 +837,9 @@ impl World {
                 let Some(node) = self.node_at(path, place) else { return };
                 self.set(&node, REVOKE);
             }
-            Fault::SetCount { path, value } => self.set(&format!("{COUNTS}{path}"), &value.to_be_bytes()),
+            Fault::SetCount { path, value } => {
+                self.set(&format!("{}{COUNTS}{path}", self.plan.root), &value.to_be_bytes());
+            }
             Fault::Stick { client, length } => {
                 let client = client % clients;
                 let Some(link) = self.clients[client].link.and_then(|link| self.links.get(&link)) else { return };
@@ -783,6 +882,52 @@ impl World {
         }
     }
 
+    /// Another program queues with a recipe that is none of the clients'.
+    fn foreign(&mut self, path: usize, recipe: ForeignRecipe, length: Duration) {
+        let form = self.plan.forms[path];
+        if !matches!(form, Form::Mutex | Form::ReadWrite) {
+            return;
+        }
+        let number = self.rng.u128(..);
+        let other = if form == Form::Mutex { "__WRIT__" } else { "lock-" };
+        let prefix = match recipe {
+            ForeignRecipe::Kazoo => format!("{number:032x}__lock__"),
+            ForeignRecipe::KazooReader => format!("{number:032x}__rlock__"),
+            ForeignRecipe::ZooKeeper => format!("x-{:x}-", number as u64),
+            ForeignRecipe::OtherCurator => format!("_c_00000000-0000-4000-8000-{:012x}-{other}", number as u32),
+            ForeignRecipe::None => "notes-".to_owned(),
+        };
+        let asked = format!("{}/{prefix}", path_of(self.plan.root, path));
+        let mode = CreateMode::PersistentSequential;
+        let news = self.cluster.create(&mut self.rng, &mut self.judge, self.now, &asked, mode);
+        let made = self.cluster.last_created().filter(|made| made.starts_with(&asked)).map(str::to_owned);
+        self.spread(news);
+        let Some(made) = made else { return };
+        if let (Some(node), true) = (self.cluster.truth.tree().get(&made), recipe != ForeignRecipe::None) {
+            self.judge.stranger(&made, node.stat().czxid);
+        }
+        self.at(self.now + length, Happening::Departs(made.clone()));
+        self.strangers.insert(made);
+    }
+
+    fn depart(&mut self, node: &str) {
+        if self.strangers.contains(node) {
+            let news = self.cluster.delete(&mut self.rng, &mut self.judge, self.now, node);
+            self.spread(news);
+        }
+        // Where that was refused, it stays until there is plenty.
+        if self.cluster.truth.tree().get(node).is_none() {
+            self.strangers.remove(node);
+        }
+    }
+
+    fn allow(&mut self, directory: &str) {
+        if self.cluster.has_leader() && self.forbidden.remove(directory) {
+            let news = self.cluster.allow(&mut self.rng, &mut self.judge, self.now, directory, 31);
+            self.spread(news);
+        }
+    }
+
     /// One of the nodes of a path, by its place in the queue; of a semaphore among the leases or the locks.
     fn node_at(&self, path: usize, place: usize) -> Option<String> {
         let mut directories = self.directories(path % self.plan.forms.len());
@@ -792,7 +937,7 @@ impl World {
     }
 
     fn directories(&self, path: usize) -> Vec<String> {
-        let path_itself = path_of(path);
+        let path_itself = path_of(self.plan.root, path);
         match self.plan.forms[path] {
             Form::Mutex | Form::ReadWrite => vec![path_itself],
             _ => vec![format!("{path_itself}/leases"), format!("{path_itself}/locks")],
@@ -828,6 +973,12 @@ impl World {
         self.links.values_mut().for_each(|link| link.breaks = None);
         let links: Vec<usize> = self.links.keys().copied().collect();
         links.into_iter().for_each(|link| self.thaw(link));
+        self.paused.fill(self.now);
+        if self.cluster.is_doomed
+            && let Some((leader, _)) = self.cluster.leader
+        {
+            self.restart(leader, Duration::ZERO);
+        }
         for server in 0..self.cluster.servers.len() {
             self.cluster.servers[server].lag = Duration::ZERO;
             self.cluster.servers[server].replica.forget_losses();
@@ -842,23 +993,28 @@ impl World {
         self.check_all_done();
     }
 
-    /// There are leases for all who want some.
+    /// What operators and other programs took away is there again: leases for all who want some, permissions, places.
     fn plenty(&mut self) {
         for path in 0..self.plan.forms.len() {
             if let Form::Counted(initial) = self.plan.forms[path] {
-                self.set(&format!("{COUNTS}{path}"), &initial.to_be_bytes());
+                self.set(&format!("{}{COUNTS}{path}", self.plan.root), &initial.to_be_bytes());
             }
         }
-        if self.cluster.leader.is_none() {
-            self.at(self.now + self.plan.session_timeout, Happening::Plenty);
+        if !self.cluster.has_leader() {
+            return self.at(self.now + self.plan.session_timeout, Happening::Plenty);
         }
+        self.forbidden.clone().iter().for_each(|directory| self.allow(directory));
+        self.strangers.clone().iter().for_each(|node| self.depart(node));
     }
 
     fn check_all_done(&mut self) {
         let done = |client: &Client| client.life == Life::Over || (client.life == Life::Running && client.is_done());
         if self.clients.iter().all(done) {
             // Sessions that nobody uses any more have time to end.
-            let at = self.now + self.plan.session_timeout * 3;
+            // Clients repeat a delete that was refused after half a minute at the latest.
+            let is_refused = self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Forbid { .. }));
+            let retry = if is_refused { Duration::from_secs(70) } else { Duration::ZERO };
+            let at = self.now + self.plan.session_timeout * 3 + retry;
             self.at(at, Happening::Settled);
         }
     }

@@ -45,7 +45,8 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 7] = [
+const SHY: [Mutant; 8] = [
+    Mutant::ExpectPromptPings,
     Mutant::GrantAcrossGap,
     Mutant::HearTooSoon,
     Mutant::HearOnWrite,
@@ -54,6 +55,20 @@ const SHY: [Mutant; 7] = [
     Mutant::ResumeProves,
     Mutant::ForgetDirectory,
 ];
+
+/// The number of deliberate bugs, and each of them once in the table, as the code has them.
+#[test]
+fn the_decision_lists_the_deliberate_bugs() {
+    let page = include_str!("../../../docs/decisions/0005-simulation.md");
+    let count = format!("{} deliberate bugs", Mutant::ALL.len());
+    assert!(page.contains(&count), "expected \"{count}\"");
+    let table: String = page.lines().filter(|line| line.starts_with('|')).collect();
+    let mut listed: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
+    let mut expected: Vec<String> = Mutant::ALL.iter().map(|mutant| format!("{mutant:?}")).collect();
+    listed.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(listed, expected);
+}
 
 #[test]
 fn deliberate_bugs_are_found() {
