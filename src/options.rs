@@ -46,6 +46,13 @@ impl ConfigOption {
             set: |config, value| config.set_lease_margin(milliseconds(value)?).ok(),
         },
         Self {
+            name: "session.max_path_bytes",
+            expected: "1024 to 1073741824 bytes",
+            default: "786432",
+            help: "Limit on the bytes of the paths of all nodes of a session. It must not exceed the `jute.maxbuffer` of any server.",
+            set: |config, value| config.set_max_path_bytes(bytes(value)?).ok(),
+        },
+        Self {
             name: "session.timeout",
             expected: "1 to 2147483647 milliseconds",
             default: "10000",
@@ -155,8 +162,17 @@ fn parse(bytes: &[u8]) -> std::result::Result<Vec<(String, String)>, String> {
 
 /// A whole number of milliseconds, in digits.
 fn milliseconds(value: &str) -> Option<Duration> {
+    number(value).map(Duration::from_millis)
+}
+
+/// A whole number of bytes, in digits.
+fn bytes(value: &str) -> Option<usize> {
+    usize::try_from(number(value)?).ok()
+}
+
+fn number(value: &str) -> Option<u64> {
     let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
-    value.parse().ok().filter(|_| is_number).map(Duration::from_millis)
+    value.parse().ok().filter(|_| is_number)
 }
 
 #[cfg(test)]
@@ -187,6 +203,10 @@ mod tests {
         assert_eq!(config.connect_timeout(), Duration::from_millis(2_147_483_647));
         assert_eq!(config.session().timeout, Duration::from_secs(5));
         assert_eq!(config.session().lease_margin, Some(Duration::ZERO));
+        config.set("session.max_path_bytes", "1024").unwrap();
+        assert_eq!(config.max_path_bytes(), 1024);
+        let said = message(config.set("session.max_path_bytes", "1023"));
+        assert_eq!(said, "option session.max_path_bytes is \"1023\"; expected 1024 to 1073741824 bytes");
     }
 
     #[test]
