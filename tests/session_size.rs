@@ -87,10 +87,10 @@ fn a_large_session_is_emptied_before_it_is_closed() {
     let seen = record(&proxy);
     client.close().unwrap();
     drop(held);
+    check_restart(&server, semaphore.path());
     let mut seen = seen.lock().unwrap().clone();
     assert_eq!(seen.pop().map(|(op, _)| op), Some(CLOSE_SESSION), "{seen:?}");
     assert!(seen.len() > 8 && seen.iter().all(|&(op, length)| op == MULTI && length < JUTE_MAXBUFFER / 2), "{seen:?}");
-    check_restart(&server, semaphore.path());
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 8] = [
+const SHY: [Mutant; 9] = [
     Mutant::ExpectPromptPings,
     Mutant::GrantAcrossGap,
     Mutant::HearTooSoon,
@@ -54,6 +54,7 @@ const SHY: [Mutant; 8] = [
     Mutant::LetInLeaver,
     Mutant::ResumeProves,
     Mutant::ForgetDirectory,
+    Mutant::LookWithoutSync,
 ];
 
 /// The number of deliberate bugs, and each of them once in the table, as the code has them.
