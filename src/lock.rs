@@ -621,13 +621,23 @@ impl Drop for Guard<'_> {
 impl Owner {
     /// The calling thread.
     pub fn current_thread() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
         thread_local! {
-            static NUMBER: u64 = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            static NUMBER: u64 = next_thread_number();
         }
         // While a thread is being torn down it has no number any more; 0 is nobody's.
         Self::Thread(NUMBER.try_with(|&number| number).unwrap_or_default())
     }
+
+    /// A new owner for a green thread: a greenlet, fiber or coroutine that shares a thread of the system with others. No thread and no
+    /// other green thread ever gets its number.
+    pub fn new_green_thread() -> Self {
+        Self::Thread(next_thread_number())
+    }
+}
+
+fn next_thread_number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 pub(crate) fn is_safe(view: Option<HoldView>) -> bool {

@@ -67,6 +67,28 @@ fn reentrant_three_deep() {
 }
 
 #[test]
+fn green_threads_on_one_thread_exclude_each_other() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("green")).unwrap();
+    let (one, two) = (Owner::new_green_thread(), Owner::new_green_thread());
+    for owner in [one, one] {
+        lock.start_acquire(owner, Some(Duration::ZERO)).unwrap().wait().unwrap();
+    }
+    for stranger in [two, Owner::current_thread()] {
+        let entered = lock.start_acquire(stranger, Some(Duration::ZERO)).unwrap().wait();
+        assert_eq!(status(entered), Status::Timeout);
+        assert_eq!(status(lock.release_as(stranger)), Status::NotOwner);
+        assert!(!lock.is_held_by(stranger).unwrap());
+    }
+    for _ in 0..2 {
+        assert!(lock.is_held_by(one).unwrap());
+        lock.release_as(one).unwrap();
+    }
+    assert_eq!(lock.state().unwrap(), LockState::Free);
+}
+
+#[test]
 fn threads_on_one_handle_exclude_each_other() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());

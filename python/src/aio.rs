@@ -23,7 +23,7 @@ use crate::participant::Participant;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::{Leases, Semaphore};
 use crate::states::lock_state;
-use crate::whole;
+use crate::{text, whole};
 
 /// What a client connects with, checked. The arguments are those of ``zklock.Client``.
 #[pyclass(frozen, name = "_Settings", module = "zklock")]
@@ -42,12 +42,12 @@ impl Settings {
     #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
-        servers: String,
+        #[pyo3(from_py_with = text::servers)] servers: String,
         #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
-        wait_for_kazoo: bool,
+        #[pyo3(from_py_with = text::wait_for_kazoo)] wait_for_kazoo: bool,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config =
@@ -254,8 +254,13 @@ impl Inbox {
     }
 
     /// Reads a count: an int.
-    fn get_count(&self, py: Python<'_>, client: &Client, path: &str) -> PyResult<Op> {
-        self.ask(py, client.core.start_get_count(path), |value| value)
+    fn get_count(
+        &self,
+        py: Python<'_>,
+        client: &Client,
+        #[pyo3(from_py_with = text::path)] path: String,
+    ) -> PyResult<Op> {
+        self.ask(py, client.core.start_get_count(&path), |value| value)
     }
 
     /// Sets a count: None.
@@ -263,10 +268,10 @@ impl Inbox {
         &self,
         py: Python<'_>,
         client: &Client,
-        path: &str,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = whole::value)] value: i32,
     ) -> PyResult<Op> {
-        self.ask(py, client.core.start_set_count(path, value), |()| ())
+        self.ask(py, client.core.start_set_count(&path, value), |()| ())
     }
 
     /// Asks whether a token is a holder's: a bool.
@@ -274,10 +279,10 @@ impl Inbox {
         &self,
         py: Python<'_>,
         client: &Client,
-        path: &str,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = whole::token)] token: i64,
     ) -> PyResult<Op> {
-        self.ask(py, client.core.start_fence_check(path, token), |holds| holds)
+        self.ask(py, client.core.start_fence_check(&path, token), |holds| holds)
     }
 
     /// Asks the owner of a node to give it up: None.
@@ -565,9 +570,9 @@ pub(crate) fn _set_revocable(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>)
 pub(crate) fn _semaphore(
     py: Python<'_>,
     client: &Client,
-    path: String,
+    #[pyo3(from_py_with = text::path)] path: String,
     #[pyo3(from_py_with = whole::max_leases)] max_leases: Option<i32>,
-    count_path: Option<String>,
+    #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
     #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
 ) -> PyResult<Semaphore> {
     client.semaphore_of(py, path, Size::of(max_leases, count_path, initial)?, |_, path, count_path, initial| {

@@ -192,12 +192,17 @@ pub(crate) fn drain(patience: Duration) {
 
 /// Waits until the callback of a client that is being called has returned, `patience` at most. Detached from the interpreter.
 pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
-    if CALLING.get() == Some(Epoch::current()) {
+    if is_calling() {
         return;
     }
     let calls = CALLS.get();
     let is_called = |state: &mut State| state.current.as_ref() == Some(handlers);
     drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_called));
+}
+
+/// Whether the calling thread is the one that calls callbacks.
+pub(crate) fn is_calling() -> bool {
+    CALLING.get() == Some(Epoch::current())
 }
 
 /// The thread that calls is there from now on.

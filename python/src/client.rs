@@ -1,19 +1,21 @@
 //! `zklock.Client`.
 
 use std::path::PathBuf;
-use std::sync::{self, PoisonError};
+use std::sync::{self, Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString};
-use zklock::{Call, Config, Connecting, PerProcess, WeakClient};
+use zklock::{Config, PerProcess, Status, WeakClient};
 
-use crate::callback::{settle, take_calls};
-use crate::errors::{OrRaise, add_to, word};
+use crate::callback::{is_calling, settle, take_calls};
+use crate::errors::{OrRaise, add_to, unless_forked, word};
 use crate::event::Listener;
+use crate::greenlet::{Awaited, Bell, Hub};
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
@@ -23,7 +25,7 @@ use crate::seconds::{self, Seconds};
 use crate::semaphore::Semaphore;
 use crate::states::client_state;
 use crate::wait::{End, interpreter_ends, wait};
-use crate::whole;
+use crate::{text, whole};
 
 /// A client: one ZooKeeper session, shared by any number of locks and threads.
 ///
@@ -54,7 +56,7 @@ use crate::whole;
 ///
 /// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are gone, or with the
 /// interpreter (``atexit``).
-/// Methods may be called from any thread. In the child of a fork every call raises Forked: make a client there.
+/// Methods may be called from any thread. In the child of a fork every call but ``close()`` raises Forked: make a client there.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
     pub(crate) core: Parting<zklock::Client>,
@@ -74,17 +76,56 @@ impl Client {
         Self { core: Parting::new(client), servers, listener }
     }
 
-    /// Its last events have been told when it is closed, as far as there is time.
-    fn end(&self, py: Python<'_>) -> zklock::Result<()> {
-        py.detach(|| {
+    /// Closes the session, and delivers the last events as far as there is time. In the child of a fork there is nothing to end.
+    fn end(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        let ended = if is_parents(&self.core) { Ok(()) } else { self.end_here(py)? };
+        // A callback may have forked meanwhile, and this be the child.
+        Ok(unless_forked(ended))
+    }
+
+    fn end_here(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        if let Some(hub) = Hub::find(py, Awaited::End)? {
+            return self.end_with(py, &hub);
+        }
+        Ok(py.detach(|| {
             let start = Instant::now();
             let closed = self.core.close();
             if self.listener.is_some() {
                 settle(&self.core.handlers()?, PATIENCE.saturating_sub(start.elapsed()));
             }
             closed
-        })
+        }))
     }
+
+    /// The same while other greenlets run: callbacks may need them.
+    fn end_with(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
+        let (start, bell, ended) = (Instant::now(), Bell::new(py)?, Arc::new(sync::Mutex::new(None)));
+        // A callback that closes its client does not wait for its own end.
+        let handlers = (self.listener.is_some() && !is_calling()).then(|| self.core.handlers()).transpose();
+        let handlers = handlers.or_raise(py)?;
+        let (rung, end) = (bell.clone(), Arc::clone(&ended));
+        let hook = move |closed| {
+            if let Some(handlers) = handlers {
+                settle(&handlers, PATIENCE.saturating_sub(start.elapsed()));
+            }
+            *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+            rung.ring();
+        };
+        if let Err(error) = py.detach(|| self.core.close_in_background(hook)) {
+            return Ok(Err(error));
+        }
+        loop {
+            if let Some(closed) = ended.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                return Ok(closed);
+            }
+            hub.wait(&bell)?;
+        }
+    }
+}
+
+/// Whether a client belongs to the parent of this forked process.
+fn is_parents(client: &zklock::Client) -> bool {
+    client.state().is_err_and(|error| error.status() == Status::Forked)
 }
 
 /// How many leases a semaphore has.
@@ -184,24 +225,26 @@ impl Client {
     #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn new(
         py: Python<'_>,
-        servers: String,
+        #[pyo3(from_py_with = text::servers)] servers: String,
         #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
-        wait_for_kazoo: bool,
+        #[pyo3(from_py_with = text::wait_for_kazoo)] wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         log::look(py)?;
         let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
         take_calls(&mut config);
+        // If its last handle is dropped in a greenlet, the others do not wait for its end.
+        config.set_end_in_background(Hub::find(py, Awaited::Server)?.is_some());
         let listener = match on_event {
             Some(on_event) => Listener::new(on_event, &mut config)?,
             None => None,
         };
         let start = || zklock::Client::start_connect(&servers, &config);
-        let client = wait(py, start, Connecting::wait_for, drop)?.or_raise(py)?;
+        let client = wait(py, Awaited::Server, start, drop)?.or_raise(py)?;
         Ok(Self::of(client, servers, listener, Teller::Thread))
     }
 
@@ -217,13 +260,13 @@ impl Client {
     #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
     fn from_file(
         py: Python<'_>,
-        servers: String,
-        file: PathBuf,
+        #[pyo3(from_py_with = text::servers)] servers: String,
+        #[pyo3(from_py_with = text::file)] file: PathBuf,
         #[pyo3(from_py_with = seconds::session_timeout)] session_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::connect_timeout)] connect_timeout: Option<Seconds>,
         #[pyo3(from_py_with = seconds::lease_margin)] lease_margin: Option<Seconds>,
         auth: Option<&Bound<'_, PyAny>>,
-        wait_for_kazoo: bool,
+        #[pyo3(from_py_with = text::wait_for_kazoo)] wait_for_kazoo: bool,
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -242,14 +285,14 @@ impl Client {
     fn mutex<'py>(
         &self,
         py: Python<'py>,
-        path: String,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-        data: Option<&[u8]>,
+        #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
         #[pyo3(from_py_with = whole::local_handover)] local_handover: u32,
     ) -> PyResult<Bound<'py, Mutex>> {
         let lock = self.core.mutex(&path).or_raise(py)?;
         lock.set_local_handover(local_handover).or_raise(py)?;
-        lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data, self.listener(py))?)
+        lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.listener(py))?)
     }
 
     /// A mutex that any thread may release and none may enter twice: Curator's ``InterProcessSemaphoreMutex``. Nothing is sent
@@ -258,12 +301,12 @@ impl Client {
     fn semaphore_mutex<'py>(
         &self,
         py: Python<'py>,
-        path: String,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-        data: Option<&[u8]>,
+        #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
     ) -> PyResult<Bound<'py, SemaphoreMutex>> {
         let lock = self.core.semaphore_mutex(&path).or_raise(py)?;
-        lock::object(py, SemaphoreMutex, Lock::new(py, lock, path, timeout, data, self.listener(py))?)
+        lock::object(py, SemaphoreMutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.listener(py))?)
     }
 
     /// A lock for many readers or one writer: Curator's ``InterProcessReadWriteLock``. Nothing is sent yet. The arguments are
@@ -272,12 +315,12 @@ impl Client {
     fn rwlock(
         &self,
         py: Python<'_>,
-        path: String,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-        data: Option<&[u8]>,
+        #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
     ) -> PyResult<RwLock> {
         let locks = self.core.rwlock(&path).or_raise(py)?;
-        RwLock::new(py, locks, path, timeout, data, self.listener(py))
+        RwLock::new(py, locks, path, timeout, data.as_deref(), self.listener(py))
     }
 
     /// Several locks as one: Curator's ``InterProcessMultiLock``. Nothing is sent yet.
@@ -294,7 +337,7 @@ impl Client {
         py: Python<'py>,
         locks: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-        in_order: bool,
+        #[pyo3(from_py_with = text::in_order)] in_order: bool,
     ) -> PyResult<Bound<'py, MultiLock>> {
         Bound::new(py, (MultiLock, Lock::multi(locks, timeout, in_order)?))
     }
@@ -311,15 +354,15 @@ impl Client {
     fn semaphore(
         &self,
         py: Python<'_>,
-        path: String,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = whole::max_leases)] max_leases: Option<i32>,
-        count_path: Option<String>,
+        #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
         #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
     ) -> PyResult<Semaphore> {
         let client: &zklock::Client = &self.core;
         self.semaphore_of(py, path, Size::of(max_leases, count_path, initial)?, |py, path, count_path, initial| {
             let start = || client.start_counted_semaphore(path, count_path, initial);
-            wait(py, start, Call::wait_for, drop)
+            wait(py, Awaited::Server, start, drop)
         })
     }
 
@@ -327,15 +370,20 @@ impl Client {
     ///
     /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ServerError where there is none, ValueError where
     /// its node holds something else, ConnectionLost where no server answers.
-    fn get_count(&self, py: Python<'_>, path: &str) -> PyResult<i32> {
-        wait(py, || self.core.start_get_count(path), Call::wait_for, drop)?.or_raise(py)
+    fn get_count(&self, py: Python<'_>, #[pyo3(from_py_with = text::path)] path: String) -> PyResult<i32> {
+        wait(py, Awaited::Server, || self.core.start_get_count(&path), drop)?.or_raise(py)
     }
 
     /// Sets a count, from -2147483648 to 2147483647, and makes it where there is none.
     ///
     /// Blocks as ``get_count()`` does; where it is interrupted, the count may be set or not.
-    fn set_count(&self, py: Python<'_>, path: &str, #[pyo3(from_py_with = whole::value)] value: i32) -> PyResult<()> {
-        wait(py, || self.core.start_set_count(path, value), Call::wait_for, drop)?.or_raise(py)
+    fn set_count(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = text::path)] path: String,
+        #[pyo3(from_py_with = whole::value)] value: i32,
+    ) -> PyResult<()> {
+        wait(py, Awaited::Server, || self.core.start_set_count(&path, value), drop)?.or_raise(py)
     }
 
     /// Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever
@@ -350,10 +398,10 @@ impl Client {
     fn fence_check(
         &self,
         py: Python<'_>,
-        path: &str,
+        #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = whole::token)] token: i64,
     ) -> PyResult<bool> {
-        wait(py, || self.core.start_fence_check(path, token), Call::wait_for, drop)?.or_raise(py)
+        wait(py, Awaited::Server, || self.core.start_fence_check(&path, token), drop)?.or_raise(py)
     }
 
     /// Asks the owner of a node to give it up: Curator's ``Revoker``. ``node`` is a Participant, or the path of its node.
@@ -362,7 +410,7 @@ impl Client {
     /// as ``get_count()`` does; where it is interrupted, the owner may be asked or not.
     fn revoke(&self, py: Python<'_>, node: &Bound<'_, PyAny>) -> PyResult<()> {
         let path = path_of(node)?;
-        wait(py, || self.core.start_revoke(&path), Call::wait_for, drop)?.or_raise(py)
+        wait(py, Awaited::Server, || self.core.start_revoke(&path), drop)?.or_raise(py)
     }
 
     /// How the session stands: a ClientState. Does not block.
@@ -396,16 +444,17 @@ impl Client {
 
     /// Ends the session, and with it every hold; all waits end with ClientClosed, as do later calls. May be called again.
     ///
-    /// Waits for the server's confirmation, and for ``on_event`` to be told, but 2 seconds at most.
+    /// Waits until the server has confirmed it and ``on_event`` was called with the last event, but 2 seconds at most. In the child
+    /// of a fork it does nothing: the session belongs to the parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.end(py).or_raise(py)
+        self.end(py)?.or_raise(py)
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
         this
     }
 
-    /// Closes. An exception of the block is not masked.
+    /// Closes, as ``close()`` does. An exception of the block is not masked.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -414,7 +463,7 @@ impl Client {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match self.end(py) {
+        match self.end(py)? {
             Err(error) if !exc_value.is_none() => add_to(py, exc_value, "closing the client", &error),
             closed => closed.or_raise(py),
         }
@@ -482,7 +531,7 @@ pub(crate) fn _close_all(py: Python<'_>) {
 #[pyo3(signature = (file, options=None))]
 pub(crate) fn _read_options<'py>(
     py: Python<'py>,
-    file: PathBuf,
+    #[pyo3(from_py_with = text::file)] file: PathBuf,
     options: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let mut merged = py.detach(|| zklock::read_options(file)).or_raise(py)?;
@@ -512,9 +561,7 @@ fn pairs(options: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
 fn add_auth(config: &mut Config, pairs: &Bound<'_, PyAny>) -> PyResult<()> {
     // No value in the message: it may be a password.
     let wrong = || {
-        PyTypeError::new_err(
-            "argument 'auth': expected pairs of scheme and credentials, like [(\"digest\", \"user:password\")]",
-        )
+        PyTypeError::new_err("auth: expected pairs of scheme and credentials, like [(\"digest\", \"user:password\")]")
     };
     for pair in pairs.try_iter().map_err(|_| wrong())? {
         let (scheme, credentials) = pair?.extract::<(String, Bound<'_, PyAny>)>().map_err(|_| wrong())?;

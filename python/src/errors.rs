@@ -34,6 +34,11 @@ impl<T> OrRaise<T> for zklock::Result<T> {
     }
 }
 
+/// What came of ending something. In the child of a fork that does nothing, like `*_free` in C.
+pub(crate) fn unless_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
+    ended.or_else(|error| if error.status() == Status::Forked { Ok(()) } else { Err(error) })
+}
+
 /// Where `with` ends although the way out failed too: the block's own exception goes on, and says what failed besides. Who calls
 /// `__exit__` by hand may give anything in its place.
 pub(crate) fn add_to(py: Python<'_>, blocks: &Bound<'_, PyAny>, doing: &str, error: &Error) -> PyResult<()> {

@@ -9,12 +9,14 @@ use pyo3::PyClass;
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyString, PyTuple};
-use zklock::{Acquiring, Call, Owner, Status, refuse_in_callback};
+use zklock::{Call, LockState, Owner, Status, refuse_in_callback};
 
 use crate::callback::{Callback, start_thread};
 use crate::errors::{OrRaise, add_to, raise, word};
 use crate::event::Listener;
+use crate::greenlet::{self, Awaited};
 use crate::log;
 use crate::participant::{self, Participant};
 use crate::parting::Parting;
@@ -22,12 +24,12 @@ use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
 use crate::waiting::{self, Waiting};
-use crate::whole;
+use crate::{text, whole};
 
 /// A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
 ///
 /// Threads of one process exclude each other and queue fairly. Methods may be called from any thread. A handle that is
-/// garbage-collected releases what is held by it.
+/// garbage-collected releases what is held by it. What is said of a thread applies to each greenlet of gevent or eventlet.
 ///
 /// All methods raise ClientClosed once the client is closed, and Forked in the child of a fork.
 #[pyclass(frozen, subclass, weakref, module = "zklock")]
@@ -162,13 +164,13 @@ impl Lock {
     fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
         log::look(py)?;
         let lock: &zklock::Lock = &self.core;
-        let limit = timeout.and_then(Seconds::limit);
+        let (owner, limit) = (greenlet::owner(py)?, timeout.and_then(Seconds::limit));
         let start = || {
             refuse_in_callback(limit)?;
-            lock.start_acquire(Owner::current_thread(), limit)
+            lock.start_acquire(owner, limit)
         };
-        wait(py, start, Acquiring::wait_for, |()| {
-            let _ = lock.release_nowait();
+        wait(py, Awaited::within(limit), start, |()| {
+            let _ = lock.start_release(owner, false);
         })
     }
 
@@ -182,9 +184,36 @@ impl Lock {
         }
     }
 
+    /// What is asked of the calling greenlet's hold, or else of another's by this handle; outside of greenlets `any` begins with the
+    /// calling thread's.
+    fn own_or_any<T>(
+        py: Python<'_>,
+        own: impl FnOnce(Owner) -> zklock::Result<T>,
+        any: impl FnOnce() -> zklock::Result<T>,
+    ) -> PyResult<zklock::Result<T>> {
+        Ok(match greenlet::own(py)?.map(own) {
+            Some(Err(error)) if error.status() != Status::NotOwner => Err(error),
+            Some(Ok(answer)) => Ok(answer),
+            _ => any(),
+        })
+    }
+
+    fn state_now(&self, py: Python<'_>) -> PyResult<zklock::Result<LockState>> {
+        let own = |owner| match self.core.state_by(owner)? {
+            LockState::Free => Err(Status::NotOwner.into()),
+            state => Ok(state),
+        };
+        Self::own_or_any(py, own, || self.core.state())
+    }
+
+    fn token_now(&self, py: Python<'_>) -> PyResult<zklock::Result<i64>> {
+        Self::own_or_any(py, |owner| self.core.fencing_token_by(owner), || self.core.fencing_token())
+    }
+
     fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let lock: &zklock::Lock = &self.core;
-        wait(py, || lock.start_release(Owner::current_thread(), true), Call::wait_for, drop)
+        let owner = greenlet::owner(py)?;
+        wait(py, Awaited::Server, || lock.start_release(owner, true), drop)
     }
 }
 
@@ -196,7 +225,7 @@ impl Lock {
     /// interrupts the wait, and no node stays behind. Raises ConnectionLost where no server answers by then, Canceled,
     /// ClientClosed; LockLost where this thread's hold was lost and is not released yet; Deadlock where this thread would
     /// wait for itself: it holds the path by another handle, or wants to write where it reads; or in a callback, but for a
-    /// timeout of 0.
+    /// timeout of 0; or in the hub of greenlets. Raises Error in a greenlet without a hub, but for a timeout of 0.
     #[pyo3(signature = (timeout=None))]
     fn acquire(
         &self,
@@ -224,7 +253,8 @@ impl Lock {
     ///
     /// Raises NotOwner and LockLost as ``release()`` does.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.release_nowait()).or_raise(py)
+        let owner = greenlet::owner(py)?;
+        py.detach(|| self.core.start_release(owner, false)?.wait()).or_raise(py)
     }
 
     /// Wakes those that wait on this handle now, with Canceled. Who waits later is not concerned. Does not block.
@@ -253,8 +283,8 @@ impl Lock {
 
     /// The data of the nodes that later acquires create; None means this host's address, as in Curator. Of a multi-lock: of
     /// all its locks.
-    fn set_data(&self, py: Python<'_>, data: Option<&[u8]>) -> PyResult<()> {
-        self.core.set_data(data).or_raise(py)
+    fn set_data(&self, py: Python<'_>, #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>) -> PyResult<()> {
+        self.core.set_data(data.as_deref()).or_raise(py)
     }
 
     /// Has ``callback`` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given
@@ -289,7 +319,7 @@ impl Lock {
     /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive. Does not block.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core.is_held().or_raise(py)
+        self.core.is_held_by(greenlet::owner(py)?).or_raise(py)
     }
 
     /// Whether any thread of this process holds the lock by this handle, and safely so. Does not block.
@@ -301,13 +331,14 @@ impl Lock {
     /// How the calling thread's hold stands, or else that of another thread by this handle: a LockState. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock_state(py, self.core.state().or_raise(py)?)
+        lock_state(py, self.state_now(py)?.or_raise(py)?)
     }
 
     /// For how many seconds that hold is safe without hearing from a server; 0.0 where nobody holds safely. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        seconds_left(py, self.core.remaining())
+        let lock: &zklock::Lock = &self.core;
+        seconds_left(py, Self::own_or_any(py, |owner| lock.remaining_by(owner), || lock.remaining())?)
     }
 
     /// The fencing token of that hold: an int that grows with every hold of the path, for a store to refuse the stale.
@@ -315,7 +346,7 @@ impl Lock {
     /// Does not block. Raises NotOwner where nobody holds, LockLost where the hold was lost.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
-        self.core.fencing_token().or_raise(py)
+        self.token_now(py)?.or_raise(py)
     }
 
     /// How often the lock had been passed on in this process, with the same token, when that hold began
@@ -324,7 +355,8 @@ impl Lock {
     /// Does not block. Raises as ``fencing_token`` does.
     #[getter]
     fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
-        self.core.fencing_pass().or_raise(py)
+        let lock: &zklock::Lock = &self.core;
+        Self::own_or_any(py, |owner| lock.fencing_pass_by(owner), || lock.fencing_pass())?.or_raise(py)
     }
 
     /// The path of the calling thread's node, without the client's chroot. A multi-lock has ``node_paths``.
@@ -332,14 +364,14 @@ impl Lock {
     /// Does not block. Raises NotOwner in a thread that does not hold, LockLost where the hold was lost.
     #[getter]
     fn node_path(&self, py: Python<'_>) -> PyResult<String> {
-        self.node_path_of(py, Owner::current_thread())
+        self.node_path_of(py, greenlet::owner(py)?)
     }
 
     /// The paths of the calling thread's nodes: one, or one for each lock of a multi-lock. For a transaction of one's own that is
     /// to fail once the lock is lost, by a ``check`` of them. Does not block. Raises as ``node_path`` does.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.core.node_paths().or_raise(py)
+        self.core.node_paths_by(greenlet::owner(py)?).or_raise(py)
     }
 
     /// The lock's path, without the client's chroot. A multi-lock has several: those of its ``locks``.
@@ -375,11 +407,11 @@ impl Lock {
         let (kind, lock) = (this.get_type().name()?, this.get());
         let paths = lock.paths().into_iter().map(|path| Ok(PyString::new(py, &path).repr()?.to_string()));
         let paths = paths.collect::<PyResult<Vec<_>>>()?.join(" ");
-        match lock.core.state() {
+        match lock.state_now(py)? {
             Err(error) => Ok(format!("<zklock.{kind} {paths} {}>", word(error.status()))),
             Ok(state) => {
                 let state = lock_state(py, state)?.getattr("name")?;
-                let token = lock.core.fencing_token().map(|token| format!(" token={token}")).unwrap_or_default();
+                let token = lock.token_now(py)?.map(|token| format!(" token={token}")).unwrap_or_default();
                 Ok(format!("<zklock.{kind} {paths} {state}{token}>"))
             }
         }

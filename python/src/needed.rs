@@ -22,11 +22,14 @@ pub(crate) struct Needed {
     /// Of `zklock/_logs.py`.
     pub(crate) log_level: Py<PyAny>,
     pub(crate) log_deliver: Py<PyAny>,
+    /// Of `zklock/_greenlets.py`.
+    pub(crate) hub_wait: Py<PyAny>,
     /// Of `threading`.
     pub(crate) get_ident: Py<PyAny>,
+    pub(crate) get_native_id: Py<PyAny>,
     pub(crate) main_thread: Py<PyAny>,
     /// `sys.modules`, which every interpreter of a process has for itself.
-    modules: Py<PyAny>,
+    pub(crate) modules: Py<PyDict>,
 }
 
 /// Refuses other interpreters than the one that was first. What is shared by all, the list of clients above all, has its end with
@@ -40,8 +43,8 @@ pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
     ))
 }
 
-fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    py.import("sys")?.getattr("modules")
+fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Ok(py.import("sys")?.getattr("modules")?.cast_into()?)
 }
 
 /// Imported when it is asked for first, which is when the module is imported.
@@ -62,6 +65,8 @@ pub(crate) fn needed(py: Python<'_>) -> PyResult<&'static Needed> {
             histogram: metrics.getattr("Histogram")?.unbind(),
             log_level: logs.getattr("level")?.unbind(),
             log_deliver: logs.getattr("deliver")?.unbind(),
+            hub_wait: py.import("zklock._greenlets")?.getattr("hub_wait")?.unbind(),
+            get_native_id: threading.getattr("get_native_id")?.unbind(),
             get_ident: threading.getattr("get_ident")?.unbind(),
             main_thread: threading.getattr("main_thread")?.unbind(),
             modules: modules(py)?.unbind(),

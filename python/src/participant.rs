@@ -5,6 +5,7 @@ use pyo3::types::PyBytes;
 use zklock::{Call, Result};
 
 use crate::errors::OrRaise;
+use crate::greenlet::Awaited;
 use crate::wait::wait;
 
 /// One of those who hold a lock or wait for it, as ``participants()`` found it. Immutable; comparable and hashable.
@@ -23,7 +24,7 @@ pub(crate) fn all(
     py: Python<'_>,
     start: impl FnOnce() -> Result<Call<Vec<zklock::Participant>>> + Send,
 ) -> PyResult<Vec<Participant>> {
-    let participants = wait(py, start, Call::wait_for, drop)?.or_raise(py)?;
+    let participants = wait(py, Awaited::Server, start, drop)?.or_raise(py)?;
     Ok(participants.into_iter().map(Participant::from).collect())
 }
 

@@ -40,8 +40,8 @@ pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
     if value.is_none() { Ok(None) } else { parse("timeout", value, "zero or more").map(Some) }
 }
 
-pub(crate) fn delay(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
-    parse("delay", value, "zero or more")
+pub(crate) fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
+    parse("seconds", value, "zero or more")
 }
 
 fn parse(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<Seconds> {

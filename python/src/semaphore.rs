@@ -2,12 +2,14 @@
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyString;
-use zklock::{AcquiringLeases, Call, Status, refuse_in_callback};
+use zklock::{Status, refuse_in_callback};
 
 use crate::callback::{Callback, start_thread};
-use crate::errors::{OrRaise, add_to, word};
+use crate::errors::{OrRaise, add_to, unless_forked, word};
 use crate::event::Listener;
+use crate::greenlet::Awaited;
 use crate::lock::seconds_left;
 use crate::log;
 use crate::participant::{self, Participant};
@@ -16,7 +18,7 @@ use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
 use crate::wait::wait;
 use crate::waiting::{self, Waiting};
-use crate::whole;
+use crate::{text, whole};
 
 /// A semaphore, made by ``Client.semaphore()``: Curator's ``InterProcessSemaphoreV2``. What it gives out are Leases.
 ///
@@ -72,7 +74,7 @@ impl Semaphore {
             refuse_in_callback(limit)?;
             semaphore.start_acquire(quantity, limit)
         };
-        let leases = wait(py, start, AcquiringLeases::wait_for, drop)?.or_raise(py)?;
+        let leases = wait(py, Awaited::within(limit), start, drop)?.or_raise(py)?;
         Ok(Leases::new(leases, this.clone().unbind()))
     }
 
@@ -95,8 +97,8 @@ impl Semaphore {
     }
 
     /// The data of the leases' nodes that later acquires create; None means this host's address, as in Curator.
-    fn set_data(&self, py: Python<'_>, data: Option<&[u8]>) -> PyResult<()> {
-        self.core.set_data(data).or_raise(py)
+    fn set_data(&self, py: Python<'_>, #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>) -> PyResult<()> {
+        self.core.set_data(data.as_deref()).or_raise(py)
     }
 
     /// Has ``callback`` called, with the path of the lease's node, whenever somebody asks for a lease to be given back; see
@@ -109,9 +111,9 @@ impl Semaphore {
     }
 
     /// Takes it out of service: those that wait for leases wake with ClientClosed, as do later calls. Leases that are out stay
-    /// out until they are given back. May be called again. Does not block.
+    /// out until they are given back. May be called again. Does nothing in the child of a fork. Does not block.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.close()).or_raise(py)
+        unless_forked(py.detach(|| self.core.close())).or_raise(py)
     }
 
     /// The semaphore's path, without the client's chroot.
@@ -149,7 +151,7 @@ impl Leases {
 
     fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let leases: &zklock::Leases = &self.core;
-        wait(py, || leases.start_release(true), Call::wait_for, drop)
+        wait(py, Awaited::Server, || leases.start_release(true), drop)
     }
 }
 

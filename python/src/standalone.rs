@@ -7,9 +7,10 @@ use zklock::proto::OpCode;
 use zklock_standalone::{Server, SessionInfo, Settings, Target};
 
 use crate::client::Client;
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, unless_forked};
 use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
+use crate::{text, whole};
 
 /// A ZooKeeper server in memory, on a thread of this process, for tests. It does not replicate, and writes nothing to disk.
 ///
@@ -31,7 +32,7 @@ pub(crate) struct StandaloneServer {
 impl StandaloneServer {
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0".to_owned()), text_signature = "(address='127.0.0.1:0')")]
-    fn new(py: Python<'_>, address: String) -> PyResult<Self> {
+    fn new(py: Python<'_>, #[pyo3(from_py_with = text::address)] address: String) -> PyResult<Self> {
         let server = py.detach(|| Server::bind(address, Settings::for_tests())).or_raise(py)?;
         Ok(Self { core: Parting::new(server) })
     }
@@ -82,7 +83,7 @@ impl StandaloneServer {
     fn delay(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = seconds::delay)] seconds: Seconds,
+        #[pyo3(from_py_with = seconds::seconds)] seconds: Seconds,
         session: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let target = target(py, session)?;
@@ -92,7 +93,12 @@ impl StandaloneServer {
     /// Lets the reply to a client's next request of this kind be lost, and its connection with it, though the request is
     /// carried out. ``op`` is an ``Op``, or any other of ZooKeeper's numbers for a request.
     #[pyo3(signature = (op, session=None))]
-    fn lose_reply(&self, py: Python<'_>, op: i32, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn lose_reply(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::op)] op: i32,
+        session: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let Ok(op) = OpCode::try_from(op) else {
             return Err(PyValueError::new_err(format!("op {op} is no request of ZooKeeper's")));
         };
@@ -111,9 +117,10 @@ impl StandaloneServer {
         py.detach(|| self.core.restart()).or_raise(py)
     }
 
-    /// Ends the server: its connections and its port are closed, its data is forgotten. May be called again.
+    /// Ends the server: its connections and its port are closed, its data is forgotten. May be called again. Does nothing in
+    /// the child of a fork.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.stop()).or_raise(py)
+        unless_forked(py.detach(|| self.core.stop())).or_raise(py)
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {

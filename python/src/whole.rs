@@ -1,4 +1,4 @@
-//! Whole numbers, as Python has them: of leases and passes, the values of counts, and fencing tokens.
+//! Whole numbers, as Python has them: of leases and passes, the values of counts, fencing tokens, and requests.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -30,6 +30,10 @@ pub(crate) fn local_handover(value: &Bound<'_, PyAny>) -> PyResult<u32> {
 
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     parse("token", value, "1 to 9223372036854775807")
+}
+
+pub(crate) fn op(value: &Bound<'_, PyAny>) -> PyResult<i32> {
+    parse("op", value, "one of ZooKeeper's numbers for a request")
 }
 
 const COUNT: &str = "-2147483648 to 2147483647";

@@ -29,6 +29,10 @@ acquired it, excludes every other thread, process and machine that uses the same
 holder. All durations are seconds, as int or float. All classes may be used from any thread, blocking calls release the
 interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind.
 
+In a program with greenlets (gevent, eventlet) each greenlet is what a thread is here, and the others run while one
+waits. A greenlet without a hub, and the hub itself, cannot wait for a lock: ``acquire()`` raises an error that says
+what to do. Callbacks run on a thread of the system.
+
 A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
 ``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can
 do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can. A client

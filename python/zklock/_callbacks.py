@@ -4,15 +4,15 @@ It is one of Python's: when the interpreter ends, Python ends daemon threads whe
 frames below the program's callback would take the process down with it.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from zklock._greenlets import start_thread
 from zklock._zklock import _next_call, _report
 
 
 def start() -> None:
-    threading.Thread(target=_serve, name="zklock-events", daemon=True).start()
+    start_thread(_serve, "zklock-events")
 
 
 def _serve() -> None:

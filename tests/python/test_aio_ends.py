@@ -342,7 +342,7 @@ import asyncio, os, sys, zklock
 
 async def in_child(client, lock, leases):
     for call in (
-        lock.acquire, lock.release, lock.participants, leases.release, client.close, lambda: client.get_count("/a"),
+        lock.acquire, lock.release, lock.participants, leases.release, lambda: client.get_count("/a"),
         lock.lost, lambda: client.set_count("/a", 1), client.connect,
     ):
         try:
@@ -359,6 +359,15 @@ async def in_child(client, lock, leases):
         except zklock.Forked:
             continue
         return 2
+    # Closing what belongs to the parent does nothing.
+    if await client.close() or await client.__aexit__(None, None, None) or lock.path != sys.argv[2]:
+        return 4
+    try:
+        client.mutex("/a")
+    except zklock.Forked:
+        pass
+    else:
+        return 5
     async with zklock.aio.Client(sys.argv[1]) as own:
         return 0 if not await own.mutex(sys.argv[2]).acquire(timeout=0) else 3
 

@@ -7,6 +7,7 @@ What there is to be called is found by looking into the module, so that what is 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import inspect
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 import zklock
+import zklock.aio
 from zklock import _zklock
 from zklock._zklock import StandaloneServer
 
@@ -238,6 +240,120 @@ def test_constructors_with_wrong_arguments(standalone: StandaloneServer) -> None
     ):
         with pytest.raises(REFUSALS):
             zklock.Client(address, auth=auth)
+
+
+# What a call with one wrong argument has in the place of the others that it needs.
+SOUND: dict[str, Any] = {
+    "servers": "127.0.0.1:1",
+    "path": "/misuse/sound",
+    "max_leases": 1,
+    "locks": (),
+    "value": 1,
+    "token": 1,
+    "node": "/misuse/sound",
+    "callback": None,
+    "data": None,
+    "max_passes": 0,
+    "seconds": 0,
+    "op": 1,
+}
+
+
+def one_wrong(function: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """The name of a parameter, a value of a type that it does not have, and the arguments of a call with it."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in ("self", "cls")]
+    for parameter in parameters:
+        needed = [p.name for p in parameters if p.default is p.empty and p is not parameter]
+        for wrong in (object(), 1.5, 7, "seven", b"seven", [7], print):
+            yield parameter.name, wrong, {**{name: SOUND[name] for name in needed}, parameter.name: wrong}
+
+
+def check_names_it(error: TypeError, function: Any, name: str, wrong: Any) -> None:
+    message = f"{function.__qualname__}({name}={wrong!r}): {error}"
+    assert str(error).startswith(f"{name}: expected "), message
+    # Of several it names the wrong one, and no credentials.
+    assert name in ("locks", "labels", "auth") or f"not {type(wrong).__name__}" in str(error), message
+
+
+def refuses_an_object(function: Any, name: str, wrong: Any, named: dict[str, Any]) -> bool:
+    """Calls it. Whether it refused; no parameter takes any object."""
+    try:
+        undo(getattr(function, "__self__", None), function.__name__, function(**named))
+    except TypeError as error:
+        if not str(error).startswith("semaphore: "):  # which needs one of two
+            check_names_it(error, function, name, wrong)
+        return True
+    except (ValueError, zklock.Error):
+        pass
+    return type(wrong) is not object
+
+
+@pytest.mark.parametrize("cls", [cls for cls in MADE if not cls.__name__.startswith("_")], ids=lambda cls: cls.__name__)
+def test_a_wrong_type_is_reported_with_its_parameter(
+    cls: type, ours: zklock.Client, standalone: StandaloneServer
+) -> None:
+    for name in members(cls):
+        if name.startswith("_") or not callable(getattr(cls, name)):
+            continue
+        for parameter, wrong, named in one_wrong(getattr(MAKERS[cls](ours, standalone), name)):
+            method = getattr(MAKERS[cls](ours, standalone), name)
+            assert refuses_an_object(method, parameter, wrong, named), f"{cls.__name__}.{name}({parameter}=object())"
+
+
+@pytest.mark.parametrize("cls", [zklock.Client, zklock.aio.Client, StandaloneServer], ids=["Client", "aio", "Server"])
+def test_a_wrong_type_is_reported_with_the_constructors_parameter(cls: type) -> None:
+    for parameter, wrong, named in one_wrong(cls):
+        if cls is zklock.Client:
+            named.setdefault("connect_timeout", 0.01)
+        try:
+            cls(**named)
+        except TypeError as error:
+            check_names_it(error, cls, parameter, wrong)
+        except (ValueError, zklock.Error):
+            assert type(wrong) is not object
+        else:
+            assert type(wrong) is not object
+
+
+# A live one of each class of zklock.aio.
+AIO_MAKERS: dict[str, Callable[[zklock.aio.Client], Any]] = {
+    "Client": lambda client: client,
+    "Mutex": lambda client: client.mutex(fresh()),
+    "SemaphoreMutex": lambda client: client.semaphore_mutex(fresh()),
+    "RwLock": lambda client: client.rwlock(fresh()),
+    "ReadLock": lambda client: client.rwlock(fresh()).read,
+    "WriteLock": lambda client: client.rwlock(fresh()).write,
+    "MultiLock": lambda client: client.multi([client.mutex(fresh()), client.mutex(fresh())]),
+    "Semaphore": lambda client: client.semaphore(fresh(), 3),
+}
+
+
+def test_a_wrong_type_is_reported_with_its_parameter_in_aio(standalone: StandaloneServer) -> None:
+    public = {name for name in zklock.aio.__all__ if inspect.isclass(getattr(zklock.aio, name))}
+    without_arguments = {"Lock", "Leases"}
+    assert public - without_arguments == set(AIO_MAKERS), "add to AIO_MAKERS how a live one is made"
+
+    async def main() -> None:
+        async with zklock.aio.Client(standalone.address) as client:
+            for kind, make in AIO_MAKERS.items():
+                for name in [name for name in dir(getattr(zklock.aio, kind)) if not name.startswith("_")]:
+                    if not callable(getattr(getattr(zklock.aio, kind), name)):
+                        continue
+                    for parameter, wrong, named in one_wrong(getattr(make(client), name)):
+                        method = getattr(make(client), name)
+                        try:
+                            result = method(**named)
+                            if inspect.isawaitable(result):
+                                await result
+                        except TypeError as error:
+                            if not str(error).startswith("semaphore: "):
+                                check_names_it(error, method, parameter, wrong)
+                        except (ValueError, zklock.Error):
+                            assert type(wrong) is not object, (kind, name, parameter)
+                        else:
+                            assert type(wrong) is not object, (kind, name, parameter)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("cls", MADE, ids=lambda cls: cls.__name__)

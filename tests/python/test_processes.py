@@ -216,19 +216,23 @@ for round in range(10):
             lock.waiting,
             lock.__enter__, lambda: lock.set_data(b""), lambda: lock.is_held, lambda: lock.is_held_in_process,
             lambda: lock.state, lambda: lock.remaining, lambda: lock.fencing_token,
-            client.close, lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
+            lambda: client.mutex("/a"), lambda: client.state, lambda: client.session_id,
             lambda: client.semaphore_mutex("/a"), lambda: client.rwlock("/a"), lambda: client.multi([lock, multi]),
             lambda: client.semaphore("/a", 1), lambda: client.semaphore("/a", count_path="/b", initial=1),
             lambda: client.get_count("/a"), lambda: client.set_count("/a", 1), lambda: client.revoke("/a"),
             lambda: client.fence_check("/a", 1),
             lambda: lock.node_path, lambda: lock.set_revocable(print), lambda: multi.set_revocable(None),
             rw.read.acquire, rw.write.acquire, rw.participants, multi.acquire, multi.release, lambda: multi.node_paths,
-            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.waiting, semaphore.close,
+            semaphore.acquire, semaphore.cancel, semaphore.participants, semaphore.waiting,
             lambda: semaphore.set_data(b""), lambda: semaphore.set_revocable(print),
             leases.release, leases.release_nowait, leases.__enter__,
             lambda: leases.is_held, lambda: leases.state, lambda: leases.remaining, lambda: leases.fencing_token,
             lambda: leases.node_paths,
         ]
+        assert all(is_forked(call) for call in calls)
+        # Closing what belongs to the parent does nothing.
+        assert client.close() is None and semaphore.close() is None
+        assert client.__exit__(None, None, None) is None
         assert all(is_forked(call) for call in calls)
         assert all("FORKED" in repr(thing) for thing in (lock, client, rw.read, multi, leases))
         del lock, client, rw, multi, semaphore, leases, revocable, calls
@@ -301,6 +305,44 @@ def test_multiprocessing_fork(server: ZooKeeper, path: str, program: Callable[..
     parent = program(MULTIPROCESSING, server.address, path)
     assert parent.says() == "Forked -12 0 True"
     assert parent.ends() == 0
+
+
+# Workers that end as programs do that close their client with atexit.
+AT_EXIT = """
+import atexit, multiprocessing, os, sys, warnings, zklock
+warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+semaphore = client.semaphore(sys.argv[2] + "-semaphore", 1)
+atexit.register(client.close)
+atexit.register(semaphore.close)
+
+def work():
+    # multiprocessing calls what is registered in the worker, and atexit's only as below.
+    multiprocessing.util.Finalize(None, client.close, exitpriority=1)
+    atexit._run_exitfuncs()
+
+lock.acquire()
+child = os.fork()
+if child == 0:
+    sys.exit(3)
+print(os.WEXITSTATUS(os.waitpid(child, 0)[1]), flush=True)
+worker = multiprocessing.get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+print(worker.exitcode, lock.is_held, client.state.name, flush=True)
+"""
+
+
+def test_closing_at_the_end_of_a_forked_worker_does_nothing(
+    server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program], capfd: pytest.CaptureFixture[str]
+) -> None:
+    parent = program(AT_EXIT, server.address, path)
+    assert parent.says() == "3"
+    assert parent.says() == "0 True CONNECTED"
+    assert parent.ends() == 0
+    assert capfd.readouterr().err == ""
+    assert witness.nodes(path) == []
 
 
 # A child that leaves the parent's with blocks.

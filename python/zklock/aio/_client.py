@@ -60,9 +60,9 @@ class Client:
     told as ``zklock.Client`` says.
 
     Methods that are coroutines are to be awaited in the loop that the client connected in; in another one they raise
-    RuntimeError. The others may be called from any thread. In the child of a fork every call raises Forked: make a
-    client there. A client that was not closed is closed when it is garbage-collected, or with the interpreter, and says
-    so by a ResourceWarning.
+    RuntimeError. The others may be called from any thread. In the child of a fork every call but ``close()`` raises
+    Forked: make a client there. A client that was not closed is closed when it is garbage-collected, or with the
+    interpreter, and says so by a ResourceWarning.
 
     Raises ValueError and TypeError for wrong arguments.
     """
@@ -283,8 +283,11 @@ class Client:
         again.
 
         Waits for the server's confirmation, and for ``on_event`` to be told, but 2 seconds at most. Where the task is
-        cancelled meanwhile the client is closed all the same.
+        cancelled meanwhile, the client is still closed. In the child of a fork it does nothing: the session belongs to
+        the parent.
         """
+        if self._post is not None and self._post.is_parents():
+            return
         if self._ended is None and self._post is not None:
             self._begin_to_end(self._post)
         self._stage = _Stage.CLOSED

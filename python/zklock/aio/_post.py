@@ -55,6 +55,14 @@ class Post:
             )
         return self._inbox
 
+    def is_parents(self) -> bool:
+        """Whether it belongs to the parent of this forked process."""
+        try:
+            self._inbox.check()
+        except Forked:
+            return True
+        return False
+
     # Calls.
 
     async def wait(self, op: _Op[T]) -> T:

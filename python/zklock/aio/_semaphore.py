@@ -85,7 +85,7 @@ class Semaphore:
 
     def close(self) -> None:
         """Takes it out of service: those that wait for leases wake with ClientClosed, as do later calls. Leases that
-        are out stay out until they are given back. May be called again.
+        are out stay out until they are given back. May be called again. Does nothing in the child of a fork.
         """
         self._native.close()
 

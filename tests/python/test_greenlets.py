@@ -1,0 +1,560 @@
+"""Greenlets of gevent and eventlet: each owns its holds, and one that waits does not stop the others.
+
+Every test runs programs of their own, since a program that is monkey-patched stays so.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+import zklock
+from conftest import Program, Witness, wait_until
+from server import ZooKeeper
+
+# eventlet says that it is deprecated, and warnings are errors in these programs.
+IMPORTS = "import sys, warnings; warnings.simplefilter('default')\n"
+GEVENT = """
+import gevent, gevent.monkey
+{patch}
+spawn, sleep, Timeout, GreenletExit = gevent.spawn, gevent.sleep, gevent.Timeout, gevent.GreenletExit
+def result(greenlet): return greenlet.get()
+def is_over(greenlet): return greenlet.dead
+"""
+EVENTLET = """
+import eventlet, greenlet
+{patch}
+spawn, sleep, Timeout, GreenletExit = eventlet.spawn, eventlet.sleep, eventlet.Timeout, greenlet.GreenletExit
+def result(greenlet): return greenlet.wait()
+def is_over(greenlet): return greenlet.dead
+"""
+COMMON = """
+import gc, threading, time, zklock, zklock.testing
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        sleep(0.005)
+
+def raised(call, *arguments):
+    try:
+        call(*arguments)
+    except zklock.Error as error:
+        return type(error).__name__
+"""
+FRAMEWORKS = {
+    "gevent": GEVENT.format(patch=""),
+    "gevent-patched": GEVENT.format(patch="gevent.monkey.patch_all()"),
+    "eventlet": EVENTLET.format(patch=""),
+    "eventlet-patched": EVENTLET.format(patch="eventlet.monkey_patch()"),
+}
+Run = Callable[..., Program]
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(request.param.partition("-")[0])
+    return IMPORTS + FRAMEWORKS[request.param] + COMMON
+
+
+@pytest.fixture
+def with_gevent() -> str:
+    pytest.importorskip("gevent")
+    return IMPORTS + FRAMEWORKS["gevent"] + COMMON
+
+
+EXCLUDE = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+inside, most, turns = 0, 0, []
+
+def work(name):
+    global inside, most
+    for _ in range(10):
+        with lock:
+            inside += 1
+            most = max(most, inside)
+            assert lock.is_held
+            turns.append(name)
+            sleep(0)
+            sleep(0.001)
+            inside -= 1
+
+workers = [spawn(work, name) for name in range(3)]
+for worker in workers:
+    result(worker)
+print(most, len(turns), lock.state.name)
+client.close()
+print(client.state.name)
+"""
+
+
+def test_greenlets_of_one_thread_exclude_each_other(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + EXCLUDE, server.address, path)
+    assert green.says(30) == "1 30 FREE"
+    assert green.says() == "CLOSED"
+    assert green.ends() == 0
+
+
+OWN = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+steps = []
+
+def holder():
+    assert lock.acquire() and lock.acquire(timeout=0)
+    lock.release()
+    steps.append("entered twice")
+    until(lambda: "looked" in steps)
+    assert lock.is_held and lock.state.name == "HELD" and lock.node_path in lock.node_paths
+    token = lock.fencing_token
+    lock.release()
+    assert not lock.is_held
+    return token
+
+def stranger():
+    until(lambda: steps)
+    assert not lock.is_held and lock.is_held_in_process
+    assert lock.acquire(timeout=0) is False
+    assert raised(lock.release) == raised(lock.release_nowait) == raised(lambda: lock.node_path) == "NotOwner"
+    steps.append("looked")
+
+def main():
+    greenlets = [spawn(holder), spawn(stranger)]
+    token, _ = [result(greenlet) for greenlet in greenlets]
+    with lock:
+        assert lock.fencing_token > token
+        # The main greenlet is its thread.
+        assert lock.is_held
+        assert result(spawn(lambda: lock.is_held)) is False
+
+    rw = client.rwlock(sys.argv[2] + "-rw")
+    def read():
+        with rw.read:
+            steps.append("reads")
+            until(lambda: steps.count("reads") == 2)
+            return raised(rw.write.acquire)
+    assert [result(reader) for reader in [spawn(read), spawn(read)]] == ["Deadlock", "Deadlock"]
+
+    # Anybody may release it.
+    semaphore_mutex = client.semaphore_mutex(sys.argv[2] + "-semaphore-mutex")
+    semaphore_mutex.acquire()
+    result(spawn(semaphore_mutex.release))
+    both = client.multi([lock, client.mutex(sys.argv[2] + "-other")])
+    with both:
+        assert result(spawn(lambda: (both.acquire(timeout=0), raised(both.release)))) == (False, "NotOwner")
+
+main()
+print("fine")
+"""
+
+
+def test_a_hold_belongs_to_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + OWN, server.address, path)
+    assert green.says(30) == "fine"
+    assert green.ends() == 0
+
+
+# No call that waits for a server is answered before another greenlet has run.
+WAIT = """
+from zklock.testing import StandaloneServer
+server = StandaloneServer()
+is_frozen = False
+
+def thaw():
+    global is_frozen
+    while True:
+        sleep(0.001)
+        if is_frozen:
+            is_frozen = False
+            server.thaw()
+
+def asleep(call):
+    # What it gives, once another greenlet has thawed the server.
+    global is_frozen
+    server.freeze()
+    is_frozen = True
+    got = call()
+    assert not is_frozen, call
+    return got
+
+def enter(thing):
+    return asleep(thing.__enter__)
+
+def leave(thing):
+    asleep(lambda: thing.__exit__(None, None, None))
+
+def main():
+    client = asleep(lambda: zklock.Client(server.address, on_event=lambda event: None))
+    lock, rw = client.mutex("/a"), client.rwlock("/rw")
+    assert asleep(lock.acquire)
+    assert result(spawn(lambda: asleep(lambda: lock.acquire(timeout=0)))) is False
+    assert len(asleep(lock.participants)) == 1
+    assert asleep(lambda: client.fence_check("/a", lock.fencing_token))
+    asleep(lambda: client.revoke(lock.node_path))
+    asleep(lock.release)
+    leave(enter(lock))
+    leave(enter(rw.write))
+    asleep(rw.participants)
+    leave(enter(client.multi([lock, client.semaphore_mutex("/b")])))
+    asleep(lambda: client.set_count("/count", 3))
+    assert asleep(lambda: client.get_count("/count")) == 3
+    semaphore = asleep(lambda: client.semaphore("/s", count_path="/count", initial=1))
+    leases = asleep(lambda: semaphore.acquire(2))
+    asleep(semaphore.participants)
+    asleep(leases.release)
+    leave(asleep(semaphore.acquire))
+    asleep(client.close)
+
+spawn(thaw)
+main()
+print("from the main greenlet", flush=True)
+result(spawn(main))
+print("from another", flush=True)
+"""
+
+
+def test_other_greenlets_run_during_every_call_that_waits(framework: str, program: Run) -> None:
+    green = program(framework + WAIT)
+    assert green.says(30) == "from the main greenlet"
+    assert green.says(30) == "from another"
+    assert green.ends() == 0
+
+
+GIVE_UP = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+outcomes = []
+
+def wait():
+    try:
+        lock.acquire()
+    except BaseException as error:
+        outcomes.append(type(error).__name__)
+        raise
+
+def wait_a_little():
+    try:
+        with Timeout(0.05):
+            lock.acquire()
+    except Timeout:
+        outcomes.append("Timeout")
+
+lock.acquire()
+killed = spawn(wait)
+until(lambda: len(lock.waiting()) == 1)
+killed.kill()
+until(lambda: is_over(killed))
+result(spawn(wait_a_little))
+print(*outcomes, len(lock.waiting()), flush=True)
+input()
+lock.release()
+print(lock.is_held_in_process, flush=True)
+"""
+
+
+def test_a_greenlet_that_is_killed_while_it_waits_leaves_nothing(
+    framework: str, server: ZooKeeper, path: str, witness: Witness, program: Run
+) -> None:
+    green = program(framework + GIVE_UP, server.address, path)
+    assert green.says() == "GreenletExit Timeout 0"
+    witness.wait_for(path, 1)
+    green.tell()
+    assert green.says() == "False"
+    witness.wait_for(path, 0)
+    assert green.ends() == 0
+
+
+# A greenlet that is killed just when it gets the lock, over and over.
+KILLED_AT_THE_END = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+
+def take():
+    with lock:
+        sleep(0)
+
+for round in range(200):
+    taker = spawn(take)
+    for _ in range(round % 5):
+        sleep(0)
+    sleep((round % 40) * 0.0001)
+    taker.kill()
+    until(lambda: is_over(taker))
+assert lock.acquire(timeout=10)
+lock.release()
+until(lambda: not lock.participants())
+print("fine")
+"""
+
+
+def test_a_greenlet_that_is_killed_at_any_moment_holds_nothing(
+    framework: str, server: ZooKeeper, path: str, program: Run
+) -> None:
+    green = program(framework + KILLED_AT_THE_END, server.address, path)
+    assert green.says(30) == "fine"
+    assert green.ends() == 0
+
+
+ENDED = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+
+def end_with_it():
+    lock.acquire()
+    return id(current())
+
+def current():
+    import greenlet
+    return greenlet.getcurrent()
+
+def take_over():
+    assert not lock.is_held
+    return id(current()), raised(lock.release), lock.acquire(timeout=0)
+
+was, reused = result(spawn(end_with_it)), False
+while not reused:
+    gc.collect()
+    for another in [spawn(take_over) for _ in range(100)]:
+        number, *outcome = result(another)
+        assert outcome == ["NotOwner", False]
+        reused = reused or number == was
+print(lock.is_held_in_process)
+del lock
+again = client.mutex(sys.argv[2])
+assert again.acquire(timeout=10)
+print("free")
+"""
+
+
+def test_what_a_greenlet_holds_when_it_ends_belongs_to_no_other(
+    with_gevent: str, server: ZooKeeper, path: str, program: Run
+) -> None:
+    green = program(with_gevent + ENDED, server.address, path)
+    assert green.says(30) == "True"
+    assert green.says() == "free"
+    assert green.ends() == 0
+
+
+PLAIN = """
+import sys, greenlet, zklock
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+semaphore = client.semaphore(sys.argv[2] + "-semaphore", 1)
+
+def refused(call):
+    try:
+        call()
+    except zklock.Error as error:
+        assert error.status == -18 and "spawn it with gevent or eventlet" in str(error), error
+        return True
+
+def first():
+    assert refused(lock.acquire) and refused(lambda: lock.acquire(timeout=5)) and refused(lock.__enter__)
+    assert refused(semaphore.acquire)
+    assert lock.participants() == []
+    assert lock.acquire(timeout=0) and lock.is_held
+    main.switch()
+    lock.release()
+    return "released"
+
+def second():
+    try:
+        lock.release()
+    except zklock.NotOwner:
+        return lock.is_held, lock.acquire(timeout=0)
+
+main = greenlet.getcurrent()
+one, two = greenlet.greenlet(first), greenlet.greenlet(second)
+one.switch()
+print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=5))
+"""
+
+
+def test_a_greenlet_without_a_hub_is_told_why_it_cannot_wait(server: ZooKeeper, path: str, program: Run) -> None:
+    pytest.importorskip("greenlet")
+    green = program(PLAIN, server.address, path)
+    assert green.says() == "(False, False) False released True"
+    assert green.ends() == 0
+
+
+IN_HUB = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+outcomes, other = [], zklock.Client(sys.argv[1])
+
+def in_hub():
+    for call in (lock.acquire, lambda: lock.acquire(timeout=0), lock.release, lock.participants):
+        outcomes.append(raised(call))
+    # As handlers of signals do.
+    outcomes.append(other.close())
+    outcomes.append(lock.is_held)
+
+gevent.get_hub().loop.run_callback(in_hub)
+until(lambda: len(outcomes) == 6)
+print(*outcomes)
+# What the framework's threads and greenlets without its classes do.
+import greenlet
+plain = greenlet.greenlet(lambda: (lock.acquire(), lock.is_held, lock.release())[1])
+print(plain.switch(), lock.state.name)
+pool = gevent.get_hub().threadpool
+with lock:
+    waiting = [pool.spawn(lambda: (lock.acquire(), lock.release())) for _ in range(3)]
+    until(lambda: len(lock.waiting()) == 3)
+    assert raised(pool.apply, lock.release) == "NotOwner"
+for one in waiting:
+    one.get()
+print(lock.state.name)
+"""
+
+
+def test_the_hub_itself_cannot_wait(with_gevent: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(with_gevent + IN_HUB, server.address, path)
+    assert green.says() == "Deadlock Deadlock Deadlock Deadlock None False"
+    assert green.says() == "True FREE"
+    assert green.says() == "FREE"
+    assert green.ends() == 0
+
+
+CALLBACKS = """
+import logging
+logging.basicConfig(level=logging.DEBUG, stream=open("/dev/null", "w"))
+events, asked = [], []
+client = zklock.Client(sys.argv[1], on_event=events.append)
+lock = client.mutex(sys.argv[2])
+lock.set_revocable(asked.append)
+
+def work():
+    with lock:
+        client.revoke(lock.node_path)
+        until(lambda: asked)
+
+result(spawn(work))
+until(lambda: len(events) >= 3)
+client.close()
+print(asked[0].startswith(sys.argv[2]), [event.state.name for event in events])
+"""
+
+
+def test_callbacks_are_called(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + CALLBACKS, server.address, path)
+    assert green.says() == "True ['CONNECTED', 'HELD', 'FREE', 'CLOSED']"
+    assert green.ends() == 0
+
+
+WAKE = """
+lost = gevent.get_hub().loop.async_()
+states = []
+
+def on_event(event):
+    if isinstance(event, zklock.LockEvent):
+        states.append(event.state.name)
+        lost.send()
+
+with zklock.testing.StandaloneServer() as server:
+    client = zklock.Client(server.address, on_event=on_event)
+    lock = client.mutex("/a")
+
+    def watch():
+        while "LOST" not in states:
+            gevent.get_hub().wait(lost)
+        return states[0], raised(lock.release)
+
+    watcher = spawn(watch)
+    sleep(0)
+    lock.acquire()
+    server.expire()
+    print(*result(watcher), raised(lock.release))
+    client.close()
+"""
+
+
+def test_a_callback_wakes_a_greenlet(with_gevent: str, program: Run) -> None:
+    green = program(with_gevent + WAKE)
+    assert green.says() == "HELD NotOwner LockLost"
+    assert green.ends() == 0
+
+
+AT_END = """
+client = zklock.Client(sys.argv[1], on_event=lambda event: None)
+lock = client.mutex(sys.argv[2])
+keep = [client, lock]
+
+def hold():
+    try:
+        with lock:
+            print("holds", flush=True)
+            keep.append("holds")
+            sleep(1000)
+    finally:
+        try:
+            lock.release()
+        except zklock.Error:
+            pass
+
+greenlets = [spawn(hold), spawn(lock.acquire)]
+until(lambda: "holds" in keep and len(lock.waiting()) == 1)
+"""
+
+
+def test_a_program_ends_while_greenlets_hold_and_wait(
+    framework: str, server: ZooKeeper, path: str, witness: Witness, program: Run
+) -> None:
+    green = program(framework + AT_END, server.address, path)
+    assert green.says() == "holds"
+    assert green.ends() == 0
+    assert witness.nodes(path) == []
+
+
+INTERRUPTED = """
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+spawn(sleep, 1000)
+sleep(0)
+print("waits", flush=True)
+try:
+    lock.acquire()
+except KeyboardInterrupt:
+    print("interrupted", len(lock.waiting()), flush=True)
+print(lock.acquire(timeout=10))
+"""
+
+
+def test_ctrl_c_interrupts_the_main_greenlet(
+    framework: str, server: ZooKeeper, client: zklock.Client, path: str, witness: Witness, program: Run
+) -> None:
+    with client.mutex(path):
+        green = program(framework + INTERRUPTED, server.address, path)
+        assert green.says() == "waits"
+        witness.wait_for(path, 2)
+        green.process.send_signal(signal.SIGINT)
+        assert green.says() == "interrupted 0"
+        wait_until(lambda: len(witness.nodes(path)) <= 2)
+    assert green.says() == "True"
+    assert green.ends() == 0
+
+
+FORKS = """
+import os
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+
+def work():
+    with lock:
+        child = os.fork()
+        if child == 0:
+            fine = raised(lock.release) == raised(lock.acquire) == "Forked" and client.close() is None
+            os._exit(0 if fine else 1)
+        return os.waitpid(child, 0)[1], lock.is_held
+
+print(*result(spawn(work)))
+"""
+
+
+def test_a_fork_in_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + "warnings.simplefilter('ignore')\n" + FORKS, server.address, path)
+    assert green.says() == "0 True"
+    assert green.ends() == 0
