@@ -123,12 +123,14 @@ pub enum Mutant {
     PassByForeign,
     /// Takes a delete that a server refused for done.
     GiveUpRefused,
+    /// Forgets a contender that is held back when the next call of its cohort takes it over.
+    ForgetHandedDown,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 59] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -187,6 +189,7 @@ impl Mutant {
         Self::ForgetChroot,
         Self::PassByForeign,
         Self::GiveUpRefused,
+        Self::ForgetHandedDown,
     ];
 
     /// Whether this one is alive on this thread.

@@ -767,7 +767,13 @@ impl Engine {
             }
             self.held_back.pop_front();
             match (waits, refusal) {
-                (Some(op), Some(error)) => self.give_up(now, op, error),
+                (Some(op), Some(error)) => {
+                    // The next call of its cohort may take it over, and is held back in its turn.
+                    if !Mutant::ForgetHandedDown.lives() {
+                        self.held_back.push_front(next);
+                    }
+                    self.give_up(now, op, error);
+                }
                 (Some(_), None) => self.feed(now, next, Input::Connected),
                 (None, _) => {}
             }

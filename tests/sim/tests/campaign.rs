@@ -57,12 +57,10 @@ const SHY: [Mutant; 9] = [
     Mutant::LookWithoutSync,
 ];
 
-/// The number of deliberate bugs, and each of them once in the table, as the code has them.
+/// Each deliberate bug is in the table once.
 #[test]
 fn the_decision_lists_the_deliberate_bugs() {
     let page = include_str!("../../../docs/decisions/0005-simulation.md");
-    let count = format!("{} deliberate bugs", Mutant::ALL.len());
-    assert!(page.contains(&count), "expected \"{count}\"");
     let table: String = page.lines().filter(|line| line.starts_with('|')).collect();
     let mut listed: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
     let mut expected: Vec<String> = Mutant::ALL.iter().map(|mutant| format!("{mutant:?}")).collect();
