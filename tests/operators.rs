@@ -11,11 +11,12 @@
 mod common;
 
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{SOON, path, raw, status};
+use common::{SOON, path, queue, raw, status, wait_for_queue};
 use zklock::{Client, Config, Event, Leases, Lock, LockState, Result, Semaphore, Status, WaitsFor};
-use zklock_rig::{Raw, ZooKeeper, wait_until};
+use zklock_rig::{Direction, Proxy, Raw, Verdict, ZooKeeper, wait_until};
 
 const T: Duration = Duration::from_secs(6);
 /// A heartbeat is a sixth of the session timeout, and what is looked for after it takes a moment.
@@ -237,4 +238,110 @@ fn a_tree_that_is_removed_costs_the_holder_his_hold_and_waiters_nothing() {
             });
         }
     });
+}
+
+const CREATE: i32 = 15;
+const CREATE_CONTAINER: i32 = 19;
+
+/// The operation and the path of a request that creates something.
+fn creation(frame: &[u8]) -> Option<(i32, String)> {
+    let number = |at: usize| Some(i32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
+    let op = number(4).filter(|op| [CREATE, CREATE_CONTAINER].contains(op))?;
+    let length = usize::try_from(number(8)?).ok()?;
+    Some((op, String::from_utf8(frame.get(12..12 + length)?.to_vec()).ok()?))
+}
+
+/// The answer to a create is lost, and an operator removes the node, or the directory too, before the client is back. The client then
+/// sends a second create with the same UUID. There is one node in the end, and the client holds it.
+#[test]
+fn a_node_removed_before_its_lost_create_is_looked_for_leaves_one_node() {
+    let server = ZooKeeper::shared();
+    for takes_directory in [false, true] {
+        let (proxy, path) = (Proxy::start(&server.address()), path("lost"));
+        let (client, mut seen) = (Client::connect(&proxy.address(), &Config::new()).unwrap(), raw(server));
+        let lock = client.mutex(&path).unwrap();
+        lock.acquire(Some(SOON)).and_then(|()| lock.release()).unwrap();
+        let created = Arc::new(Mutex::new(Vec::new()));
+        let (told, directory, mut operator) = (Arc::clone(&created), path.clone(), raw(server));
+        let (mut is_cut, mut is_removed) = (false, false);
+        proxy.hook(move |way, frame| {
+            let node = creation(frame).filter(|(_, made)| made.starts_with(&format!("{directory}/")));
+            if let (Direction::ToServer, Some((_, node))) = (way, node) {
+                told.lock().unwrap().push(node);
+                if !std::mem::replace(&mut is_cut, true) {
+                    return Verdict::CutAfter;
+                }
+            } else if way == Direction::ToServer && is_cut && !std::mem::replace(&mut is_removed, true) {
+                // The handshake of the next connection.
+                wait_for_queue(&mut operator, &directory, 1);
+                let node = format!("{directory}/{}", queue(&mut operator, &directory)[0]);
+                assert_eq!(operator.delete(&node), 0);
+                assert!(!takes_directory || operator.delete(&directory) == 0);
+            }
+            Verdict::Forward
+        });
+        lock.acquire(Some(SOON)).unwrap();
+        let created = created.lock().unwrap().clone();
+        assert!(created.len() > 1 && created.iter().all(|node| *node == created[0]), "the same UUID: {created:?}");
+        let nodes = queue(&mut seen, &path);
+        assert_eq!(nodes.len(), 1, "{nodes:?}");
+        assert_eq!(seen.stat(&format!("{path}/{}", nodes[0])).unwrap().czxid, lock.fencing_token().unwrap());
+        lock.release().unwrap();
+        wait_for_queue(&mut seen, &path, 0);
+    }
+}
+
+/// If the parent of an existing ancestor does not allow creates, a server answers a create of that ancestor with "no permission". The
+/// client makes the directory below it anyway, also if the directory is removed once before the node is made, as servers remove empty
+/// containers.
+#[test]
+fn an_ancestor_that_exists_and_may_not_be_created_is_no_obstacle() {
+    let server = ZooKeeper::shared();
+    let (proxy, parent) = (Proxy::start(&server.address()), path("fixed"));
+    let (client, mut operator) = (Client::connect(&proxy.address(), &Config::new()).unwrap(), raw(server));
+    let team = format!("{parent}/team");
+    // Makes the parents, and goes.
+    let first = client.mutex(&format!("{team}/first")).unwrap();
+    first.acquire(Some(SOON)).unwrap();
+    operator.forbid_creation(&parent);
+    for is_removed in [false, true] {
+        let directory = format!("{team}/lock-{is_removed}");
+        let (below, mut made, mut is_done) = (format!("{directory}/"), 0, !is_removed);
+        let mut remover = raw(server);
+        proxy.hook(move |way, frame| {
+            let (Direction::ToServer, Some((_, path))) = (way, creation(frame)) else { return Verdict::Forward };
+            made += usize::from(path.starts_with(&below));
+            // The first one finds no directory; the second one comes behind its creation.
+            if made == 2 && !std::mem::replace(&mut is_done, true) {
+                wait_until(SOON, || remover.delete(below.trim_end_matches('/')) == 0);
+            }
+            Verdict::Forward
+        });
+        let lock = client.mutex(&directory).unwrap();
+        lock.acquire(Some(SOON)).unwrap();
+        lock.release().unwrap();
+    }
+    proxy.unhook();
+    // A directory that is missing and may not be made is still refused.
+    let missing = client.mutex(&format!("{parent}/missing/lock")).unwrap();
+    assert_eq!(status(missing.acquire(Some(SOON))), Status::Denied);
+    let multi = Lock::multi(&[&missing, &client.mutex(&format!("{team}/another")).unwrap()]).unwrap();
+    assert_eq!(status(multi.acquire(Some(SOON))), Status::Denied);
+    first.release().unwrap();
+}
+
+/// The count of a semaphore exists, so that nothing has to be made.
+#[test]
+fn a_count_that_exists_and_may_not_be_created_is_used() {
+    let server = ZooKeeper::shared();
+    let (client, mut operator) = (Client::connect(&server.address(), &Config::new()).unwrap(), raw(server));
+    let (parent, semaphore) = (path("counts"), path("counted"));
+    client.set_count(&format!("{parent}/count"), 2).unwrap();
+    operator.forbid_creation(&parent);
+    let counted = client.counted_semaphore(&semaphore, &format!("{parent}/count"), 7).unwrap();
+    counted.acquire(2, Some(SOON)).unwrap().release().unwrap();
+    assert_eq!(
+        client.counted_semaphore(&semaphore, &format!("{parent}/none"), 7).err().unwrap().status(),
+        Status::Denied
+    );
 }

@@ -14,6 +14,8 @@ pub struct Errand {
     task: Task,
     /// How often it may still find that the node came or went in between.
     rounds: u32,
+    /// The client may not make the node; whether it exists is being asked.
+    is_refused: bool,
 }
 
 /// What is to be done.
@@ -64,13 +66,14 @@ pub enum Done {
 impl Errand {
     /// To do this.
     pub const fn new(task: Task) -> Self {
-        Self { task, rounds: 3 }
+        Self { task, rounds: 3, is_refused: false }
     }
 
     /// Takes one input to its consequences; says so when it is done.
     pub fn handle(&mut self, desk: &mut Desk<'_>, input: Input<'_>) -> Option<Result<Done>> {
         match input {
             Input::Connected => {
+                self.is_refused = false;
                 self.send(desk);
                 None
             }
@@ -113,6 +116,15 @@ impl Errand {
                 None
             }
             (Task::SeedCount { .. }, Code::NODE_EXISTS) => Some(Ok(Done::Done)),
+            // A server refuses to create a node in a parent that the client may not change before it looks whether the node exists.
+            (Task::SeedCount { path, .. }, Code::NO_AUTH) if !self.is_refused => {
+                self.is_refused = true;
+                desk.send(Step::Errand, &Request::GetData { path: path.clone(), watch: false });
+                None
+            }
+            (Task::SeedCount { .. }, Code::NO_NODE) if self.is_refused => {
+                Some(Err(Error::from_code(Code::NO_AUTH, &self.task.doing())))
+            }
             // Who has gone has given it up.
             (Task::Revoke { .. }, Code::NO_NODE) => Some(Ok(Done::Done)),
             (Task::List { .. }, Code::NO_NODE) => Some(Ok(Done::Children(0))),
@@ -158,7 +170,7 @@ impl Task {
 /// Makes the node of a count, with all its ancestors; those that exist say so.
 pub(super) fn seed(desk: &mut Desk<'_>, path: &str, value: i32) {
     for ancestor in from_the_top(path).filter(|&ancestor| ancestor != path) {
-        desk.send(Step::CreateParent, &create(ancestor, Vec::new(), CreateMode::Container));
+        desk.send(Step::CreateParent(0), &create(ancestor, Vec::new(), CreateMode::Container));
     }
     desk.send(Step::Errand, &create(path, value.to_be_bytes().to_vec(), CreateMode::Persistent));
 }

@@ -39,8 +39,8 @@ pub struct Tag {
 /// The steps that the recipes' requests belong to. Numbers say which of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// One of the directories' ancestors, or a directory itself, is created.
-    CreateParent,
+    /// A directory or one of its ancestors is created.
+    CreateParent(usize),
     /// The nodes are created.
     Create,
     /// A directory is listed.

@@ -123,9 +123,9 @@ impl Contender {
         self.parent_refused = None;
         let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
         let mut made = BTreeSet::new();
-        for path in self.stands.iter().flat_map(|stand| from_the_top(&stand.wish.directory)) {
-            if made.insert(path) {
-                desk.send(Step::CreateParent, &create(path.to_owned(), Vec::new(), mode));
+        for (at, stand) in self.stands.iter().enumerate() {
+            for path in from_the_top(&stand.wish.directory).filter(|&path| made.insert(path)) {
+                desk.send(Step::CreateParent(at), &create(path.to_owned(), Vec::new(), mode));
             }
         }
         self.join(desk);
@@ -157,7 +157,7 @@ impl Contender {
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         match step {
-            Step::CreateParent => self.parent_created(result),
+            Step::CreateParent(at) => self.parent_created(at, result),
             Step::Create => self.created(desk, result),
             Step::List(at) => self.listed(desk, at, result),
             Step::WatchOwn(spot) => self.own_seen(desk, spot, result),
@@ -168,13 +168,16 @@ impl Contender {
         }
     }
 
-    fn parent_created(&mut self, result: Result<Response, Failure>) -> Option<Output> {
+    /// A server says "no permission" of an ancestor that exists if its parent must not be changed. So a refusal counts only if no
+    /// ancestor below it exists. The answers come from the top down, and below a missing ancestor they are "no node".
+    fn parent_created(&mut self, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        let is_of_this = self.parent_refused.is_none_or(|(refused, _)| refused == at);
         match result {
-            Err(Failure::Code(Code::UNIMPLEMENTED)) => self.container_tries = 0,
+            Ok(_) | Err(Failure::Code(Code::NODE_EXISTS)) if is_of_this => self.parent_refused = None,
+            // Made once more, as a node of another kind.
+            Err(Failure::Code(Code::UNIMPLEMENTED)) => (self.container_tries, self.parent_refused) = (0, None),
             Err(Failure::ConnectionLost) => self.container_tries = self.container_tries.saturating_sub(1),
-            Err(Failure::Code(code)) if code != Code::NODE_EXISTS => {
-                self.parent_refused.get_or_insert(code);
-            }
+            Err(Failure::Code(code)) if code != Code::NO_NODE && is_of_this => self.parent_refused = Some((at, code)),
             _ => {}
         }
         None
@@ -327,8 +330,8 @@ impl Contender {
     /// A directory is not there.
     fn without_parent(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.parent_refused {
-            Some(code) if code != Code::NO_NODE => self.fail(desk, code, "creating"),
-            _ => {
+            Some((_, code)) => self.fail(desk, code, "creating"),
+            None => {
                 self.join_with_parents(desk);
                 None
             }

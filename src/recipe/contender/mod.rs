@@ -135,8 +135,8 @@ pub struct Contender {
     session: i64,
     /// How often parents may still be tried to be made as containers. A server that has none says so or, worse, hangs up.
     container_tries: u32,
-    /// Why a parent could not be made, in case the nodes can't be made either.
-    parent_refused: Option<Code>,
+    /// Which directory's parents could not be made and why, in case the nodes can't be made either.
+    parent_refused: Option<(usize, Code)>,
     /// Nothing is deleted before.
     spared_until: Option<Time>,
     /// Somebody was ahead of it, or too many leases were out.

@@ -48,6 +48,7 @@ pub mod flags {
 
 const NO_NODE: i32 = -101;
 const ALL_PERMISSIONS: i32 = 31;
+const CREATE: i32 = 4;
 const READ: i32 = 1;
 
 impl Raw {
@@ -110,6 +111,13 @@ impl Raw {
         let request = Body::default().string(path).buffer(data);
         let acl = request.int(1).int(permissions).string("world").string("anyone");
         self.call(opcode, acl.int(flags)).map(|mut reply| reply.string())
+    }
+
+    /// Forbids all clients to create nodes below this one. Everything else stays allowed.
+    pub fn forbid_creation(&mut self, path: &str) {
+        let request = Body::default().string(path).int(1).int(ALL_PERMISSIONS & !CREATE);
+        let any_version = -1;
+        self.call(7, request.string("world").string("anyone").int(any_version)).map(drop).unwrap();
     }
 
     /// Deletes a node, whatever its version. 0, or ZooKeeper's error code.
