@@ -10,11 +10,19 @@ use std::time::Duration;
 /// Thresholds of one client; see the module's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of paths in one `setWatches` request, at most. A single longer path has a request to itself.
+    /// Bytes of paths in one `setWatches` request, at most. A single longer path has a request to itself. If a server closes the
+    /// connection on such a request, the client halves its bound.
     pub watch_batch: usize,
+    /// The bound is not halved any more once it is below this.
+    pub least_watch_batch: usize,
+    /// A request of at least this many bytes may be the reason why a server closed its connection. No server works with a smaller
+    /// `jute.maxbuffer`: names and paths would not fit.
+    pub suspect_size: usize,
+    /// How long a request of a size that servers have refused is not sent again: servers may be restarted with another limit.
+    pub suspicion: Duration,
     /// A connection that lasted this long counts as sound: after its loss the client reconnects without a pause.
     pub sound_connection: Duration,
-    /// Contenders of one client that may be on their way out while others join. Each of them is in everybody's lists.
+    /// Contenders of one client that may be on their way out while others join. Each of them lengthens the lists of all clients.
     pub max_leaving: usize,
     /// The pause after a server has refused a step on the way out; it doubles each time, up to `last_retry`.
     pub first_retry: Duration,
@@ -39,7 +47,7 @@ pub struct MirrorLimits {
     pub soon: Duration,
     /// Number of such joins in a row after which a mirror pays.
     pub hot: u32,
-    /// Number of the client's own contenders in a directory at once for which a mirror pays.
+    /// If a client has this many contenders in a directory at once, a mirror pays.
     pub company: u32,
     /// A mirror that was not used for this long is taken down.
     pub idle: Duration,
@@ -69,7 +77,10 @@ pub struct MirrorLimits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            watch_batch: 128 * 1024,
+            watch_batch: 32 * 1024,
+            least_watch_batch: 1024,
+            suspect_size: 1024,
+            suspicion: Duration::from_secs(60),
             sound_connection: Duration::from_secs(1),
             max_leaving: 16,
             first_retry: Duration::from_millis(250),

@@ -125,12 +125,14 @@ pub enum Mutant {
     GiveUpRefused,
     /// Forgets a contender that is held back when the next call of its cohort takes it over.
     ForgetHandedDown,
+    /// Sends a request again, however many connections it costs.
+    RetryTooLarge,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 60] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -190,6 +192,7 @@ impl Mutant {
         Self::PassByForeign,
         Self::GiveUpRefused,
         Self::ForgetHandedDown,
+        Self::RetryTooLarge,
     ];
 
     /// Whether this one is alive on this thread.

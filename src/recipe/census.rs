@@ -142,7 +142,7 @@ impl Census {
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
             // All that are under way are lost together, and asked for again with the next connection.
             Err(Failure::ConnectionLost) => return None,
-            Err(Failure::Code(code)) => return Some(Err(self.error(code))),
+            Err(failure) => return Some(Err(self.error(failure))),
         };
         let Listing { place, directory, .. } = self.lists.get(at)?;
         let (place, directory) = (self.places.get(*place)?, directory.clone());
@@ -170,7 +170,7 @@ impl Census {
             // It left meanwhile.
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => {}
             Err(Failure::ConnectionLost) => return None,
-            Err(Failure::Code(code)) => return Some(Err(self.error(code))),
+            Err(failure) => return Some(Err(self.error(failure))),
         }
         self.one_less()
     }
@@ -222,9 +222,9 @@ impl Census {
         listing.nodes.iter().filter_map(participant).collect()
     }
 
-    fn error(&self, code: Code) -> Error {
+    fn error(&self, why: Failure) -> Error {
         let directories: Vec<&str> = self.lists.iter().map(|listing| listing.directory.as_str()).collect();
-        Error::from_code(code, &format!("reading the participants of {}", directories.join(", ")))
+        why.to_error(&format!("reading the participants of {}", directories.join(", ")))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::contender::Input;
 use super::errand::{parse, seed};
 use super::{Desk, Step};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::proto::{Code, Response};
 use crate::session::Failure;
 
@@ -50,9 +50,9 @@ impl Count {
                 seed(desk, &self.path, self.initial);
                 None
             }
-            Err(Failure::Code(code)) => Some(Err(Error::from_code(code, &format!("reading the count {}", self.path)))),
             // Asked again with the next connection.
             Ok(_) | Err(Failure::ConnectionLost) => None,
+            Err(failure) => Some(Err(failure.to_error(&format!("reading the count {}", self.path)))),
         }
     }
 
@@ -63,8 +63,8 @@ impl Count {
                 self.read(desk);
                 None
             }
-            Err(Failure::Code(code)) => Some(Err(Error::from_code(code, &format!("making the count {}", self.path)))),
             Err(Failure::ConnectionLost) => None,
+            Err(failure) => Some(Err(failure.to_error(&format!("making the count {}", self.path)))),
         }
     }
 }

@@ -103,6 +103,7 @@ impl Errand {
             // Sent again with the next connection; doing it twice is doing it once.
             Err(Failure::ConnectionLost) => return None,
             Err(Failure::Code(code)) => code,
+            Err(failure @ Failure::TooLarge(_)) => return Some(Err(failure.to_error(&self.task.doing()))),
         };
         match (&self.task, code) {
             (Task::SetCount { path, value }, Code::NO_NODE) if self.rounds > 0 => {

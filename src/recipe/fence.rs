@@ -117,7 +117,7 @@ impl Fence {
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
             // All that are under way are lost together, and asked for again with the next connection.
             Err(Failure::ConnectionLost) => return None,
-            Err(Failure::Code(code)) => return Some(Err(self.error(code))),
+            Err(failure) => return Some(Err(self.error(failure))),
         };
         match at {
             0 => self.lists.queue = names,
@@ -154,7 +154,7 @@ impl Fence {
             }
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => {}
             Err(Failure::ConnectionLost) => return None,
-            Err(Failure::Code(code)) => return Some(Err(self.error(code))),
+            Err(failure) => return Some(Err(self.error(failure))),
         }
         self.outstanding = self.outstanding.saturating_sub(1);
         self.conclude(desk)
@@ -174,8 +174,8 @@ impl Fence {
         }
     }
 
-    fn error(&self, code: Code) -> Error {
-        Error::from_code(code, &format!("looking for the holder of {} with the token {}", self.path, self.token))
+    fn error(&self, why: Failure) -> Error {
+        why.to_error(&format!("looking for the holder of {} with the token {}", self.path, self.token))
     }
 }
 

@@ -469,7 +469,7 @@ impl Mirrors {
             Ok(_) if is_watch => self.tries = self.limits.tries,
             Ok(Response::Children2 { children, stat }) => self.listed(now, session, machine, children, Some(stat)),
             Err(Failure::Code(Code::NO_NODE)) if !is_watch => self.listed(now, session, machine, Vec::new(), None),
-            Ok(_) | Err(Failure::Code(_)) => self.end(now, session, machine, End::Wrong),
+            Ok(_) | Err(Failure::Code(_) | Failure::TooLarge(_)) => self.end(now, session, machine, End::Wrong),
         }
     }
 

@@ -11,7 +11,10 @@
 
 mod connect_string;
 mod lease;
+mod oversize;
 mod servers;
+#[cfg(test)]
+mod tests;
 mod traffic;
 mod watches;
 
@@ -22,11 +25,14 @@ use std::time::Duration;
 pub use connect_string::{ConnectString, DEFAULT_PORT, Server};
 use lease::Sent;
 pub use lease::{Lease, Proof};
+pub use oversize::TooLarge;
+use oversize::{Handling, Oversize};
 use servers::Servers;
 pub use traffic::Traffic;
 pub use watches::Subscriber;
 use watches::{Then, Watches};
 
+use crate::error::{Error, Status};
 use crate::limits::Limits;
 use crate::mutant::Mutant;
 use crate::note::{Level, Note, Notes};
@@ -89,6 +95,25 @@ pub enum Failure {
     Code(Code),
     /// The connection went first: the request may or may not have been carried out.
     ConnectionLost,
+    /// Servers closed the connection on it, or on a smaller one. It was most likely not carried out, but that is not certain.
+    TooLarge(TooLarge),
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Self {
+        Self::Code(code)
+    }
+}
+
+impl Failure {
+    /// What it means to the caller; `doing` says what was being done to what.
+    pub(crate) fn to_error(self, doing: &str) -> Error {
+        match self {
+            Self::Code(code) => Error::from_code(code, doing),
+            Self::ConnectionLost => Error::new(Status::Connection, format!("{doing}: the connection was lost")),
+            Self::TooLarge(too_large) => Error::new(Status::Exhausted, format!("{doing}: {too_large}")),
+        }
+    }
 }
 
 /// What the session tells its owner. `T` is the owner's tag for a request.
@@ -169,6 +194,13 @@ pub struct Session<T> {
     last_answered: Time,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
+    /// Requests that wait until a suspected one before them, or among them, is answered.
+    held: VecDeque<Held<T>>,
+    /// The transaction that goes ahead of an isolated request was sent on this connection.
+    is_probed: bool,
+    oversize: Oversize,
+    /// Bytes of paths in one request that restores watches, at most.
+    watch_batch: usize,
     watches: Watches,
     child_watches: Watches,
     /// Directories below which everything is watched, on this connection, and for whom.
@@ -207,9 +239,30 @@ struct Identity {
 struct InFlight<T> {
     xid: i32,
     op: OpCode,
+    /// Of its frame, in bytes.
+    size: usize,
+    /// It was sent alone, since it may be too large.
+    is_isolated: bool,
     sent: Time,
     /// What the answer proves, if it comes only after a quorum has committed the request.
     proof: Option<Proof>,
+    purpose: Purpose<T>,
+}
+
+/// An encoded request that was not sent yet.
+struct Held<T> {
+    bytes: Vec<u8>,
+    packet: Packet<T>,
+}
+
+/// A request without its bytes.
+struct Packet<T> {
+    xid: i32,
+    op: OpCode,
+    path: Option<String>,
+    size: usize,
+    is_isolated: bool,
+    is_transaction: bool,
     purpose: Purpose<T>,
 }
 
@@ -231,7 +284,6 @@ impl<T> Session<T> {
             timeout: config.timeout,
             sent: Sent::new(now, config.timeout),
             frames: Frames::new(config.frame_limit),
-            config,
             entropy,
             link: Link::Down { retry_at: now },
             identity: None,
@@ -248,6 +300,10 @@ impl<T> Session<T> {
             last_answered: now,
             ping_sent: None,
             in_flight: VecDeque::new(),
+            held: VecDeque::new(),
+            is_probed: false,
+            oversize: Oversize::default(),
+            watch_batch: config.limits.watch_batch,
             watches: Watches::default(),
             child_watches: Watches::default(),
             watched_below: BTreeMap::new(),
@@ -259,6 +315,7 @@ impl<T> Session<T> {
             local_address: String::new(),
             traffic: Traffic::default(),
             notes: Notes::default(),
+            config,
         }
     }
 
@@ -362,12 +419,10 @@ impl<T> Session<T> {
 
     /// Has a quorum confirm the session. What is asked after it is answered from a state that is not older.
     ///
-    /// It is a transaction that only checks whether `/zookeeper` is there, which it always is: nothing changes, no watch fires, and
-    /// yet the leader checks the session and a quorum commits it.
+    /// The leader checks the session, and a quorum commits the request.
     pub fn prove(&mut self, now: Time) {
         self.last_beat = now;
-        let request = Request::Multi(vec![Request::Check { path: "/zookeeper".to_owned(), version: -1 }]);
-        self.send(now, &request, Purpose::Housekeeping);
+        self.send(now, &proof_request(), Purpose::Housekeeping);
     }
 
     /// Has the server catch up: what is asked after it is answered from a state that is not older than this call. This is no transaction,
@@ -470,6 +525,7 @@ impl<T> Session<T> {
             self.send(now, &Request::CloseSession, Purpose::Close);
         }
         self.closing = Some(deadline);
+        self.drop_held(now);
         // Without a session there is nothing to end, and one that never came to anything has nothing that could stay.
         if self.identity.is_none() || !self.ever_connected {
             self.finish();
@@ -527,6 +583,9 @@ impl<T> Session<T> {
         if matches!(self.link, Link::Handshake { .. }) && self.is_past_hope(now) {
             self.end(true);
         }
+        if self.link == Link::Up && self.closing.is_none() {
+            self.look_for_oversize(now);
+        }
         self.lose(now, cause);
     }
 
@@ -564,6 +623,7 @@ impl<T> Session<T> {
             (Ok((header, _)), Some(front)) if header.xid == front.xid => {
                 if let Some(InFlight { purpose, .. }) = self.take_answered(now) {
                     self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+                    self.send_held(now);
                 }
             }
             _ => self.hang_up(now, &format!("it sent {len} bytes at once that nobody had asked for")),
@@ -722,7 +782,7 @@ impl<T> Session<T> {
         let child = self.child_watches.take_stock().into_iter().map(|path| (WatcherType::Children, path));
         let child = child.filter(|_| !Mutant::ForgetChildWatches.lives());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
-        let batch = self.config.limits.watch_batch;
+        let batch = self.watch_batch;
         let relative_zxid = if Mutant::AdvanceWhileRestoring.lives() { self.last_zxid } else { self.watched_zxid };
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());
@@ -742,19 +802,102 @@ impl<T> Session<T> {
         if self.link != Link::Up || (self.closing.is_some() && !matches!(purpose, Purpose::Close)) {
             return self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
-        self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
         let before = self.output.len();
-        if request.encode(self.last_xid, &mut self.output).is_err() {
+        let mut packet = match self.encode(request, purpose) {
+            Ok(packet) => packet,
             // Too long for any frame: no server would have taken it.
-            return self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+            Err(purpose) => return self.answer(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR))),
+        };
+        if matches!(packet.purpose, Purpose::Restore | Purpose::Close) {
+            return self.note_request(now, packet);
         }
-        let proof = is_transaction(request).then(|| Proof { committed: now, heard: self.sent.heard(now) });
+        match self.oversize.handling(now, packet.size, &self.config.limits) {
+            Handling::Send => {}
+            Handling::Isolate => packet.is_isolated = true,
+            Handling::Refuse(too_large) => {
+                self.output.truncate(before);
+                return self.answer(now, packet.purpose, 0, Err(Failure::TooLarge(too_large)));
+            }
+        }
+        if packet.is_isolated || self.awaits_isolated() || !self.held.is_empty() {
+            let bytes = self.output.split_off(before);
+            self.held.push_back(Held { bytes, packet });
+            return self.send_held(now);
+        }
+        self.note_request(now, packet);
+    }
+
+    /// Appends a request to the output.
+    fn encode(&mut self, request: &Request, purpose: Purpose<T>) -> Result<Packet<T>, Purpose<T>> {
+        let xid = self.last_xid.checked_add(1).unwrap_or(1);
+        self.last_xid = xid;
+        let before = self.output.len();
+        if request.encode(xid, &mut self.output).is_err() {
+            return Err(purpose);
+        }
+        let (op, size) = (request.op(), self.output.len() - before);
+        let path = if self.notes.wants(Level::Trace) { request.path().map(str::to_owned) } else { None };
+        Ok(Packet { xid, op, path, size, is_isolated: false, is_transaction: is_transaction(request), purpose })
+    }
+
+    /// The bytes of this request are in the output from now on.
+    fn note_request(&mut self, now: Time, packet: Packet<T>) {
+        let Packet { xid, op, path, size, is_isolated, is_transaction, purpose } = packet;
+        let proof = is_transaction.then(|| Proof { committed: now, heard: self.sent.heard(now) });
         self.note_sent(now);
         self.traffic.requests += 1;
-        self.traffic.bytes_sent += length(self.output.len() - before);
-        let (op, xid) = (request.op(), self.last_xid);
-        self.notes.add(Level::Trace, || Note::Sent { op, xid, path: request.path().map(str::to_owned) });
-        self.in_flight.push_back(InFlight { xid: self.last_xid, op: request.op(), sent: now, proof, purpose });
+        self.traffic.bytes_sent += length(size);
+        self.notes.add(Level::Trace, || Note::Sent { op, xid, path });
+        self.in_flight.push_back(InFlight { xid, op, size, is_isolated, sent: now, proof, purpose });
+    }
+
+    /// Sends the requests that were held back, in their order. An isolated one waits until all before it are answered, the last of them
+    /// a small transaction, so that the server is known to work. Those behind it wait until it is answered.
+    fn send_held(&mut self, now: Time) {
+        while let Some(Held { packet: next, .. }) = self.held.front() {
+            let must_wait = if next.is_isolated { !self.in_flight.is_empty() } else { self.awaits_isolated() };
+            if must_wait {
+                return;
+            }
+            if next.is_isolated && !std::mem::replace(&mut self.is_probed, true) {
+                if let Ok(probe) = self.encode(&proof_request(), Purpose::Housekeeping) {
+                    self.note_request(now, probe);
+                }
+                return;
+            }
+            let Some(Held { mut bytes, packet }) = self.held.pop_front() else { return };
+            self.is_probed &= !packet.is_isolated;
+            self.output.append(&mut bytes);
+            self.note_request(now, packet);
+        }
+    }
+
+    fn awaits_isolated(&self) -> bool {
+        self.in_flight.front().is_some_and(|first| first.is_isolated)
+    }
+
+    /// A server has closed a connection: perhaps since a request on it was too large.
+    fn look_for_oversize(&mut self, now: Time) {
+        let limits = self.config.limits;
+        if let Some(&InFlight { is_isolated: true, size, sent, .. }) = self.in_flight.front() {
+            // A server reads the size first. If it takes longer, it has another reason.
+            if now - sent > self.beat() || Mutant::RetryTooLarge.lives() {
+                return;
+            }
+            self.oversize.closed_on(now, size, &limits);
+            if let Some(too_large) = self.oversize.refusal(size)
+                && let Some(InFlight { purpose, .. }) = self.in_flight.pop_front()
+            {
+                self.answer(now, purpose, 0, Err(Failure::TooLarge(too_large)));
+            }
+            return;
+        }
+        let is_restore = |request: &InFlight<T>| matches!(request.purpose, Purpose::Restore);
+        if self.in_flight.iter().any(is_restore) {
+            self.watch_batch = (self.watch_batch / 2).max(limits.least_watch_batch).min(self.watch_batch);
+        }
+        let others = self.in_flight.iter().filter(|request| !is_restore(request));
+        self.oversize.closed(now, others.map(|request| request.size), &limits);
     }
 
     fn send_heartbeat(&mut self, now: Time) {
@@ -858,7 +1001,7 @@ impl<T> Session<T> {
             (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
             (code, _) => Err(Failure::Code(code)),
         };
-        let Some(InFlight { xid, op, sent, proof, purpose }) = self.take_answered(now) else { return Ok(()) };
+        let Some(InFlight { xid, op, sent, proof, purpose, .. }) = self.take_answered(now) else { return Ok(()) };
         let (zxid, took, failure) = (header.zxid, now - sent, (header.err != Code::OK).then_some(header.err));
         self.notes.add(Level::Trace, || Note::Answered { op, xid, zxid, took, failure });
         self.advance_zxid(header.zxid, &purpose, result.is_ok());
@@ -872,11 +1015,12 @@ impl<T> Session<T> {
             self.last_beat = self.last_beat.max(sent);
         }
         self.answer(now, purpose, header.zxid, result);
+        self.send_held(now);
         Ok(())
     }
 
-    /// An answer came with this zxid. A server delivers the events of a connection's watches before any answer with a later zxid, but
-    /// it has only those watches that were set by then: the answers to requests that restore watches come one after the other.
+    /// An answer came with this zxid. Before it, the server has delivered all earlier events, but only of the watches that it has: a
+    /// connection has all of them once every request that restores watches is answered.
     fn advance_zxid(&mut self, zxid: i64, answered: &Purpose<T>, is_ok: bool) {
         self.last_zxid = self.last_zxid.max(zxid);
         let is_restore = |purpose: &Purpose<T>| matches!(purpose, Purpose::Restore);
@@ -891,6 +1035,7 @@ impl<T> Session<T> {
         let answered = self.in_flight.pop_front()?;
         self.last_answered = now;
         self.sent.answered(answered.sent, now);
+        self.oversize.answered(answered.size);
         self.traffic.answers += 1;
         self.traffic.round_trips.observe(now - answered.sent);
         Some(answered)
@@ -923,6 +1068,14 @@ impl<T> Session<T> {
     }
 
     // Losing.
+
+    /// Requests that were held back are not sent any more.
+    fn drop_held(&mut self, now: Time) {
+        self.is_probed = false;
+        for Held { packet, .. } in std::mem::take(&mut self.held) {
+            self.answer(now, packet.purpose, 0, Err(Failure::ConnectionLost));
+        }
+    }
 
     /// Drops the connection from this side.
     fn hang_up(&mut self, now: Time, cause: &str) {
@@ -959,6 +1112,7 @@ impl<T> Session<T> {
         for InFlight { purpose, .. } in std::mem::take(&mut self.in_flight) {
             self.answer(now, purpose, 0, Err(Failure::ConnectionLost));
         }
+        self.drop_held(now);
         if self.link != Link::Closed && stood && self.closing.is_none() {
             self.traffic.connections_lost += 1;
             self.events.push_back(Event::Disconnected);
@@ -1057,6 +1211,11 @@ impl<T> Session<T> {
 
 fn length(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// A transaction that only checks whether `/zookeeper` is there, which it always is: nothing changes, and no watch fires.
+fn proof_request() -> Request {
+    Request::Multi(vec![Request::Check { path: "/zookeeper".to_owned(), version: -1 }])
 }
 
 /// Whether this request is a transaction, answered only after a quorum has committed it.

@@ -204,9 +204,9 @@ impl Contender {
                 false => self.fail(desk, code, "creating a node in"),
             },
             // Some errors come after the node: it is looked for, and deleted.
-            Err(Failure::Code(code)) => {
+            Err(failure) => {
                 self.seek_and_leave(desk);
-                if leaving { None } else { self.failure(code, "creating a node in") }
+                if leaving { None } else { self.failure(failure, "creating a node in") }
             }
         }
     }
@@ -290,7 +290,7 @@ impl Contender {
                 }
                 return None;
             }
-            Err(Failure::Code(code)) => return self.list_refused(desk, code),
+            Err(failure) => return self.list_refused(desk, failure),
             Ok(other) => return self.nonsense(desk, &other, "getChildren2"),
         };
         match self.stage {
@@ -310,18 +310,18 @@ impl Contender {
         self.stands.iter().any(|stand| stand.is_asked)
     }
 
-    fn list_refused(&mut self, desk: &mut Desk<'_>, code: Code) -> Option<Output> {
+    fn list_refused(&mut self, desk: &mut Desk<'_>, why: Failure) -> Option<Output> {
         match self.stage {
-            Stage::Looking { .. } => self.fail(desk, code, "listing"),
-            Stage::NoParent if !self.is_listing() => self.fail(desk, code, "listing"),
+            Stage::Looking { .. } => self.fail(desk, why, "listing"),
+            Stage::NoParent if !self.is_listing() => self.fail(desk, why, "listing"),
             Stage::Queued => {
                 self.start_leaving(desk);
-                self.failure(code, "listing")
+                self.failure(why, "listing")
             }
             Stage::Unsure { leaving } => {
                 self.stage = Stage::Unsure { leaving: true };
                 self.try_again_later(desk);
-                if leaving { None } else { self.failure(code, "listing") }
+                if leaving { None } else { self.failure(why, "listing") }
             }
             _ => None,
         }

@@ -1,7 +1,6 @@
 //! How a contender leaves: its nodes are deleted, however long that takes.
 
 use super::{Contender, Due, Output, Removal, Stage};
-use crate::error::Error;
 use crate::mutant::Mutant;
 use crate::proto::{Code, Request, Response};
 use crate::recipe::mirror::Deletion;
@@ -80,10 +79,10 @@ impl Contender {
             Err(Failure::ConnectionLost) if Mutant::DeleteOnce.lives() => node.is_gone = true,
             Err(Failure::ConnectionLost) => node.maybe_deleted = true,
             Err(Failure::Code(_)) if Mutant::GiveUpRefused.lives() => node.is_gone = true,
-            Err(Failure::Code(code)) => {
+            Err(failure) => {
                 let what = format!("deleting {} (zklock goes on trying)", node.path);
                 self.try_again_later(desk);
-                return Some(Output::Refused(Error::from_code(code, &what)));
+                return Some(Output::Refused(failure.to_error(&what)));
             }
         }
         if !self.nodes().all(|node| node.is_gone) {
@@ -100,7 +99,7 @@ impl Contender {
         let how = match result {
             Ok(_) => Deletion::Done,
             Err(Failure::Code(Code::NO_NODE)) => Deletion::Missing,
-            Err(Failure::Code(_)) => Deletion::Refused,
+            Err(Failure::Code(_) | Failure::TooLarge(_)) => Deletion::Refused,
             // The mirror goes with the connection.
             Err(Failure::ConnectionLost) => return,
         };

@@ -607,14 +607,14 @@ impl Contender {
     }
 
     /// It can't be joined, and there is no node.
-    fn fail(&mut self, desk: &mut Desk<'_>, code: Code, doing: &str) -> Option<Output> {
+    fn fail(&mut self, desk: &mut Desk<'_>, why: impl Into<Failure>, doing: &str) -> Option<Output> {
         self.stop_all_waiting(desk);
         self.stage = Stage::Gone;
-        self.failure(code, doing)
+        self.failure(why, doing)
     }
 
-    fn failure(&self, code: Code, doing: &str) -> Option<Output> {
-        Some(Output::Failed(Error::from_code(code, &format!("{doing} {}", self.directories()))))
+    fn failure(&self, why: impl Into<Failure>, doing: &str) -> Option<Output> {
+        Some(Output::Failed(why.into().to_error(&format!("{doing} {}", self.directories()))))
     }
 
     /// The response decoded, but is not the one to this request; the session matches them, so it does not happen.

@@ -198,10 +198,10 @@ impl Contender {
             // It is there, without being readable. Whoever waits, though, could be misled.
             Err(Failure::Code(Code::NO_AUTH)) if is_in => return self.confirmed(spot),
             // Asked again with the next check.
-            Err(Failure::Code(_)) if is_in => return None,
-            Err(Failure::Code(code)) => {
+            Err(_) if is_in => return None,
+            Err(failure) => {
                 self.start_leaving(desk);
-                return self.failure(code, "reading the own node in");
+                return self.failure(failure, "reading the own node in");
             }
         };
         if stat.ephemeral_owner != desk.session.id() && !Mutant::AdoptDeadNode.lives() {
@@ -255,9 +255,9 @@ impl Contender {
             Err(Failure::ConnectionLost) => wait.watch = Watch::Unset,
             Err(Failure::Code(Code::NO_NODE)) if Mutant::WaitForNobody.lives() => return None,
             Err(Failure::Code(Code::NO_NODE)) => return self.moved_up(desk, at),
-            Err(Failure::Code(code)) => {
+            Err(failure) => {
                 self.start_leaving(desk);
-                return self.failure(code, "reading the node ahead in");
+                return self.failure(failure, "reading the node ahead in");
             }
         }
         None

@@ -248,6 +248,7 @@ fn limits(rng: &mut Rng) -> Limits {
             tries: *pick(rng, &[3, 1]),
             remembered: *pick(rng, &[1_024, 1, 2]),
         },
+        ..Limits::default()
     }
 }
 
