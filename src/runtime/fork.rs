@@ -1,15 +1,22 @@
-//! The fork guard (rule 9): a child of `fork()` has none of its parent's threads, and must not touch its sockets or locks.
+//! The fork guard (rule 9): a child process has none of its parent's threads, and must not touch its sockets or locks.
 //!
-//! A number counts the forks between this process and the one that loaded the library. Everything that belongs to a
-//! process remembers it; where it differs, the thing is the parent's. Nothing is locked and nothing is freed to find out.
+//! Each process has a number, greater than that of its parent. Whatever belongs to a process remembers the number; a different number
+//! means that it belongs to the parent. To find out, nothing is locked and nothing is allocated.
+//!
+//! The number is in a page that the kernel empties in every child that gets a copy of the memory, however the child was made: by
+//! `fork()`, by `_Fork()`, or by a system call, for which no fork handler runs. A child of `vfork()` shares the memory, and is not noticed.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::error::{Error, Status};
 
-static EPOCH: AtomicU64 = AtomicU64::new(0);
-static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+/// The number of the newest process on the way from the one that loaded the library to this one. Never behind the mark.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
+/// Where this process's number is; 0 there means that the process is a child that has not numbered itself yet.
+static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// The mark where the kernel can't empty a page (before Linux 4.14): a fork handler empties it. It misses what is no `fork()`.
+static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 /// Which process this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +25,22 @@ pub struct Epoch(u64);
 impl Epoch {
     /// Of the calling process.
     pub fn current() -> Self {
-        if !IS_WATCHED.load(Ordering::Acquire) {
-            // Not under a lock, which a fork at this moment would leave taken for good in the child. Of two threads that come here
-            // at once each registers the handler, and every fork counts for two, which is as good.
-            // SAFETY: the handler does nothing but add to an atomic number, which is safe in a forked child.
-            unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
-            IS_WATCHED.store(true, Ordering::Release);
+        // SAFETY: null, or what `make_mark` gave, which stays as long as the process.
+        let mark = unsafe { MARK.load(Ordering::Acquire).as_ref() }.unwrap_or_else(make_mark);
+        match mark.load(Ordering::Relaxed) {
+            0 => Self::begin(mark),
+            number => Self(number),
         }
-        Self(EPOCH.load(Ordering::Relaxed))
+    }
+
+    /// Numbers a process that has no number yet. Of two threads that do so at once, one decides.
+    #[cold]
+    fn begin(mark: &AtomicU64) -> Self {
+        let number = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
+        match mark.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Self(number),
+            Err(other) => Self(other),
+        }
     }
 
     /// FORKED in any other process than the one it was taken in.
@@ -40,12 +55,48 @@ impl Epoch {
 
     /// The number of forks, for those who put it into a handle.
     pub const fn number(self) -> u64 {
-        self.0
+        self.0 - 1
     }
 }
 
-extern "C" fn count_fork() {
-    EPOCH.fetch_add(1, Ordering::Relaxed);
+/// Not under a lock, which a fork at this moment would leave taken for good in the child. Of two threads that come here at once each makes
+/// a mark, and one of the marks stays unused.
+#[cold]
+fn make_mark() -> &'static AtomicU64 {
+    let fresh = emptied_page().unwrap_or_else(|| {
+        // SAFETY: the handler does nothing but store an atomic number, which is safe in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(empty)) };
+        &HANDLED
+    });
+    match MARK.compare_exchange(ptr::null_mut(), ptr::from_ref(fresh).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => fresh,
+        // SAFETY: it comes from here, so it is not null, and stays as long as the process.
+        Err(other) => unsafe { &*other },
+    }
+}
+
+extern "C" fn empty() {
+    HANDLED.store(0, Ordering::Relaxed);
+}
+
+/// A page that is all zeros in every child.
+fn emptied_page() -> Option<&'static AtomicU64> {
+    let size = size_of::<AtomicU64>();
+    // SAFETY: new memory of its own, which the kernel rounds up to a page; the advice concerns nothing else.
+    unsafe {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(ptr::null_mut(), size, access, kind, -1, 0);
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        // Some emulators say yes to every advice, and follow none.
+        let is_taken_seriously = libc::madvise(page, size, -1) != 0;
+        if is_taken_seriously && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+            return Some(&*page.cast::<AtomicU64>());
+        }
+        libc::munmap(page, size);
+    }
+    None
 }
 
 /// A value that each process has for itself: a forked child finds a fresh one and leaves the parent's alone, whose locks
@@ -83,5 +134,19 @@ impl<T: Send + Sync> PerProcess<T> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emptied_mark_gets_a_number_that_no_process_had() {
+        let mark = AtomicU64::new(0);
+        let first = Epoch::begin(&mark);
+        assert_eq!(Epoch::begin(&mark), first, "another thread of the same process");
+        mark.store(0, Ordering::Relaxed);
+        assert!(Epoch::begin(&mark).number() > first.number());
     }
 }

@@ -3,8 +3,10 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static zkl_config *config;
@@ -257,11 +259,11 @@ static void child_with_a_child(void)
     zkl_config_free(config);
 }
 
-static void in_a_child(void (*body)(void), void (*leave)(int))
+static void in_a_child_of(pid_t (*make)(void), void (*body)(void), void (*leave)(int))
 {
     int status;
     fflush(NULL);
-    pid_t child = fork();
+    pid_t child = make();
     CHECK(child >= 0);
     if (child == 0) {
         alarm(60);
@@ -270,6 +272,19 @@ static void in_a_child(void (*body)(void), void (*leave)(int))
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void in_a_child(void (*body)(void), void (*leave)(int))
+{
+    in_a_child_of(fork, body, leave);
+}
+
+/* Ways to make a child for which no fork handler runs. The first is there from glibc 2.34 on. */
+extern pid_t _Fork(void) __attribute__((weak));
+
+static pid_t by_system_call(void)
+{
+    return (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0L, 0L, 0L, 0L);
 }
 
 static void the_parent_still_holds(int64_t token)
@@ -624,6 +639,11 @@ int main(int argc, char **argv)
         in_a_child(bodies[i], exit);
         the_parent_still_holds(token);
     }
+
+    if (_Fork != NULL) in_a_child_of(_Fork, child_that_leaves, _exit);
+    the_parent_still_holds(token);
+    in_a_child_of(by_system_call, child_that_leaves, _exit);
+    the_parent_still_holds(token);
 
     a_child_has_no_part_in_its_parents_events();
     children_of_a_busy_parent_are_not_stuck();

@@ -231,14 +231,6 @@ impl Kind {
             Self::Op => "an operation",
         }
     }
-
-    /// What to begin with in order to have one.
-    const fn origin(self) -> &'static str {
-        match self {
-            Self::Standalone => self.name(),
-            Self::Config | Self::Client | Self::Lock | Self::Semaphore | Self::Leases | Self::Op => Self::Client.name(),
-        }
-    }
 }
 
 /// All that can be judged without the table, and thus without a lock that another thread may have held during a fork.
@@ -254,10 +246,13 @@ fn check<H: Handle>(value: usize) -> Result<Ticket> {
         if forks < 1 << EPOCH_BITS && u64::from(ticket.epoch) > forks {
             return Err(refuse::<H>(value, Missing::Unknown));
         }
-        let message = format!(
-            "handle {value:#x}: belongs to the parent of this forked process; make {} in the child, and use that",
-            H::KIND.origin()
-        );
+        // This path must not allocate: in a child of a raw clone() the allocator's lock may be taken, by a thread that only the parent has.
+        let message = match H::KIND {
+            Kind::Standalone => {
+                "the handle belongs to the parent of this forked process; make a standalone server in the child, and use that"
+            }
+            _ => "the handle belongs to the parent of this forked process; make a client in the child, and use that",
+        };
         return Err(Error::new(Status::Forked, message));
     }
     if ticket.kind != H::KIND {
