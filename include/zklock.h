@@ -66,8 +66,9 @@
  *            no pthread_exit. Callbacks of participants are the caller's: they come on his thread, during his call, and may do
  *            everything.
  * Fork       In a child of fork() the parent's handles give ZKL_E_FORKED, and freeing them does nothing: the parent keeps its
- *            session and its locks. The child may make a client of its own. (A child made by a raw clone() or vfork() must
- *            not call zklock.)
+ *            session and its locks. The child may make a client of its own. On Linux 4.14 and later this also applies to a child
+ *            of _Fork() or of a raw clone(), except that such a child must not make a client. A child that shares its parent's
+ *            memory (vfork(), CLONE_VM) must not call zklock.
  *            A child that is forked in a callback on the library's thread ends, as by exit(0), when the callback returns.
  * Signals    Calls go on when a signal is handled, and never fail with EINTR. The library's threads block all signals. No
  *            function may be called from a signal handler.
@@ -78,6 +79,11 @@
  *            the log that still wait are lost: who wants the last ones turns it off first.
  *            dlclose() leaves the library where it is, with its clients. What links libzklock.a and may be unloaded itself is
  *            to be linked with -Wl,-z,nodelete.
+ * Descriptors  The library's descriptors must not be closed by the program: make clients after code that closes all descriptors, as
+ *            daemons do. If the program closes them all the same, the library notices it before it reads, writes or closes a number
+ *            that names another file by then. The connection is lost, the client makes another one within about a second, and a hold
+ *            stays as it is if the session is resumed in time. Two gaps remain: another thread that closes and reopens a number
+ *            between the library's check and its call, which takes less than a microsecond; and the host name's resolver of libc.
  * C++        Every function is extern "C" and throws nothing.
  */
 
@@ -1087,7 +1093,7 @@ zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, int32_t quantit
  * It is the library's: not to be read, written or closed. It is made by the first call, and closed by zkl_op_free; take it out of a
  * loop before that. Operations whose descriptor nobody asks for have none. A forked child should not use it.
  *
- * Returns: the descriptor, the same each time; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
+ * Returns: the descriptor, the same each time, unless the program has closed it: then another one; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
  * and this may be tried again; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block; any thread.
  */

@@ -63,6 +63,22 @@ impl Heard {
 
 /// Connections break and nodes are deleted all the time, faster than the handler goes.
 #[test]
+fn a_bell_that_panics_stops_no_client() {
+    let mut config = Config::new();
+    config.set_event_handler(|_| {});
+    config.set_event_bell(|_| panic!("on purpose"));
+    let servers = ZooKeeper::shared().address();
+    let rung = Client::connect(&servers, &config).unwrap();
+    let lock = rung.mutex(&path("bell")).unwrap();
+    lock.acquire(None).unwrap();
+    // On the same I/O thread.
+    let other = client(&servers);
+    assert_eq!(other.state().unwrap(), ClientState::Connected);
+    lock.release().unwrap();
+    rung.close().unwrap();
+}
+
+#[test]
 fn no_change_is_missed() {
     let server = ZooKeeper::shared();
     let proxy = Proxy::start(&server.address());

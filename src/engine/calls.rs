@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::attempt::{Attempt, Entry};
 use super::holds::{Trust, lost};
-use super::{Answer, Awaited, Engine, Kind, Lock, LockId, LockState, Machine, Op, OpId, Owner, Patience, Recipe, Role};
+use super::{
+    Answer, Awaited, Engine, Event, Kind, Lock, LockId, LockState, Machine, News, Op, OpId, Owner, Patience, Recipe,
+    Role,
+};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 use crate::proto::Request;
@@ -80,6 +83,13 @@ impl Engine {
         for batch in batches {
             self.session.submit(now, &Request::Multi(batch), Tag { machine: NOBODY, step: Step::Errand });
         }
+    }
+
+    /// Declares all holds lost and the client closed: its shell has failed, and nothing more is heard of the session.
+    pub fn abandon(&mut self, now: Time) {
+        self.on_ended(now, None);
+        let previous = std::mem::replace(&mut self.state, ClientState::Closed);
+        self.news.push_back(News::Event(Event::Client { state: ClientState::Closed, previous }));
     }
 
     /// A lock on a path that was checked to be valid. That of a multi-lock is a name for messages, and its members are locks of this

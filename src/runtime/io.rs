@@ -3,21 +3,20 @@
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use mio::{Events, Poll, Registry, Token, Waker};
+use mio::Token;
 
 use super::fork::{Epoch, PerProcess};
+use super::poller::{Poller, WAKER, Waiting};
 use super::shell::Shell;
 use super::sync::{Builder, JoinHandle, Mutex, lock};
 use super::{clock, signals};
 use crate::error::{Error, Result, Status};
 use crate::time::Time;
-
-/// The waker's token; clients have the numbers above.
-const WAKER: Token = Token(0);
 
 static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
 
@@ -28,8 +27,8 @@ thread_local! {
 
 /// What the thread and its clients share.
 pub(super) struct Io {
-    registry: Registry,
-    waker: Waker,
+    /// The thread makes another one if this is lost.
+    poller: Mutex<Arc<Poller>>,
     todo: Mutex<Todo>,
 }
 
@@ -98,14 +97,13 @@ impl Io {
         self.wake();
     }
 
-    pub(super) fn registry(&self) -> &Registry {
-        &self.registry
+    /// Where the thread waits now.
+    pub(super) fn poller(&self) -> Arc<Poller> {
+        Arc::clone(&lock(&self.poller))
     }
 
     fn wake(&self) {
-        if let Err(cause) = self.waker.wake() {
-            tracing::error!("the I/O thread can't be woken: {cause}");
-        }
+        self.poller().wake();
     }
 }
 
@@ -133,20 +131,17 @@ pub(crate) fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) 
 }
 
 fn start() -> io::Result<Running> {
-    let poll = Poll::new()?;
-    let io = Arc::new(Io {
-        registry: poll.registry().try_clone()?,
-        waker: Waker::new(poll.registry(), WAKER)?,
-        todo: Mutex::default(),
-    });
+    let waiting = Waiting::new()?;
+    let io = Arc::new(Io { poller: Mutex::new(Arc::clone(waiting.poller())), todo: Mutex::default() });
     let looping = Loop {
         io: Arc::clone(&io),
         clients: HashMap::new(),
         timers: BTreeSet::new(),
         planned: HashMap::new(),
         unfinished: Vec::new(),
+        serving: None,
     };
-    let thread = signals::blocked(|| Builder::new().name("zkl-io".into()).spawn(move || looping.run(poll)))?;
+    let thread = signals::blocked(|| Builder::new().name("zkl-io".into()).spawn(move || looping.run(waiting)))?;
     Ok(Running { io, thread, clients: 0, last_token: WAKER.0 })
 }
 
@@ -158,33 +153,78 @@ struct Loop {
     planned: HashMap<Token, Time>,
     /// Those whose sockets were not read to the end.
     unfinished: Vec<Token>,
+    /// Whose turn it is.
+    serving: Option<Token>,
 }
 
+/// How long the thread pauses when it has no poller: timers go on, and no processor time is wasted.
+const WITHOUT_POLLER: Duration = Duration::from_millis(50);
+
 impl Loop {
-    fn run(mut self, mut poll: Poll) {
+    fn run(mut self, mut waiting: Waiting) {
         SERVING.set(Some(Epoch::current()));
-        let mut events = Events::with_capacity(256);
+        // A panic can leave the work for one client half done: that client fails, and the others go on.
         loop {
-            match poll.poll(&mut events, self.pause()) {
-                Ok(()) => {}
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Err(cause) => {
-                    // Nothing else can be done with a broken poller; timers go on.
-                    tracing::error!("polling failed: {cause}");
-                    thread::sleep(Duration::from_millis(10));
-                }
+            match catch_unwind(AssertUnwindSafe(|| self.round(&mut waiting))) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(_) => drop(catch_unwind(AssertUnwindSafe(|| self.fail()))),
             }
-            // What has come in is read before any timer is looked at: a process that stood still finds its answers there.
-            // Nobody says twice that a socket has something; where there was too much at once, it is the next round's turn.
-            let mut ready: Vec<Token> = events.iter().map(|event| event.token()).collect();
-            ready.extend(std::mem::take(&mut self.unfinished));
-            for token in ready {
-                self.serve(token, Shell::ready);
+        }
+    }
+
+    /// True if the thread is to end.
+    fn round(&mut self, waiting: &mut Waiting) -> bool {
+        if !waiting.is_ours() {
+            self.replace(waiting);
+        }
+        // What has come in is read before any timer is looked at: a process that stood still finds its answers there.
+        // Nobody says twice that a socket has something; where there was too much at once, it is the next round's turn.
+        let mut ready = match waiting.wait(self.pause()) {
+            Ok(ready) => ready,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Vec::new(),
+            Err(cause) => {
+                tracing::error!("polling failed: {cause}");
+                thread::sleep(WITHOUT_POLLER);
+                Vec::new()
             }
-            if self.take_over() {
-                return;
+        };
+        ready.extend(std::mem::take(&mut self.unfinished));
+        for token in ready {
+            self.serve(token, Shell::ready);
+        }
+        if self.take_over() {
+            return true;
+        }
+        self.run_timers();
+        false
+    }
+
+    /// Another part of the program has closed the poller's descriptors. No client can have a connection there any more.
+    fn replace(&self, waiting: &mut Waiting) {
+        match Waiting::new() {
+            Ok(fresh) => {
+                tracing::warn!(
+                    "another part of the program has closed the I/O thread's descriptors: it makes new ones"
+                );
+                *lock(&self.io.poller) = Arc::clone(fresh.poller());
+                *waiting = fresh;
+                lock(&self.io.todo).changed.extend(self.clients.keys());
+                self.io.wake();
             }
-            self.run_timers();
+            Err(cause) => {
+                tracing::error!("the I/O thread has lost its descriptors, and can't have new ones: {cause}");
+                thread::sleep(WITHOUT_POLLER);
+            }
+        }
+    }
+
+    /// The client whose turn it was has panicked.
+    fn fail(&mut self) {
+        let Some(token) = self.serving.take() else { return thread::sleep(WITHOUT_POLLER) };
+        self.plan(token, None);
+        if let Some(shell) = self.clients.remove(&token) {
+            shell.fail();
         }
     }
 
@@ -230,7 +270,9 @@ impl Loop {
 
     fn serve(&mut self, token: Token, work: impl FnOnce(&Shell) -> (Option<Time>, bool)) {
         let Some(shell) = self.clients.get(&token).map(Arc::clone) else { return self.plan(token, None) };
+        self.serving = Some(token);
         let (next, more) = work(&shell);
+        self.serving = None;
         self.plan(token, next);
         self.unfinished.extend(more.then_some(token));
     }
@@ -246,5 +288,61 @@ impl Loop {
         if let Some(at) = at {
             self.timers.insert((at, token));
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+#[allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::engine::{Engine, Event};
+    use crate::session::{ClientState, ConnectString};
+
+    fn client(servers: &str, config: &Config, entropy: fn() -> u128) -> Arc<Shell> {
+        let target = ConnectString::parse(servers).unwrap();
+        let engine = Engine::new(target, config.session(), clock::now(), Box::new(entropy));
+        Shell::start(engine, config).unwrap()
+    }
+
+    fn panics_on_the_io_thread() -> u128 {
+        assert_ne!(thread::current().name(), Some("zkl-io"), "on purpose");
+        7
+    }
+
+    #[test]
+    fn a_panic_on_the_io_thread_fails_its_client_and_no_other() {
+        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let mut config = Config::new();
+        let events = Arc::clone(&heard);
+        config.set_event_handler(move |event| events.lock().unwrap().push(event.clone()));
+        let end = clock::now() + Duration::from_secs(60);
+        // The server refuses the connection, and the pause before the next attempt is drawn by lot.
+        let failing = client("127.0.0.1:1", &config, panics_on_the_io_thread);
+        // The thread may be quicker than the call.
+        let call = failing.call(Some(end), |engine, now| engine.connect(now, end));
+        let error = call.and_then(|call| call.wait()).unwrap_err();
+        assert_eq!(error.status(), Status::Internal);
+        assert!(error.message().contains("panic on the I/O thread"), "{error}");
+        assert_eq!(failing.ask(|engine, _| engine.state()).unwrap_err().status(), Status::Internal);
+        assert_eq!(failing.call(None, Engine::close).err().unwrap().status(), Status::Internal);
+        failing.tell(|engine, now| engine.cancel_op(now, 1)).unwrap();
+
+        // One that comes later has the thread.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let other = client(&address, &config, || 7);
+        let _call = other.call(Some(end), |engine, now| engine.connect(now, end)).unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert!(connection.read(&mut [0; 64]).unwrap() > 0, "no handshake");
+        for shell in [failing, other] {
+            shell.stop(clock::now() + Duration::from_secs(10));
+        }
+        let closed = Event::Client { state: ClientState::Closed, previous: ClientState::Connecting };
+        assert!(heard.lock().unwrap().contains(&closed));
     }
 }

@@ -12,10 +12,12 @@ mod log;
 #[cfg(not(feature = "loom"))]
 mod lookout;
 mod outlet;
+mod poller;
 mod report;
 mod resolve;
 mod shell;
 mod signals;
+mod socket;
 mod sync;
 #[cfg(feature = "loom")]
 mod wire;
@@ -28,7 +30,7 @@ use wire as lookout;
 pub(crate) use callback::{Hook, run};
 pub use callback::{calls_back, refuse_in_callback};
 pub(crate) use clock::now;
-pub use eventfd::EventFd;
+pub use eventfd::{EventFd, OnceFd};
 pub use fork::{Epoch, PerProcess};
 pub(crate) use io::{in_background, is_serving};
 pub use log::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};

@@ -209,11 +209,20 @@ impl Outlet {
         called
     }
 
-    /// The descriptor that is readable while handlers wait to be called, and when the client is closed.
+    /// The descriptor that is readable while handlers wait to be called, and when the client is closed. Another one if the program has closed
+    /// the one before, as if it were its own.
     pub(crate) fn fd(&self) -> Result<RawFd> {
-        let state = self.state.lock();
-        match &state.caller {
-            Caller::Polling(fd) => Ok(fd.as_raw_fd()),
+        let state = &mut *self.state.lock();
+        match &mut state.caller {
+            Caller::Polling(fd) => {
+                if !fd.is_ours() {
+                    *fd = EventFd::new()?;
+                    if state.is_rung {
+                        fd.signal();
+                    }
+                }
+                Ok(fd.as_raw_fd())
+            }
             _ if state.is_closed => Err(Status::Closed.into()),
             _ => Err(not_polling()),
         }
@@ -221,7 +230,12 @@ impl Outlet {
 
     /// INVALID where nobody is to dispatch.
     pub(crate) fn check_polling(&self) -> Result<()> {
-        self.fd().map(drop)
+        let state = self.state.lock();
+        match &state.caller {
+            Caller::Polling(_) => Ok(()),
+            _ if state.is_closed => Err(Status::Closed.into()),
+            _ => Err(not_polling()),
+        }
     }
 
     /// A program that dispatches by itself, and closes, has the last news told by the thread that does, unless that is just being
@@ -331,7 +345,11 @@ impl Outlet {
             Caller::None => {}
             Caller::Dispatcher(place) => place.serve(Arc::<Self>::clone(self)),
             Caller::Polling(fd) => fd.signal(),
-            Caller::Bell(bell) => bell(self.handlers()),
+            Caller::Bell(bell) => {
+                // The panic has been printed. The next one to tell rings again.
+                let rung = catch_unwind(AssertUnwindSafe(|| bell(self.handlers())));
+                state.is_rung = rung.is_ok();
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use super::sync::{Monitor, Mutex, MutexGuard, lock};
 use super::{clock, report, resolve};
 use crate::config::Config;
 use crate::engine::{Answer, Engine, LockId, OpId};
-use crate::error::{Result, Status};
+use crate::error::{Error, Result, Status};
 use crate::lock::RevocationHandler;
 use crate::session::{Command, Server};
 use crate::time::Time;
@@ -63,6 +64,8 @@ struct State {
     is_reporting: bool,
     /// When the I/O thread will call by itself.
     planned: Option<Time>,
+    /// The engine has panicked on the I/O thread, and is not to be relied on.
+    has_failed: bool,
     /// The I/O thread, as long as the client has a place there.
     io: Option<Arc<Io>>,
 }
@@ -104,6 +107,7 @@ impl Shell {
             buffer: vec![0; BUFFER].into(),
             is_reporting: false,
             planned: None,
+            has_failed: false,
             io,
         };
         let state = Mutex::new(state);
@@ -160,6 +164,7 @@ impl Shell {
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check()?;
         let state = lock(&self.state);
+        state.check()?;
         Ok(question(&state.engine, clock::now()))
     }
 
@@ -179,6 +184,7 @@ impl Shell {
         }
         let mut woken = Woken::default();
         let mut state = self.state();
+        state.check()?;
         if !state.engine.is_open(id) || state.io.is_none() {
             return Err(Status::Closed.into());
         }
@@ -220,6 +226,7 @@ impl Shell {
         self.check()?;
         let mut woken = Woken::default();
         let mut state = self.state();
+        state.check()?;
         let now = clock::now();
         let op = submit(&mut state.engine, now);
         state.callers.insert(op, caller);
@@ -249,6 +256,9 @@ impl Shell {
     pub(crate) fn expire(&self, op: OpId) -> bool {
         let mut woken = Woken::default();
         let mut state = self.state();
+        if state.has_failed {
+            return true;
+        }
         if state.reader.is_some() {
             // A thread that gets no processor time may be the reader, and the answer be there.
             receive(&mut state, Thoroughly::No);
@@ -346,10 +356,47 @@ impl Shell {
     /// be there that nothing is due.
     pub(super) fn tick(&self) -> (Option<Time>, bool) {
         let mut state = self.state();
+        self.check_connection(&mut state);
         let more = receive(&mut state, Thoroughly::Yes);
         state.engine.advance(clock::now());
         state.planned = None;
         (self.go_to_sleep(state), more)
+    }
+
+    /// Drops a connection whose descriptor another part of the program has closed, or that the I/O thread does not wait for any more.
+    fn check_connection(&self, state: &mut State) {
+        let (Link::Connecting { connection, .. } | Link::Open(connection)) = &mut state.link else { return };
+        if let Some(io) = &state.io
+            && let Err(cause) = connection.check(io)
+        {
+            self.give_up_attempt(state, clock::now(), &cause.to_string());
+        }
+    }
+
+    /// Ends the client after a panic in its work on the I/O thread. Pending and later calls fail with INTERNAL, and all holds are LOST. The
+    /// connection is dropped and the session left to its timeout, so no other client gets a lock before that.
+    pub(super) fn fail(&self) {
+        let mut state = lock(&self.state);
+        state.has_failed = true;
+        state.link = Link::Idle;
+        let callers = std::mem::take(&mut state.callers);
+        let lookout = state.lookout.take();
+        // The engine is asked for no more than its last news, and may panic again.
+        let engine = &mut state.engine;
+        let last_news = catch_unwind(AssertUnwindSafe(|| {
+            engine.abandon(clock::now());
+            std::iter::from_fn(|| engine.poll_news()).collect::<Vec<_>>()
+        }));
+        for news in last_news.unwrap_or_default() {
+            self.outlet.tell(news);
+        }
+        drop(state);
+        for (op, caller) in callers {
+            caller.answered(op, Err(failed()));
+        }
+        if let Some(lookout) = lookout {
+            lookout.wake();
+        }
     }
 
     fn go_to_sleep(&self, mut state: MutexGuard<'_, State>) -> Option<Time> {
@@ -370,6 +417,9 @@ impl Shell {
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
         state.engine.notes().want(report::wanted());
+        if let Link::Open(connection) = &mut state.link {
+            connection.locked();
+        }
         state
     }
 
@@ -380,6 +430,9 @@ impl Shell {
     fn with_state(&self, work: impl FnOnce(&mut State, Time)) {
         let mut woken = Woken::default();
         let mut state = self.state();
+        if state.has_failed {
+            return;
+        }
         let now = clock::now();
         work(&mut state, now);
         self.pump(&mut state, now, &mut woken);
@@ -389,6 +442,9 @@ impl Shell {
 
     /// Carries out what the engine says, but for what has to wait until the lock is free.
     fn pump(&self, state: &mut State, now: Time, woken: &mut Woken) {
+        if state.has_failed {
+            return;
+        }
         loop {
             while let Some(command) = state.engine.poll_command() {
                 match command {
@@ -468,7 +524,8 @@ impl Shell {
             left = left.saturating_sub(notes.len());
             let mut span = lock(&self.span);
             for note in &notes {
-                report::report(note, &mut span);
+                // A panic in the program's subscriber has been printed, and concerns no client.
+                let _ = catch_unwind(AssertUnwindSafe(|| report::report(note, &mut span)));
                 if self.check().is_err() {
                     // A child that whoever listens has forked.
                     return;
@@ -550,7 +607,9 @@ impl Shell {
     }
 
     fn finish_connecting(&self, state: &mut State, now: Time) {
-        let Link::Connecting { connection, others } = std::mem::replace(&mut state.link, Link::Idle) else { return };
+        let Link::Connecting { mut connection, others } = std::mem::replace(&mut state.link, Link::Idle) else {
+            return;
+        };
         let failed = match connection.outcome() {
             Some(Ok(local)) => {
                 state.link = Link::Open(connection);
@@ -578,6 +637,18 @@ impl Link {
     fn socket(&self) -> Option<RawFd> {
         if let Self::Open(connection) = self { Some(connection.socket()) } else { None }
     }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        if self.has_failed { Err(failed()) } else { Ok(()) }
+    }
+}
+
+fn failed() -> Error {
+    let message = "the client has failed, by a panic on the I/O thread, and what it held is to be taken for lost: free it, and make \
+                   another one; please report the panic's message, which is on standard error";
+    Error::new(Status::Internal, message)
 }
 
 fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<Connection> {

@@ -113,9 +113,15 @@ impl Connection {
     }
 
     /// Nobody connects.
-    pub(super) fn begin(io: &Arc<Io>, _: Token, _: SocketAddr) -> io::Result<Self> {
-        let _ = io.registry();
+    pub(super) fn begin(io: &Io, _: Token, _: SocketAddr) -> io::Result<Self> {
+        let _ = io.poller();
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn locked(&mut self) {}
+
+    pub(super) fn check(&self, _: &Io) -> io::Result<()> {
+        Ok(())
     }
 
     pub(super) fn outcome(&self) -> Option<io::Result<String>> {

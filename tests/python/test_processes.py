@@ -47,6 +47,31 @@ def test_a_program_that_ends_leaves_nothing(
     assert witness.nodes(path) == []
 
 
+# A daemon closes all descriptors, and opens a file under each number that the library may have had.
+CLOSES = """
+import os, sys, tempfile, time, zklock
+client = zklock.Client(sys.argv[1], session_timeout=10)
+lock = client.mutex(sys.argv[2])
+lock.acquire()
+token = lock.fencing_token
+os.closerange(3, 1024)
+with tempfile.TemporaryDirectory() as directory:
+    files = [os.open(f"{directory}/{n}", os.O_RDWR | os.O_CREAT) for n in range(30)]
+    with client.mutex(sys.argv[2] + "-other"):
+        print(lock.is_held, lock.fencing_token == token, flush=True)
+    lock.release()
+    client.close()
+    print(sum(os.fstat(file).st_size for file in files), flush=True)
+"""
+
+
+def test_closed_descriptors(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+    closes = program(CLOSES, server.address, path)
+    assert closes.says() == "True True"
+    assert closes.says() == "0"
+    assert closes.ends() == 0
+
+
 # Looks at the lock all the time, and says what it saw first after it had been away.
 STOPPED = """
 import sys, time, zklock

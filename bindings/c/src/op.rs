@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use zklock::{Acquiring, AcquiringLeases, Error, EventFd, Owner, PerProcess, Result, Status};
+use zklock::{Acquiring, AcquiringLeases, Error, OnceFd, Owner, PerProcess, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::guard::{guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
@@ -23,9 +23,10 @@ pub struct Started {
     descriptor: Arc<Descriptor>,
 }
 
-/// Made when it is first asked for. Nobody has it but under the lock, so that it is closed when it is taken out.
+/// Made by the first request for it, and made anew if another part of the program has closed it. It is used under the lock only, so taking it
+/// out closes it.
 #[derive(Default)]
-struct Descriptor(Mutex<Option<EventFd>>);
+struct Descriptor(Mutex<Option<OnceFd>>);
 
 enum Acquire {
     Lock(Acquiring),
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
 /// It is the library's: not to be read, written or closed. It is made by the first call, and closed by zkl_op_free; take it out of a
 /// loop before that. Operations whose descriptor nobody asks for have none. A forked child should not use it.
 ///
-/// Returns: the descriptor, the same each time; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
+/// Returns: the descriptor, the same each time, unless the program has closed it: then another one; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
 /// and this may be tried again; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
@@ -347,19 +348,19 @@ impl Descriptor {
     /// The descriptor, and whether it was made by this call.
     fn number(&self) -> Result<(c_int, bool)> {
         let mut place = self.lock();
-        if let Some(descriptor) = &*place {
+        if let Some(descriptor) = place.as_ref().filter(|descriptor| descriptor.is_ours()) {
             return Ok((descriptor.as_raw_fd(), false));
         }
-        Ok((place.insert(EventFd::new()?).as_raw_fd(), true))
+        Ok((place.insert(OnceFd::new()?).as_raw_fd(), true))
     }
 
     fn signal(&self) {
-        if let Some(descriptor) = &*self.lock() {
+        if let Some(descriptor) = &mut *self.lock() {
             descriptor.signal();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<EventFd>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OnceFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -300,6 +300,16 @@ fn fork_with_sanitizers() {
 }
 
 #[test]
+fn descriptors() {
+    run(Plain, "descriptors", Leaks::AreNatural);
+}
+
+#[test]
+fn descriptors_with_sanitizers() {
+    run(Sanitizers, "descriptors", Leaks::AreNatural);
+}
+
+#[test]
 fn every_function_that_takes_a_handle_is_tried_in_a_forked_child() {
     let program = std::fs::read_to_string(library::root().join("tests/c/fork.c")).unwrap();
     let header = std::fs::read_to_string(library::include().join("zklock.h")).unwrap();
