@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use loom::thread::{self, JoinHandle};
 
 use super::*;
-use crate::engine::{Patience, Recipe};
+use crate::engine::{Engine, Patience, Recipe};
 use crate::recipe::Mode;
 use crate::runtime::models::{Server, close, connected, refuse};
 use crate::session::ClientState;
@@ -150,7 +150,10 @@ fn a_part_is_released_while_the_next_step_is_answered() {
         world.serve(0);
         let releaser = world.thread(|world| {
             let (id, owner) = (world.operation.entrances[0].id, world.operation.owner());
-            world.shells[0].tell(|engine, now| drop(engine.release(now, id, owner, false))).unwrap();
+            let release = |engine: &mut Engine, now| {
+                engine.release(now, id, owner, false);
+            };
+            world.shells[0].tell(release).unwrap();
         });
         world.serve(1);
         releaser.join().unwrap();

@@ -11,6 +11,7 @@ use zklock::{Event, Status, Time};
 
 use crate::judge::{COUNTS, Grant, Holder, Judge, Question, Stance};
 use crate::plan::{ClientPlan, Clock, Form, Plan, ms, pick};
+use crate::world::TaskCall;
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -24,6 +25,13 @@ pub(crate) struct Client {
     actors: Vec<Actor>,
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
+    /// Locks of tasks that take several of them step by step, with their paths.
+    parts: Vec<(LockId, usize)>,
+    /// Calls for such tasks, and their answers.
+    pub(crate) task_calls: BTreeMap<OpId, TaskCall>,
+    pub(crate) task_answers: Vec<(TaskCall, Result<Answer, zklock::Error>)>,
+    /// Number of such tasks that are not done.
+    pub(crate) tasks: usize,
     index: usize,
     /// What the servers put in front of its paths, and what it puts there itself.
     chroot: &'static str,
@@ -34,9 +42,9 @@ pub(crate) struct Client {
     is_undisturbed: bool,
     syncs_are_sound: bool,
     /// Its sessions have room for a few nodes only.
-    may_be_exhausted: bool,
+    pub(crate) may_be_exhausted: bool,
     /// Until when it last stood still.
-    stood_still: Time,
+    pub(crate) stood_still: Time,
     /// Since when it has the connection it has.
     pub(crate) connected_at: Time,
     /// The session that is being closed, and when that is given up.
@@ -185,6 +193,10 @@ impl Client {
                 .collect(),
             handles,
             calls: BTreeMap::new(),
+            parts: Vec::new(),
+            task_calls: BTreeMap::new(),
+            task_answers: Vec::new(),
+            tasks: 0,
             index,
             chroot,
             prefix,
@@ -221,17 +233,24 @@ impl Client {
         self.paths(&[handle]).into_iter().any(|path| is_so(&self.full_path(path)))
     }
 
-    fn full_path(&self, path: usize) -> String {
+    pub(crate) fn full_path(&self, path: usize) -> String {
         format!("{}{}", self.chroot, path_of(self.prefix, path))
     }
 
     /// The full paths of a hold's nodes.
-    fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
+    pub(crate) fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
         self.engine.nodes_of(lock, owner).into_iter().map(|node| format!("{}{node}", self.chroot)).collect()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.actors.iter().all(|actor| actor.phase == Phase::Done)
+        self.tasks == 0 && self.actors.iter().all(|actor| actor.phase == Phase::Done)
+    }
+
+    /// Makes a lock for tasks.
+    pub(crate) fn add_part(&mut self, path: usize, recipe: Recipe) -> LockId {
+        let lock = self.engine.add_lock(path_of(self.prefix, path), recipe);
+        self.parts.push((lock, path));
+        lock
     }
 
     /// What it is doing, for the history.
@@ -244,7 +263,7 @@ impl Client {
             format!("{:?} with {:?} in {calls:?}", actor.phase, held.collect::<Vec<_>>())
         };
         let actors: Vec<String> = self.actors.iter().enumerate().map(describe).collect();
-        format!("{:?}, {:?}: {}", self.life, self.engine.state(), actors.join("; "))
+        format!("{:?}, {:?}: {}; {} tasks", self.life, self.engine.state(), actors.join("; "), self.tasks)
     }
 
     /// A thread of the program does its next step.
@@ -467,7 +486,7 @@ impl Client {
     }
 
     /// What happened before then has come to its ears, if it holds anything safely.
-    fn knows_since(&self, now: Time) -> Option<Time> {
+    pub(crate) fn knows_since(&self, now: Time) -> Option<Time> {
         // Whoever holds safely has had an answer to something that he asked after that.
         let since = ago(now, self.session_timeout);
         (self.connected_at <= since && self.stood_still <= since).then_some(since)
@@ -577,6 +596,10 @@ impl Client {
         // The engine puts successes before failures: a call that failed in the same moment did not wait any more.
         let failed: Vec<OpId> = answers.iter().filter(|(_, result)| result.is_err()).map(|&(op, _)| op).collect();
         for (op, result) in answers {
+            if let Some(call) = self.task_calls.remove(&op) {
+                self.task_answers.push((call, result));
+                continue;
+            }
             let Some(call) = self.calls.remove(&op) else {
                 let index = self.index;
                 judge.blame(|| format!("client {index}: call {op} was answered twice, or never asked"));
@@ -609,7 +632,8 @@ impl Client {
         judge.told_revoked(now, self.index, &format!("{}{}", self.chroot, revocation.node_path));
         let is_below = |path: usize| is_below(&revocation.node_path, &path_of(self.prefix, path));
         let is_of = |handle: &Handle| handle.lock == revocation.lock && is_below(handle.path);
-        if !self.handles.iter().any(is_of) {
+        let is_tasks = |&(lock, path): &(LockId, usize)| lock == revocation.lock && is_below(path);
+        if !self.handles.iter().any(is_of) && !self.parts.iter().any(is_tasks) {
             let index = self.index;
             judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
         }
@@ -865,7 +889,7 @@ fn open(engine: &mut Engine, local: Time, prefix: &str, handles: &mut [Handle], 
     }
 }
 
-fn stance(recipe: &Recipe) -> Stance {
+pub(crate) fn stance(recipe: &Recipe) -> Stance {
     match recipe {
         Recipe::Queue(Mode::Read) => Stance::Shared,
         Recipe::Queue(_) | Recipe::Multi(_) => Stance::Exclusive,
@@ -880,7 +904,7 @@ fn ago(now: Time, length: Duration) -> Time {
 }
 
 /// Answers are given in the very moment in which they are due, but for rounding.
-const SLACK: Duration = ms(1);
+pub(crate) const SLACK: Duration = ms(1);
 
 fn owner(actor: usize) -> Owner {
     Owner::Thread(actor as u64 + 1)

@@ -5,6 +5,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use zklock::{Limits, MirrorLimits, Time};
 
+use crate::world::ProgramPlan;
+
 /// A whole run, before it begins.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -28,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) root: &'static str,
     /// Clients queue with kazoo's locks.
     pub(crate) with_kazoo: bool,
+    /// Processes that take locks step by step.
+    pub(crate) programs: Vec<ProgramPlan>,
     /// The constants of all clients.
     pub(crate) limits: Limits,
     /// No leader answers that was replaced without its knowledge, so a `sync` shows all that was ordered before.
@@ -162,6 +166,7 @@ impl Plan {
             is_old: false,
             root: "",
             with_kazoo: false,
+            programs: Vec::new(),
             limits: Limits::default(),
             syncs_are_sound: true,
             max_path_bytes: None,
@@ -206,11 +211,12 @@ impl Plan {
             matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. } | Fault::DoomLeader { .. })
         };
         plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
+        plan.form_programs(&mut dice(100), busy);
         plan
     }
 
     /// More faults, so the run is not undisturbed any more.
-    fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
+    pub(crate) fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
         self.is_undisturbed &= faults.is_empty();
         self.faults.extend(faults);
     }

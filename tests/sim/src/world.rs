@@ -1,5 +1,7 @@
 //! The world: a virtual clock, what happens next, the network, and the faults.
 
+mod program;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,6 +17,8 @@ use crate::cluster::{Cluster, between, changes_of};
 use crate::judge::{COUNTS, Judge, REVOKE};
 use crate::plan::{Fault, ForeignRecipe, Form, Plan, ms};
 
+pub(crate) use program::{ProgramPlan, TaskCall};
+
 /// What can happen.
 #[derive(Debug)]
 enum Happening {
@@ -22,6 +26,10 @@ enum Happening {
     Timer(usize),
     Act(usize, usize),
     Cancel(usize, usize, bool),
+    /// A task of a program acts.
+    Task(usize, usize),
+    /// A task cancels what it waits for, or abandons it.
+    GiveUp(usize, usize, bool),
     /// A process that stood still goes on: the first thing it does is to look at what it holds.
     Awake(usize),
     /// A connection attempt comes to its server.
@@ -101,6 +109,9 @@ pub(crate) struct World {
     sequence: u64,
     cluster: Cluster,
     clients: Vec<Client>,
+    programs: Vec<program::Program>,
+    /// The dice of programs: those of the others fall as without them.
+    dice: Rng,
     links: BTreeMap<usize, Link>,
     last_link: usize,
     attempts: u64,
@@ -156,6 +167,8 @@ impl World {
             sequence: 0,
             cluster,
             clients,
+            programs: Vec::new(),
+            dice: Rng::with_seed(!seed),
             links: BTreeMap::new(),
             last_link: 0,
             attempts: 0,
@@ -198,6 +211,7 @@ impl World {
             self.cluster.create(&mut self.rng, &mut self.judge, begin, self.plan.root, mode);
             (0..self.cluster.servers.len()).for_each(|server| self.cluster.join(server));
         }
+        self.open_programs();
         self.at(begin + self.plan.relay, Happening::Relay);
         self.at(begin + self.plan.calm, Happening::Calm);
         self.set_leader_timer();
@@ -267,10 +281,13 @@ impl World {
                 self.clients[client].cancel(self.now, actor, alone);
                 self.pump(client);
             }
+            Happening::Task(program, task) => self.act(program, task),
+            Happening::GiveUp(program, task, abandons) => self.give_up(program, task, abandons),
             Happening::Awake(client) => {
                 self.say(|| format!("client {client} goes on"));
                 self.clients[client].wakes_up(self.now);
                 self.clients[client].look(&mut self.judge, self.now);
+                self.look_at_tasks(client);
             }
             Happening::Dial { client, attempt, server } => self.dial(client, attempt, server),
             Happening::Up(link) => self.up(link),
@@ -334,6 +351,7 @@ impl World {
             | Happening::Cancel(client, ..)
             | Happening::Awake(client)
             | Happening::Dial { client, .. } => Some(client),
+            Happening::Task(program, _) | Happening::GiveUp(program, ..) => Some(self.client_of(program)),
             Happening::Down(link) => self.links.get(&link).map(|link| link.client),
             _ => None,
         }
@@ -427,7 +445,9 @@ impl World {
         }
         self.grant(client, wishes);
         self.clients[client].look(&mut self.judge, self.now);
+        self.look_at_tasks(client);
         self.set_timer(client);
+        self.hear_tasks(client);
         match self.clients[client].life {
             Life::Running if self.clients[client].is_done() && self.is_calm() => self.check_all_done(),
             // Half of the programs end when they have nothing more to do, whatever is going on.
@@ -771,8 +791,12 @@ impl World {
                 }
                 self.at(self.now + length, Happening::ReachableAgain(client));
             }
-            Fault::Pause { client, length } => self.pause(client % clients, length),
-            Fault::Kill { client, noticed } => self.kill(client % clients, noticed),
+            Fault::Pause { client, length } => {
+                self.process_of(client % clients).into_iter().for_each(|client| self.pause(client, length));
+            }
+            Fault::Kill { client, noticed } => {
+                self.process_of(client % clients).into_iter().for_each(|client| self.kill(client, noticed));
+            }
             Fault::Restart { server, length } => self.restart(server % servers, length),
             Fault::Isolate { server, notices, length } => self.isolate(server % servers, notices, length),
             Fault::IsolateLeader { notices, length } => {
