@@ -98,7 +98,7 @@ enum Purpose {
 }
 
 impl Plan {
-    /// In a quarter of the runs there are such programs, and locks enough for them.
+    /// A quarter of the runs has such programs, and enough locks for them.
     pub(crate) fn form_programs(&mut self, dice: &mut Rng, busy: Duration) {
         if dice.u8(..4) != 0 {
             return;
@@ -156,11 +156,10 @@ impl World {
             }
             let clients = plan.clients.clone();
             self.programs.push(Program { clients, parts, tasks, granted: BTreeMap::new() });
-            let births: Vec<Time> =
-                plan.tasks.iter().map(|_| self.now + self.plan.clients[plan.clients[0]].begins).collect();
-            for (task, at) in births.into_iter().enumerate() {
+            let born = self.now + self.plan.clients[plan.clients[0]].begins + ms(500);
+            for task in 0..plan.tasks.len() {
                 self.sequence += 1;
-                self.agenda.insert((at + ms(500), self.sequence), Happening::Task(number, task));
+                self.agenda.insert((born, self.sequence), Happening::Task(number, task));
             }
         }
     }
@@ -171,7 +170,7 @@ impl World {
         program.map_or_else(|| vec![client], |program| program.clients.clone())
     }
 
-    /// The client by whose pauses and end those of a program are known.
+    /// The first client of a program. All its clients pause, go on and die together.
     pub(super) fn client_of(&self, program: usize) -> usize {
         self.programs[program].clients[0]
     }
@@ -523,7 +522,7 @@ impl World {
         }
     }
 
-    /// What the tasks of a client rely on.
+    /// Reports what the tasks of a client rely on to the judge.
     pub(super) fn look_at_tasks(&mut self, client: usize) {
         let own = &self.clients[client];
         let local = own.local(self.now);
