@@ -238,10 +238,10 @@ fn quoted(page: &'static str, before: &'static str, after: &'static str, number:
 }
 
 fn numbers_of_the_code() -> Vec<Quoted> {
-    let mirror = |name| constant("src/recipe/mirror.rs", name);
+    let mirror = |name: &str| limit(&name.to_lowercase());
     let waiting_events = thousands(constant("src/runtime/outlet.rs", "LIMIT"));
     let waiting_lines = thousands(constant("src/runtime/log.rs", "LIMIT"));
-    let leaving = in_words(constant("src/engine/mod.rs", "MAX_LEAVING"));
+    let leaving = in_words(limit("max_leaving"));
     let silence = constant("src/engine/calls.rs", "SILENCE");
     let (session_timeout, connect_timeout) = (default_seconds("session_timeout"), default_seconds("connect_timeout"));
     let first_bucket = constant("src/histogram.rs", "FIRST");
@@ -453,6 +453,15 @@ fn setting(file: &str, before: &str) -> u64 {
     let values: Vec<&str> = text.split(before).skip(1).collect();
     let &[value] = values.as_slice() else { panic!("{file} has `{before}` {} times", values.len()) };
     value.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+/// A default of `Limits`.
+fn limit(field: &str) -> u64 {
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/limits.rs")).unwrap();
+    let defaults = source.split_once("impl Default for Limits").unwrap().1;
+    let value = defaults.split_once(&format!(" {field}: ")).and_then(|(_, rest)| Some(rest.split_once(",\n")?.0));
+    let value = value.unwrap_or_else(|| panic!("there is no limit {field}, which a page quotes"));
+    value.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
 }
 
 /// A default of `Config`, in seconds.
