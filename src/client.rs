@@ -48,7 +48,8 @@ impl Client {
     /// Connects to one of the servers in a connect string like `host:2181,host:2181/chroot`, and waits for the session.
     ///
     /// Blocks for the connect timeout at most. Errors: INVALID names the piece of the string that is wrong, CONNECTION the
-    /// last server tried and why it failed, AUTH says that the credentials were refused.
+    /// servers tried and why each failed, AUTH says that the credentials were refused. SERVER names a chroot that does not exist
+    /// ([`Config::set_create_chroot`]).
     pub fn connect(servers: &str, config: &Config) -> Result<Self> {
         Self::start_connect(servers, config)?.wait()
     }
@@ -62,6 +63,9 @@ impl Client {
         engine.set_max_path_bytes(config.max_path_bytes());
         if config.waits_for_kazoo() {
             engine.wait_for_kazoo();
+        }
+        if config.creates_chroot() {
+            engine.create_chroot();
         }
         let shell = Shell::start(engine, config)?;
         let session = OpenSession {
@@ -111,7 +115,7 @@ impl Client {
     /// A semaphore with as many leases as a count says (Curator's `SharedCount`), now and whenever it changes. Where the count has no
     /// node yet, it is made with `initial`. Who holds leases keeps them when it is lowered.
     ///
-    /// Blocks for the session timeout at most. Errors: CONNECTION, DENIED, SERVER.
+    /// Blocks for the session timeout at most. Errors: INVALID for a negative initial count; CONNECTION, DENIED, SERVER.
     pub fn counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
         self.start_counted_semaphore(path, count_path, initial)?.wait()
     }
@@ -120,6 +124,7 @@ impl Client {
     pub fn start_counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
         path::validate(path)?;
         path::validate(count_path)?;
+        validate_initial(initial)?;
         let (client, path, count) = (self.clone(), path.to_owned(), Box::<str>::from(count_path));
         self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, move |_| {
             let recipe = Recipe::CountedSemaphore { count_path: count.clone(), initial };
@@ -131,6 +136,7 @@ impl Client {
     pub fn counted_semaphore_at_once(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
         path::validate(path)?;
         path::validate(count_path)?;
+        validate_initial(initial)?;
         // It goes on by itself; where it fails, an acquire makes the count.
         drop(self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, |_| Ok(()))?);
         let recipe = Recipe::CountedSemaphore { count_path: count_path.into(), initial };
@@ -296,6 +302,14 @@ impl Client {
             Ok(())
         })
     }
+}
+
+/// A count of leases may be lowered to any number, but a semaphore must not begin with less than none.
+fn validate_initial(initial: i32) -> Result<()> {
+    if initial < 0 {
+        return Err(Error::invalid(format!("initial count of {initial} leases; expected 0 or more")));
+    }
+    Ok(())
 }
 
 /// A read/write lock.

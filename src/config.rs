@@ -21,6 +21,7 @@ pub struct Config {
     frame_limit: usize,
     max_path_bytes: usize,
     wait_for_kazoo: bool,
+    create_chroot: bool,
     ends_in_background: bool,
     handler: Option<Arc<EventHandler>>,
     calls: Calls,
@@ -53,6 +54,7 @@ impl fmt::Debug for Config {
             .field("frame_limit", &self.frame_limit)
             .field("max_path_bytes", &self.max_path_bytes)
             .field("wait_for_kazoo", &self.wait_for_kazoo)
+            .field("create_chroot", &self.create_chroot)
             .finish_non_exhaustive()
     }
 }
@@ -67,6 +69,7 @@ impl Default for Config {
             frame_limit: DEFAULT_FRAME_LIMIT,
             max_path_bytes: DEFAULT_MAX_PATH_BYTES,
             wait_for_kazoo: false,
+            create_chroot: false,
             ends_in_background: false,
             handler: None,
             calls: Calls::OnThread,
@@ -157,6 +160,16 @@ impl Config {
 
     pub(crate) fn waits_for_kazoo(&self) -> bool {
         self.wait_for_kazoo
+    }
+
+    /// Has the client create the chroot of its connect string if it is missing. By default a missing chroot is an error: a mistyped one would
+    /// otherwise come into being, and programs below two chroots do not exclude each other. Default: no.
+    pub fn set_create_chroot(&mut self, create: bool) {
+        self.create_chroot = create;
+    }
+
+    pub(crate) fn creates_chroot(&self) -> bool {
+        self.create_chroot
     }
 
     /// Has a client whose last user goes end on a thread of its own, which that user does not wait for, and without a word to its

@@ -85,8 +85,8 @@ statuses! {
     Forked, -12, "ZKL_E_FORKED", libc::ECHILD, "Forked", "the handle belongs to the parent of this forked process";
     /// The caller's buffer is too small.
     Buffer, -13, "ZKL_E_BUFFER", libc::ERANGE, "Error", "the buffer is too small";
-    /// A counter is at its end: sequence numbers of the path, or a count.
-    Exhausted, -14, "ZKL_E_EXHAUSTED", libc::EOVERFLOW, "Exhausted", "the sequence numbers of this path are used up";
+    /// A limit was reached: file descriptors, threads, handles, the sequence numbers of a path, or a count.
+    Exhausted, -14, "ZKL_E_EXHAUSTED", libc::EOVERFLOW, "Exhausted", "a limit was reached: descriptors, threads, handles, or sequence numbers";
     /// A contender of another lock family uses the path.
     Foreign, -15, "ZKL_E_FOREIGN", libc::EBUSY, "ForeignContender", "a contender of another lock family is on this path";
     /// The server answered with an error that has no status of its own.

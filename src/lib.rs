@@ -59,6 +59,7 @@ pub use options::{ConfigOption, read_options};
 pub use path::{MAX_DEPTH, MAX_PATH};
 pub use prometheus::Labels;
 pub use recipe::Participant;
+pub use runtime::refused;
 pub use runtime::{Epoch, EventFd, Handlers, OnceFd, PerProcess, calls_back, refuse_in_callback, with_signals_blocked};
 pub use runtime::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub use semaphore::{AcquiringLeases, Leases, Semaphore};

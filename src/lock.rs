@@ -290,8 +290,13 @@ impl Lock {
     /// thread's hold was lost and is not released yet; DEADLOCK where this thread would wait for itself: it holds the path by another
     /// handle, or wants to write where it reads; or where it is being called back, and the limit is not zero.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
+        self.acquire_as(Owner::current_thread(), timeout)
+    }
+
+    /// The same for any owner: for tasks and green threads, which share a thread of the operating system.
+    pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
-        self.start_acquire(Owner::current_thread(), timeout)?.wait()
+        self.start_acquire(owner, timeout)?.wait()
     }
 
     /// The same with a guard that releases when it is dropped.

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
 use crate::path::quote;
+use crate::runtime::refused;
 
 /// Larger files are refused.
 const FILE_LIMIT: u64 = 64 * 1024;
@@ -31,6 +32,13 @@ pub struct ConfigOption {
 impl ConfigOption {
     /// Every option, by name.
     pub const ALL: &'static [Self] = &[
+        Self {
+            name: "chroot.create",
+            expected: "true or false",
+            default: "false",
+            help: "Whether the client creates the chroot of its connect string if it is missing. Without, a missing chroot is an error.",
+            set: |config, value| switch(value).map(|create| config.set_create_chroot(create)),
+        },
         Self {
             name: "connect.timeout",
             expected: "1 to 2147483647 milliseconds",
@@ -107,7 +115,10 @@ pub fn read_options(file: impl AsRef<Path>) -> Result<Vec<(String, String)>> {
 /// All that is in a regular file. A pipe could keep the caller waiting, a device has no end.
 fn contents(file: &Path) -> Result<Vec<u8>> {
     let refuse = |why: &str| Error::invalid(format!("options file {}: {why}", shown(file)));
-    let failed = |error: std::io::Error| refuse(&error.to_string());
+    let failed = |error: std::io::Error| match refused(&format!("options file {}", shown(file)), &error) {
+        shortage if shortage.status() == Status::Exhausted => shortage,
+        _ => refuse(&error.to_string()),
+    };
     // Opening a pipe would wait for a writer.
     let opened: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file).map_err(failed)?;
     let kind = opened.metadata().map_err(failed)?.file_type();
@@ -160,6 +171,14 @@ fn parse(bytes: &[u8]) -> std::result::Result<Vec<(String, String)>, String> {
     Ok(options)
 }
 
+fn switch(value: &str) -> Option<bool> {
+    match value {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 /// A whole number of milliseconds, in digits.
 fn milliseconds(value: &str) -> Option<Duration> {
     number(value).map(Duration::from_millis)
@@ -181,7 +200,7 @@ mod tests {
 
     fn message(result: Result<()>) -> String {
         let error = result.unwrap_err();
-        assert_eq!(error.status(), crate::error::Status::Invalid);
+        assert_eq!(error.status(), Status::Invalid);
         error.message().to_owned()
     }
 
@@ -196,7 +215,14 @@ mod tests {
         }
         names.sort_unstable();
         assert!(names.is_sorted_by(|one, other| one < other), "a name is there twice");
+        for value in ["True", "yes", "1", "false "] {
+            assert!(message(Config::new().set("chroot.create", value)).ends_with("expected true or false"));
+        }
         let mut config = Config::new();
+        config.set("chroot.create", "true").unwrap();
+        assert!(config.creates_chroot());
+        config.set("chroot.create", "false").unwrap();
+        assert!(!config.creates_chroot());
         for (name, value) in [("session.timeout", "5000"), ("connect.timeout", "2147483647"), ("lease.margin", "0")] {
             config.set(name, value).unwrap();
         }

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::{SOON, client, client_with, ends_at, path, queue, raw, status, timed, wait_for_queue, wait_for_waiters};
-use zklock::{Client, Config, LockState, Owner, Status};
-use zklock_rig::{Direction, Proxy, ZooKeeper, wait_until};
+use zklock::{Client, Config, Lock, LockState, Owner, Result, Status};
+use zklock_rig::{Direction, Proxy, Raw, ZooKeeper, flags, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -336,9 +336,121 @@ fn parents_are_containers_that_the_server_sweeps() {
 }
 
 #[test]
-fn a_chroot_goes_before_every_path_and_is_made_if_missing() {
+fn a_missing_chroot_fails_to_connect_until_somebody_creates_it() {
     let server = ZooKeeper::shared();
     let (root, mut raw) = (path("chroot"), raw(server));
+    let servers = format!("{}{root}", server.address());
+    let Err(error) = Client::connect(&servers, &Config::new()) else { panic!("connected below a missing chroot") };
+    assert_eq!(error.status(), Status::Server);
+    let said = format!("the chroot {root} does not exist; create it, or set the option chroot.create to true");
+    assert!(error.message().starts_with(&said), "{error}");
+    assert!(!raw.exists(&root));
+    make(&mut raw, &root);
+    let client = client(&servers);
+    let lock = client.mutex("/a/b").unwrap();
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+}
+
+/// All that creates directories, below a chroot that an operator removes after the client has connected, and creates anew.
+#[test]
+fn nothing_creates_a_chroot_that_is_removed() {
+    let server = ZooKeeper::shared();
+    let (root, mut raw) = (path("chroot"), raw(server));
+    make(&mut raw, &root);
+    let client = client(&format!("{}{root}", server.address()));
+    assert_eq!(raw.delete(&root), 0);
+    let (a, b, rw) = (client.mutex("/a").unwrap(), client.mutex("/b/c").unwrap(), client.rwlock("/rw").unwrap());
+    let both = Lock::multi(&[&a, &b]).unwrap();
+    let in_order = Lock::multi_in_order(&[&a, &b]).unwrap();
+    let single = client.semaphore_mutex("/single").unwrap();
+    let leases = client.semaphore("/leases", 2).unwrap();
+    let counted = client.counted_semaphore_at_once("/counted", "/counts/n", 1).unwrap();
+    let limit = Some(Duration::from_secs(5));
+    let calls: [(&str, &dyn Fn() -> Result<()>); 11] = [
+        ("mutex", &|| a.acquire(limit).and_then(|()| a.release())),
+        ("mutex in a directory", &|| b.acquire(limit).and_then(|()| b.release())),
+        ("one look", &|| b.acquire(Some(Duration::ZERO)).and_then(|()| b.release())),
+        ("read", &|| rw.read.acquire(limit).and_then(|()| rw.read.release())),
+        ("write", &|| rw.write.acquire(limit).and_then(|()| rw.write.release())),
+        ("multi", &|| both.acquire(limit).and_then(|()| both.release())),
+        ("multi in order", &|| in_order.acquire(limit).and_then(|()| in_order.release())),
+        ("semaphore mutex", &|| single.acquire(limit).and_then(|()| single.release())),
+        ("semaphore", &|| leases.acquire(1, limit)?.release()),
+        ("count", &|| client.set_count("/n", 3)),
+        ("counted semaphore", &|| counted.acquire(1, limit)?.release()),
+    ];
+    let said = format!("the chroot {root} does not exist; create it, or set the option chroot.create to true");
+    for (what, call) in calls {
+        let error = call().unwrap_err();
+        assert_eq!(error.status(), Status::Server, "{what}: {error}");
+        assert!(error.message().starts_with(&said), "{what}: {error}");
+        assert!(!raw.exists(&root), "{what} has created it");
+    }
+    make(&mut raw, &root);
+    for (what, call) in calls {
+        call().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+#[test]
+fn a_chroot_that_is_created_on_request_stays_when_it_is_empty() {
+    let server = ZooKeeper::shared();
+    let (root, mut raw) = (path("chroot"), raw(server));
+    let servers = format!("{}{root}/app", server.address());
+    let mut config = Config::new();
+    config.set("chroot.create", "true").unwrap();
+    let client = Client::connect(&servers, &config).unwrap();
+    assert!(raw.exists(&format!("{root}/app")));
+    let lock = client.mutex("/a").unwrap();
+    lock.acquire(None).unwrap();
+    lock.release().unwrap();
+    wait_until(SOON, || raw.children(&format!("{root}/app/a")).is_some_and(|nodes| nodes.is_empty()));
+    for node in [&format!("{root}/app"), &root] {
+        assert_eq!(raw.stat(node).unwrap().ephemeral_owner, 0, "{node} is no persistent node");
+    }
+}
+
+fn make(raw: &mut Raw, path: &str) {
+    for at in path.char_indices().skip(1).filter(|&(_, c)| c == '/').map(|(at, _)| at).chain([path.len()]) {
+        let _ = raw.create(path.get(..at).unwrap(), b"", flags::PERSISTENT);
+    }
+    assert!(raw.exists(path));
+}
+
+/// One refuses, one is silent, one has no address: the message has the cause of each.
+#[test]
+fn every_server_that_fails_is_listed_with_its_own_cause() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap();
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut config = Config::new();
+    config.set("connect.timeout", "4000").unwrap();
+    config.set("session.timeout", "3000").unwrap();
+    let Err(error) = Client::connect(&format!("{refusing},no.such.name.invalid:1,{silent}"), &config) else {
+        panic!("connected to nothing")
+    };
+    assert_eq!(error.status(), Status::Connection);
+    let said = error.message();
+    assert!(said.contains(&format!("{refusing}: Connection refused")), "{said}");
+    assert!(said.contains("no.such.name.invalid:1: its name can't be resolved"), "{said}");
+    let causes = said.matches(&silent.to_string()).count();
+    assert!(causes >= 2 && said.contains("the handshake"), "{said}");
+
+    let many: Vec<String> = (0..20)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+        .map(|free| free.local_addr().unwrap().to_string())
+        .collect();
+    let Err(error) = Client::connect(&many.join(","), &config) else { panic!("connected to nothing") };
+    assert_eq!(error.message().matches(": Connection refused").count(), 8, "{error}");
+    assert!(error.message().ends_with("; and 12 more"), "{error}");
+}
+
+#[test]
+fn a_chroot_goes_before_every_path() {
+    let server = ZooKeeper::shared();
+    let (root, mut raw) = (path("chroot"), raw(server));
+    make(&mut raw, &format!("{root}/app"));
     let client = client(&format!("{}{root}/app", server.address()));
     let lock = client.mutex("/a").unwrap();
     lock.acquire(None).unwrap();

@@ -52,7 +52,7 @@ use crate::{text, whole};
 /// that is garbage-collected instead tells nothing any more. No callback keeps the interpreter from ending.
 ///
 /// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
-/// answers in time, AuthFailed where one refuses the credentials, ValueError and TypeError for wrong arguments.
+/// answers in time, AuthFailed where one refuses the credentials, ServerError if the chroot does not exist (the option ``chroot.create``), ValueError and TypeError for wrong arguments.
 ///
 /// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are gone, or with the
 /// interpreter (``atexit``).

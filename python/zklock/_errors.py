@@ -69,7 +69,7 @@ class Forked(Error):
 
 
 class Exhausted(Error):
-    """A counter is at its end: the sequence numbers of this path are used up."""
+    """A limit was reached: file descriptors, threads, or the sequence numbers of a path. The text says which."""
 
     status = -14
 

@@ -233,7 +233,14 @@ impl Engine {
             last += 1;
             last
         };
-        let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
+        let mut desk = Desk {
+            now,
+            machine,
+            zxid: 0,
+            session: &mut self.session,
+            mirrors: &mut self.mirrors,
+            chroot: &self.chroot,
+        };
         let parts = contender.split(&mut desk, number);
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
@@ -434,7 +441,7 @@ impl Engine {
                 }
                 let machine = self.next_id();
                 self.counts.insert(semaphore, Counted { machine, value: None });
-                let count = Count::new(format!("{}{count_path}", self.chroot), *initial);
+                let count = Count::new(format!("{}{count_path}", self.chroot.path), *initial);
                 self.machines.insert(machine, Machine::Count(Box::new(count), semaphore));
                 if self.session.is_connected() {
                     self.feed(now, machine, Input::Connected);
@@ -550,7 +557,14 @@ impl Engine {
         self.set_attempt(op, attempt);
         let is_multi = wishes.len() > 1;
         let mut contender = Contender::new(wishes, one_look, self.mirrors.kin(), fresh(&mut self.session));
-        let mut desk = Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
+        let mut desk = Desk {
+            now,
+            machine,
+            zxid: 0,
+            session: &mut self.session,
+            mirrors: &mut self.mirrors,
+            chroot: &self.chroot,
+        };
         contender.set_revocable(&mut desk, is_revocable);
         self.machines.insert(machine, Machine::Contender(Box::new(contender), Role::Acquiring(op)));
         if is_multi {

@@ -27,16 +27,31 @@ pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 const NOBODY: u64 = 0;
 
 impl Engine {
-    /// Answered once there is a session; a failure once the deadline has passed or the credentials were refused.
+    /// Answered once there is a session and the chroot was found; a failure if the chroot is missing, and once the deadline has passed or the
+    /// credentials were refused.
     pub fn connect(&mut self, now: Time, deadline: Time) -> OpId {
-        let op = self.open(now, Kind::Connect, Some(deadline));
+        let op = self.open(now, Kind::Connect { machine: None }, Some(deadline));
         if self.session.state() == ClientState::Closed {
             self.answer(now, op, Err(Status::Closed.into()));
         }
         if self.session.is_connected() {
-            self.answer(now, op, Ok(Answer::Done));
+            self.find_chroot(now, op);
+            self.settle(now);
         }
         op
+    }
+
+    /// Answers a call that waited for the connection, once the chroot was found.
+    pub(super) fn find_chroot(&mut self, now: Time, op: OpId) {
+        if self.chroot.path.is_empty() {
+            return self.answer(now, op, Ok(Answer::Done));
+        }
+        let id = self.next_id();
+        let Some(Op { kind: Kind::Connect { machine }, .. }) = self.ops.get_mut(&op) else { return };
+        *machine = Some(id);
+        let task = Task::FindChroot { path: self.chroot.path.clone() };
+        self.machines.insert(id, Machine::Errand(Box::new(Errand::new(task)), op));
+        self.feed(now, id, Input::Connected);
     }
 
     /// Ends the session and answers all calls with CLOSED; this one is answered when the server has confirmed, or soon.
@@ -97,10 +112,10 @@ impl Engine {
     pub fn add_lock(&mut self, path: impl Into<Arc<str>>, recipe: Recipe) -> LockId {
         let id = self.next_id();
         let path = path.into();
-        let directory = if self.chroot.is_empty() || Mutant::ForgetChroot.lives() {
+        let directory = if self.chroot.path.is_empty() || Mutant::ForgetChroot.lives() {
             Arc::clone(&path)
         } else {
-            format!("{}{path}", self.chroot).into()
+            format!("{}{path}", self.chroot.path).into()
         };
         match &recipe {
             Recipe::Queue(_) => self.by_directory.entry(Arc::clone(&directory)).or_default().push(id),
@@ -172,8 +187,14 @@ impl Engine {
             for machine in self.contenders_of(member) {
                 let is_revocable = self.locks_of(machine).iter().any(|lock| self.is_revocable(*lock));
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
-                    let mut desk =
-                        Desk { now, machine, zxid: 0, session: &mut self.session, mirrors: &mut self.mirrors };
+                    let mut desk = Desk {
+                        now,
+                        machine,
+                        zxid: 0,
+                        session: &mut self.session,
+                        mirrors: &mut self.mirrors,
+                        chroot: &self.chroot,
+                    };
                     contender.set_revocable(&mut desk, is_revocable);
                 }
             }
@@ -370,20 +391,20 @@ impl Engine {
     /// Asks who holds and who waits. Of a read/write lock those of the lock's own kind; or `both`.
     pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
         let places: Vec<Place> = self.members(lock).iter().filter_map(|&member| self.place(member, both)).collect();
-        let (chroot_len, is_known) = (self.chroot.len(), self.is_open(lock));
+        let (chroot_len, is_known) = (self.chroot.path.len(), self.is_open(lock));
         let ask = |op| Machine::Census(Box::new(Census::new(places, chroot_len)), op);
         self.ask(now, is_known, ask)
     }
 
     /// Reads a count, sets it, makes its node, or asks for a node back. The paths in the task are without the chroot.
     pub fn errand(&mut self, now: Time, task: Task) -> OpId {
-        let task = task.below(&self.chroot);
+        let task = task.below(&self.chroot.path);
         self.ask(now, true, |op| Machine::Errand(Box::new(Errand::new(task)), op))
     }
 
     /// Asks whether the hold with this token is a holder's on this path, whatever recipe uses it.
     pub fn fence_check(&mut self, now: Time, path: &str, token: i64) -> OpId {
-        let fence = Fence::new(format!("{}{path}", self.chroot), token, self.with_kazoo);
+        let fence = Fence::new(format!("{}{path}", self.chroot.path), token, self.with_kazoo);
         self.ask(now, true, |op| Machine::Fence(Box::new(fence), op))
     }
 
@@ -410,7 +431,7 @@ impl Engine {
             Recipe::SemaphoreMutex => Place::Semaphore { directory, max: Max::Fixed(1) },
             Recipe::Semaphore(max) => Place::Semaphore { directory, max: Max::Fixed(*max) },
             Recipe::CountedSemaphore { count_path, .. } => {
-                Place::Semaphore { directory, max: Max::Count(format!("{}{count_path}", self.chroot)) }
+                Place::Semaphore { directory, max: Max::Count(format!("{}{count_path}", self.chroot.path)) }
             }
             Recipe::Multi(_) => return None,
         })
@@ -607,10 +628,14 @@ impl Engine {
         match kind {
             Kind::Acquire { .. } if Mutant::LeaveNode.lives() => {}
             Kind::Acquire { lock, attempt, .. } => self.drop_attempt(now, lock, attempt),
-            Kind::Ask { machine } => {
+            Kind::Ask { machine } | Kind::Connect { machine: Some(machine) } => {
                 self.machines.remove(&machine);
             }
-            Kind::Connect | Kind::Reenter { .. } | Kind::Guard { .. } | Kind::Release { .. } | Kind::Close => {}
+            Kind::Connect { machine: None }
+            | Kind::Reenter { .. }
+            | Kind::Guard { .. }
+            | Kind::Release { .. }
+            | Kind::Close => {}
         }
     }
 
@@ -637,7 +662,7 @@ impl Engine {
         };
         let path = self.locks.get(&lock).map_or("", |lock| &lock.path);
         let hindrance = self.hindrance(lock, attempt, quantity);
-        match hindrance.told(&self.chroot) {
+        match hindrance.told(&self.chroot.path) {
             Some(told) if self.session.is_connected() => {
                 Error::new(Status::Timeout, format!("{path}: not acquired within {waited} ms; {told}"))
             }
@@ -651,7 +676,8 @@ impl Engine {
     pub(super) fn connection_error(&self, now: Time, started: Time) -> Error {
         let waited = milliseconds(now - started);
         let message = format!("no answer from {} within {waited} ms; {}", self.servers, self.session.story());
-        Error::new(Status::Connection, message)
+        let status = if self.session.is_starved() { Status::Exhausted } else { Status::Connection };
+        Error::new(status, message)
     }
 }
 

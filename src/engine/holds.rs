@@ -73,7 +73,7 @@ impl Engine {
             Some(Machine::Contender(contender, _)) => Some(contender),
             _ => None,
         });
-        let path = |path: &str| path.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        let path = |path: &str| path.get(self.chroot.path.len()..).unwrap_or_default().to_owned();
         contenders.flat_map(|contender| contender.node_paths()).map(path).collect()
     }
 
@@ -183,7 +183,7 @@ impl Engine {
         let is_of = |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
         // The nodes of a semaphore are in directories below its own, and it is never one of several.
         let lock = locks.iter().copied().find(is_of).or_else(|| locks.first().copied());
-        let node_path = node.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        let node_path = node.get(self.chroot.path.len()..).unwrap_or_default().to_owned();
         if let Some(path) = lock.and_then(|lock| self.locks.get(&lock)).map(|lock| Arc::clone(&lock.path)) {
             self.session.notes().add(Level::Info, || Note::AskedBack { path, node: node_path.clone() });
         }

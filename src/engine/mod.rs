@@ -28,7 +28,7 @@ use crate::mutant::Mutant;
 use crate::note::{Level, Note, Notes};
 use crate::proto::EventKind;
 use crate::recipe::{
-    Census, Contender, Count, Desk, Errand, Fence, Input, Mirrors, Mode, Output, Participant, Tag, Told,
+    Census, Chroot, Contender, Count, Desk, Errand, Fence, Input, Mirrors, Mode, Output, Participant, Tag, Told,
 };
 use crate::session::{self, ClientState, Command, ConnectString, Entropy, Guard, Session, SessionConfig};
 use crate::time::Time;
@@ -225,7 +225,7 @@ pub struct Engine {
     session: Session<Tag>,
     mirrors: Mirrors,
     servers: String,
-    chroot: String,
+    chroot: Chroot,
     locks: BTreeMap<LockId, Box<Lock>>,
     by_directory: HashMap<Arc<str>, Vec<LockId>>,
     /// Those who stand in a directory as one.
@@ -296,8 +296,10 @@ struct Op {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// Waits for the first connection.
-    Connect,
+    /// Waits for the first connection, and then for this machine, which looks for the chroot.
+    Connect {
+        machine: Option<u64>,
+    },
     Acquire {
         lock: LockId,
         owner: Owner,
@@ -372,7 +374,7 @@ impl Engine {
             session,
             mirrors: Mirrors::new(kin, limits),
             servers,
-            chroot: target.chroot,
+            chroot: Chroot { path: target.chroot, create: false },
             locks: BTreeMap::new(),
             by_directory: HashMap::new(),
             cohorts: HashMap::new(),
@@ -409,6 +411,11 @@ impl Engine {
         self.path_bytes.set_limit(limit);
     }
 
+    /// Creates the chroot if it is missing, from now on.
+    pub fn create_chroot(&mut self) {
+        self.chroot.create = true;
+    }
+
     // What the shell feeds.
 
     /// The shell has the connection it was asked for.
@@ -421,6 +428,13 @@ impl Engine {
     pub fn disconnected(&mut self, now: Time, cause: &str) {
         self.observe(now);
         self.session.disconnected(now, cause);
+        self.settle(now);
+    }
+
+    /// The machine refused what a connection needs: descriptors, memory.
+    pub fn starved(&mut self, now: Time, cause: &str) {
+        self.observe(now);
+        self.session.starved(now, cause);
         self.settle(now);
     }
 
@@ -580,7 +594,6 @@ impl Engine {
     }
 
     fn on_connected(&mut self, now: Time, resumed: bool) {
-        self.answer_all(now, |kind| matches!(kind, Kind::Connect));
         // If the session lacks room for all, contenders that have not joined wait until others have left.
         let is_outside =
             |machine: &Machine| matches!(machine, Machine::Contender(contender, _) if contender.is_outside());
@@ -592,6 +605,9 @@ impl Engine {
             self.feed(now, machine, Input::Connected);
         }
         self.admit_held_back(now);
+        for op in self.select(|kind| matches!(kind, Kind::Connect { machine: None })) {
+            self.find_chroot(now, op);
+        }
         if resumed {
             self.distrust(now, Trust::Unconfirmed);
         }
@@ -663,7 +679,8 @@ impl Engine {
     }
 
     fn feed_at(&mut self, now: Time, machine: u64, zxid: i64, input: Input<'_>) {
-        let mut desk = Desk { now, machine, zxid, session: &mut self.session, mirrors: &mut self.mirrors };
+        let mut desk =
+            Desk { now, machine, zxid, session: &mut self.session, mirrors: &mut self.mirrors, chroot: &self.chroot };
         match self.machines.get_mut(&machine) {
             None => {}
             Some(Machine::Census(census, op)) => {
@@ -962,7 +979,7 @@ impl Kind {
             Self::Acquire { lock, owner, .. } | Self::Reenter { lock, owner, .. } | Self::Guard { lock, owner, .. } => {
                 Some((lock, owner))
             }
-            Self::Connect | Self::Release { .. } | Self::Ask { .. } | Self::Close => None,
+            Self::Connect { .. } | Self::Release { .. } | Self::Ask { .. } | Self::Close => None,
         }
     }
 }

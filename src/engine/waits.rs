@@ -120,7 +120,7 @@ impl Engine {
             }
         };
         let waits_for = if self.session.is_connected() { waits_for } else { WaitsFor::Connection };
-        let path = |full: &str| full.get(self.chroot.len()..).unwrap_or_default().to_owned();
+        let path = |full: &str| full.get(self.chroot.path.len()..).unwrap_or_default().to_owned();
         Some(Waiting {
             waits_for,
             owner,
@@ -157,7 +157,7 @@ impl Engine {
     /// What is in the way of a call, for a message.
     pub(super) fn told_of(&self, op: OpId) -> Option<String> {
         let Kind::Acquire { lock, attempt, quantity, .. } = self.ops.get(&op)?.kind else { return None };
-        self.hindrance(lock, attempt, quantity).told(&self.chroot)
+        self.hindrance(lock, attempt, quantity).told(&self.chroot.path)
     }
 
     /// Nothing stands for the call: there may not be enough leases at all.
@@ -167,7 +167,7 @@ impl Engine {
         let recipe = semaphore.and_then(|semaphore| self.locks.get(&semaphore)).map(|lock| &lock.recipe);
         match (recipe, known) {
             (Some(Recipe::CountedSemaphore { count_path, .. }), Some(max)) if i64::from(wanted) > i64::from(max) => {
-                Hindrance::Count { path: format!("{}{count_path}", self.chroot), wanted, max }
+                Hindrance::Count { path: format!("{}{count_path}", self.chroot.path), wanted, max }
             }
             _ => Hindrance::Unknown { own: None },
         }

@@ -2,11 +2,15 @@
 //! whether there is room.
 
 use super::contender::{Input, REVOKE};
+use super::directories::{Directories, ancestors};
 use super::{Desk, Step};
 use crate::error::{Error, Result, Status};
 use crate::path::from_the_top;
 use crate::proto::{Acl, Code, CreateMode, Request, Response};
 use crate::session::Failure;
+
+/// How often an errand may find that the node came or went in between.
+const ROUNDS: u32 = 3;
 
 /// An errand under way.
 #[derive(Debug)]
@@ -14,6 +18,9 @@ pub struct Errand {
     task: Task,
     /// How often it may still find that the node came or went in between.
     rounds: u32,
+    directories: Directories,
+    /// Why a directory could not be created.
+    refused: Option<Code>,
     /// The client may not make the node; whether it exists is being asked.
     is_refused: bool,
 }
@@ -50,6 +57,11 @@ pub enum Task {
         /// Its full path.
         path: String,
     },
+    /// Looks whether the chroot is there, and creates it if the client may.
+    FindChroot {
+        /// Its path.
+        path: String,
+    },
 }
 
 /// What came of it.
@@ -65,8 +77,8 @@ pub enum Done {
 
 impl Errand {
     /// To do this.
-    pub const fn new(task: Task) -> Self {
-        Self { task, rounds: 3, is_refused: false }
+    pub fn new(task: Task) -> Self {
+        Self { task, rounds: ROUNDS, directories: Directories::default(), refused: None, is_refused: false }
     }
 
     /// Takes one input to its consequences; says so when it is done.
@@ -77,18 +89,25 @@ impl Errand {
                 self.send(desk);
                 None
             }
+            Input::Reply(Step::CreateParent(_), result) => {
+                let code = code_of(&result);
+                self.directories.answered(code);
+                self.refused = self.refused.or(code.filter(|&code| code != Code::NODE_EXISTS));
+                None
+            }
             Input::Reply(Step::Errand, result) => self.answered(desk, result),
             _ => None,
         }
     }
 
-    fn send(&self, desk: &mut Desk<'_>) {
+    fn send(&mut self, desk: &mut Desk<'_>) {
         let request = match &self.task {
             Task::GetCount { path } => Request::GetData { path: path.clone(), watch: false },
             Task::SetCount { path, value } => set(path, &value.to_be_bytes()),
-            Task::SeedCount { path, value } => return seed(desk, path, *value),
+            Task::SeedCount { path, value } => return seed(desk, &mut self.directories, path, *value),
             Task::Revoke { path } => set(path, REVOKE),
             Task::List { path } => Request::GetChildren2 { path: path.clone(), watch: false },
+            Task::FindChroot { path } => Request::Exists { path: path.clone(), watch: false },
         };
         desk.send(Step::Errand, &request);
     }
@@ -106,9 +125,29 @@ impl Errand {
             Err(failure @ Failure::TooLarge(_)) => return Some(Err(failure.to_error(&self.task.doing()))),
         };
         match (&self.task, code) {
+            (Task::SetCount { .. } | Task::SeedCount { .. }, Code::NO_NODE) if self.directories.is_chroot_missing() => {
+                Some(Err(desk.chroot.missing()))
+            }
+            (Task::FindChroot { path }, Code::NO_NODE) if self.rounds == ROUNDS => {
+                self.rounds -= 1;
+                if desk.chroot.create {
+                    self.directories.create(desk, from_the_top(path).map(|path| (0, path)), CreateMode::Persistent);
+                } else {
+                    // The server may lag behind the one through which it was created.
+                    desk.session.prove(desk.now);
+                }
+                self.send(desk);
+                None
+            }
+            (Task::FindChroot { path }, Code::NO_NODE) => Some(Err(match self.refused {
+                Some(code) => Error::from_code(code, &format!("creating the chroot {path}")),
+                None => desk.chroot.missing(),
+            })),
+            // It is there: a server that refuses to show a node says first if there is none.
+            (Task::FindChroot { .. }, Code::NO_AUTH) => Some(Ok(Done::Done)),
             (Task::SetCount { path, value }, Code::NO_NODE) if self.rounds > 0 => {
                 self.rounds -= 1;
-                seed(desk, path, *value);
+                seed(desk, &mut self.directories, path, *value);
                 None
             }
             // Somebody else made it first: it is there to be set.
@@ -145,7 +184,8 @@ impl Task {
         | Self::SetCount { path, .. }
         | Self::SeedCount { path, .. }
         | Self::Revoke { path }
-        | Self::List { path }) = &mut self;
+        | Self::List { path }
+        | Self::FindChroot { path }) = &mut self;
         path.insert_str(0, chroot);
         self
     }
@@ -164,16 +204,23 @@ impl Task {
             Self::SetCount { path, .. } | Self::SeedCount { path, .. } => format!("setting the count {path}"),
             Self::Revoke { path } => format!("revoking {path}"),
             Self::List { path } => format!("listing {path}"),
+            Self::FindChroot { path } => format!("looking for the chroot {path}"),
         }
     }
 }
 
 /// Makes the node of a count, with all its ancestors; those that exist say so.
-pub(super) fn seed(desk: &mut Desk<'_>, path: &str, value: i32) {
-    for ancestor in from_the_top(path).filter(|&ancestor| ancestor != path) {
-        desk.send(Step::CreateParent(0), &create(ancestor, Vec::new(), CreateMode::Container));
-    }
+pub(super) fn seed(desk: &mut Desk<'_>, directories: &mut Directories, path: &str, value: i32) {
+    directories.create(desk, ancestors(path).map(|path| (0, path)), CreateMode::Container);
     desk.send(Step::Errand, &create(path, value.to_be_bytes().to_vec(), CreateMode::Persistent));
+}
+
+/// Why a request failed, if its server has said so.
+pub(super) fn code_of(result: &std::result::Result<Response, Failure>) -> Option<Code> {
+    match result {
+        Err(Failure::Code(code)) => Some(*code),
+        _ => None,
+    }
 }
 
 /// What the node of a count holds: four bytes, the highest first.

@@ -8,6 +8,7 @@
 mod census;
 mod contender;
 mod count;
+mod directories;
 mod errand;
 mod fence;
 mod line;
@@ -18,6 +19,7 @@ mod rank;
 pub use census::{Census, Max, Participant, Place};
 pub use contender::{Contender, Input, Obstacle, Output, Removal, Seen, Wish};
 pub use count::Count;
+pub use directories::Chroot;
 pub use errand::{Done, Errand, Task};
 pub use fence::Fence;
 pub use mirror::{Mirrors, Told};
@@ -84,6 +86,8 @@ pub struct Desk<'a> {
     pub session: &'a mut Session<Tag>,
     /// What is known of directories without asking.
     pub mirrors: &'a mut Mirrors,
+    /// The client's chroot, with which all full paths begin.
+    pub chroot: &'a Chroot,
 }
 
 impl Desk<'_> {

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fork::{Epoch, PerProcess};
-use super::signals;
 use super::sync::{Builder, JoinHandle, Monitor, thread_local};
-use crate::error::{Error, Result, Status};
+use super::{resource, signals};
+use crate::error::Result;
 
 static DISPATCHER: PerProcess<Dispatcher> = PerProcess::new(Dispatcher::default);
 
@@ -69,8 +69,8 @@ impl Place {
         let mut state = dispatcher.state.lock();
         if !state.is_running {
             let run = || Builder::new().name("zkl-events".into()).spawn(|| dispatcher.run());
-            let thread = signals::blocked(run)
-                .map_err(|cause| Error::new(Status::Internal, format!("the event thread can't be started: {cause}")))?;
+            let thread =
+                signals::blocked(run).map_err(|cause| resource::refused("starting the event thread", &cause))?;
             // The one before, if any, was left to end by itself, and has nothing more to do than that.
             state.thread = Some(thread);
             state.is_running = true;

@@ -6,8 +6,9 @@ use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 
+use super::resource;
 use super::socket::Socket;
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result};
 
 /// A descriptor that is readable once it was signalled, until it is cleared. A forked child inherits it, and an executed program does not. It
 /// consists of two descriptors, which are closed when it is dropped.
@@ -85,7 +86,7 @@ impl AsRawFd for OnceFd {
 }
 
 fn no_descriptor(cause: io::Error) -> Error {
-    Error::new(Status::Exhausted, format!("no descriptor to be had: {cause}"))
+    resource::refused("creating a pair of sockets", &cause)
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use super::fork::{Epoch, PerProcess};
 use super::poller::{Poller, WAKER, Waiting};
 use super::shell::Shell;
 use super::sync::{Builder, JoinHandle, Mutex, lock};
-use super::{clock, signals};
-use crate::error::{Error, Result, Status};
+use super::{clock, resource, signals};
+use crate::error::{Result, Status};
 use crate::time::Time;
 
 static THREAD: PerProcess<Mutex<Option<Running>>> = PerProcess::new(|| Mutex::new(None));
@@ -53,10 +53,7 @@ impl Io {
     pub(super) fn join(make: impl FnOnce(Arc<Self>, Token) -> Arc<Shell>) -> Result<Arc<Shell>> {
         let mut place = lock(THREAD.get());
         if place.is_none() {
-            *place =
-                Some(start().map_err(|cause| {
-                    Error::new(Status::Internal, format!("the I/O thread can't be started: {cause}"))
-                })?);
+            *place = Some(start().map_err(|cause| resource::refused("starting the I/O thread", &cause))?);
         }
         let Some(running) = place.as_mut() else { return Err(Status::Internal.into()) };
         running.clients += 1;
@@ -127,7 +124,7 @@ pub(crate) fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) 
         }
     };
     let started = signals::blocked(|| Builder::new().name("zkl-close".into()).spawn(run));
-    started.map(drop).map_err(|cause| Error::new(Status::Internal, format!("no thread can be started: {cause}")))
+    started.map(drop).map_err(|cause| resource::refused("starting a thread", &cause))
 }
 
 fn start() -> io::Result<Running> {

@@ -15,6 +15,7 @@ mod outlet;
 mod poller;
 mod report;
 mod resolve;
+mod resource;
 mod shell;
 mod signals;
 mod socket;
@@ -36,6 +37,7 @@ pub(crate) use io::{in_background, is_serving};
 pub use log::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
 pub use outlet::Handlers;
 pub(crate) use report::{LOCK, SESSION};
+pub use resource::refused;
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use shell::models;
 pub(crate) use shell::{Caller, Pending, Shell};

@@ -24,7 +24,7 @@ use super::io::{Io, serving};
 use super::lookout::{Lookout, Seen};
 use super::outlet::Outlet;
 use super::sync::{Monitor, Mutex, MutexGuard, lock};
-use super::{clock, report, resolve};
+use super::{clock, report, resolve, resource};
 use crate::config::Config;
 use crate::engine::{Answer, Engine, LockId, OpId};
 use crate::error::{Error, Result, Status};
@@ -600,7 +600,14 @@ impl Shell {
                     state.link = Link::Connecting { connection, others: addresses };
                     return;
                 }
-                Err(error) => cause = error.to_string(),
+                Err(error) => {
+                    if let Some(what) = resource::shortage(&error) {
+                        // The same would happen to the other addresses.
+                        state.link = Link::Idle;
+                        return state.engine.starved(now, &format!("{what} ({error})"));
+                    }
+                    cause = error.to_string();
+                }
             }
         }
         self.give_up_attempt(state, now, &cause);

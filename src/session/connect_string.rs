@@ -1,5 +1,7 @@
 //! The connect string: `host:port,host:port/chroot`.
 
+use core::net::Ipv6Addr;
+
 use crate::error::{Error, Result};
 use crate::path::{self, quote};
 
@@ -58,6 +60,10 @@ fn server(item: &str, text: &str) -> Result<Server> {
         let Some((host, rest)) = rest.split_once(']') else {
             return Err(refuse(text, &format!("{} has no closing bracket", quote(item))));
         };
+        if parse_v6(host).is_none() {
+            let why = format!("{} has brackets around {}, which is no IPv6 address", quote(item), quote(host));
+            return Err(refuse(text, &why));
+        }
         match rest {
             "" => (host, None),
             _ => match rest.strip_prefix(':') {
@@ -93,6 +99,12 @@ fn server(item: &str, text: &str) -> Result<Server> {
         },
     };
     Ok(Server { host: host.to_owned(), port })
+}
+
+/// An IPv6 address, perhaps with a zone, like `fe80::1%eth0`.
+fn parse_v6(host: &str) -> Option<Ipv6Addr> {
+    let (address, zone) = host.split_once('%').unwrap_or((host, "0"));
+    address.parse().ok().filter(|_| !zone.is_empty())
 }
 
 /// What can be in no name and no address. Whoever reads such a thing would have to guess where it ends.
@@ -134,6 +146,10 @@ mod tests {
             ("[::1", "bracket"),
             ("[::1]2181", "bracket"),
             ("[[a]", "\"[[a]\""),
+            ("b,[zk1]:2181", "\"[zk1]:2181\" has brackets around \"zk1\", which is no IPv6 address"),
+            ("[127.0.0.1]:2181", "\"127.0.0.1\", which is no IPv6"),
+            ("[]:2181", "\"\", which is no IPv6"),
+            ("[fe80::1%]", "which is no IPv6"),
             ("a]", "\"a]\""),
             ("a b", "\"a b\""),
             ("a:1/x//y", "chroot"),

@@ -45,6 +45,9 @@ use crate::time::Time;
 /// Where chance comes from: UUIDs, the order of the servers, the spread of waits. A simulation hands in a seeded one.
 pub type Entropy = Box<dyn FnMut() -> u128 + Send>;
 
+/// So many servers are listed in an error message, each with its cause.
+const MOST_TOLD: usize = 8;
+
 /// What depends on a session's lease, and so how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
@@ -212,6 +215,10 @@ pub struct Session<T> {
     /// The server of the present or the last connection, and why the last one failed: for error messages.
     server: Option<Server>,
     cause: String,
+    /// The servers that failed since a connection last stood, each with its own last cause; the latest is the last.
+    failures: Vec<(Server, String)>,
+    /// The last attempt failed because this machine had no descriptor or memory for it.
+    is_starved: bool,
     local_address: String,
     traffic: Traffic,
     notes: Notes,
@@ -312,6 +319,8 @@ impl<T> Session<T> {
             events: VecDeque::new(),
             server: None,
             cause: "no connection was tried yet".to_owned(),
+            failures: Vec::new(),
+            is_starved: false,
             local_address: String::new(),
             traffic: Traffic::default(),
             notes: Notes::default(),
@@ -368,9 +377,30 @@ impl<T> Session<T> {
         self.owed_since().map_or(Duration::ZERO, |since| now - since)
     }
 
-    /// The server in use and why the connection before it was lost, for error messages.
+    /// The server in use, or why each of the servers failed, for error messages.
     pub fn story(&self) -> String {
         let Some(server) = &self.server else { return self.cause.clone() };
+        let mut story = self.last_step(server);
+        if self.link == Link::Up {
+            return story;
+        }
+        let others = || self.failures.iter().rev().filter(|(other, _)| other != server);
+        for (other, cause) in others().take(MOST_TOLD - 1) {
+            story += &format!("; {other}: {cause}");
+        }
+        match others().count().saturating_sub(MOST_TOLD - 1) {
+            0 => story,
+            more => format!("{story}; and {more} more"),
+        }
+    }
+
+    /// Whether the last attempt failed because this machine had no descriptor or memory for it.
+    pub fn is_starved(&self) -> bool {
+        self.is_starved
+    }
+
+    /// What this server did last.
+    fn last_step(&self, server: &Server) -> String {
         match self.link {
             Link::Up => format!("connected to {server}"),
             Link::Connecting { .. } => format!("{server} does not take the connection"),
@@ -589,6 +619,12 @@ impl<T> Session<T> {
         self.lose(now, cause);
     }
 
+    /// The machine refused what a connection needs.
+    pub fn starved(&mut self, now: Time, cause: &str) {
+        self.disconnected(now, cause);
+        self.is_starved = true;
+    }
+
     /// Bytes have come in. `Break` means that nothing more of this connection is wanted.
     pub fn received(&mut self, now: Time, bytes: &[u8]) -> ControlFlow<()> {
         self.traffic.bytes_received += length(bytes.len());
@@ -752,6 +788,7 @@ impl<T> Session<T> {
     /// The connection stands.
     fn stand(&mut self, now: Time, resumed: bool) {
         self.link = Link::Up;
+        self.failures.clear();
         self.up_since = now;
         self.traffic.connections += 1;
         self.traffic.reconnects += u64::from(self.ever_connected);
@@ -1098,6 +1135,11 @@ impl<T> Session<T> {
             false => self.notes.add(Level::Info, || Note::AttemptFailed { server: server(), cause: cause_of() }),
         }
         self.cause = cause.to_owned();
+        self.is_starved = false;
+        if let Some(server) = &self.server {
+            self.failures.retain(|(other, _)| other != server);
+            self.failures.push((server.clone(), self.cause.clone()));
+        }
         self.output.clear();
         self.watched_below.clear();
         self.ping_sent = None;

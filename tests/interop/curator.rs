@@ -154,7 +154,9 @@ fn re_entrant(side: &Side<'_>) -> Seen {
 fn namespace(side: &Side<'_>) -> Seen {
     let chroot = side.path("namespace");
     let address = format!("{}{chroot}", side.ground.zookeeper.address());
-    let client = Client::connect(&address, &Config::new()).unwrap();
+    let mut config = Config::new();
+    config.set_create_chroot(true);
+    let client = Client::connect(&address, &config).unwrap();
     let ours = client.mutex("/in/it").unwrap();
     side.tell(&format!("client $c namespace={}", &chroot[1..]));
     side.tell("mutex $m /in/it client=$c");

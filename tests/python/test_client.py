@@ -31,7 +31,10 @@ def test_a_client_and_its_session(server: ZooKeeper) -> None:
 
 
 def test_a_chroot(server: ZooKeeper, path: str, witness: Witness) -> None:
-    with zklock.Client(server.address + path) as client, client.mutex("/a/b") as lock:
+    with pytest.raises(zklock.ServerError, match=f"the chroot {path} does not exist; .* chroot.create"):
+        zklock.Client(server.address + path)
+    create = {"chroot.create": "true"}
+    with zklock.Client(server.address + path, options=create) as client, client.mutex("/a/b") as lock:
         assert len(witness.nodes(f"{path}/a/b")) == 1
         assert lock.participants()[0].node_path.startswith("/a/b/")
 

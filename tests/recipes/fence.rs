@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use zklock::{Client, Lock, Status};
+use zklock::{Client, Config, Lock, Status};
 use zklock_rig::{ZooKeeper, flags, wait_until};
 
 use crate::common::{SOON, client, path, raw, status, wait_for_queue, wait_for_waiters};
@@ -144,7 +144,9 @@ fn a_node_that_an_operator_took_away_holds_nothing() {
 fn below_a_chroot_and_beside_plain_children() {
     let server = ZooKeeper::shared();
     let (root, mut raw) = (path("chroot"), raw(server));
-    let inside = client(&format!("{}{root}", server.address()));
+    let mut config = Config::new();
+    config.set_create_chroot(true);
+    let inside = Client::connect(&format!("{}{root}", server.address()), &config).unwrap();
     let lock = inside.mutex("/a").unwrap();
     lock.acquire(None).unwrap();
     let token = lock.fencing_token().unwrap();

@@ -8,6 +8,7 @@ use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::path::from_the_top;
 use crate::proto::{Acl, Code, CreateMode, MultiResult, Request, Response};
+use crate::recipe::errand::code_of;
 use crate::recipe::mirror::children_ever;
 use crate::recipe::name::{self, Mode, SEQUENCE_LIMIT};
 use crate::recipe::rank::rank;
@@ -122,12 +123,13 @@ impl Contender {
     fn join_with_parents(&mut self, desk: &mut Desk<'_>) {
         self.parent_refused = None;
         let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
-        let mut made = BTreeSet::new();
-        for (at, stand) in self.stands.iter().enumerate() {
-            for path in from_the_top(&stand.wish.directory).filter(|&path| made.insert(path)) {
-                desk.send(Step::CreateParent(at), &create(path.to_owned(), Vec::new(), mode));
-            }
-        }
+        let mut known = BTreeSet::new();
+        let paths = self
+            .stands
+            .iter()
+            .enumerate()
+            .flat_map(|(at, Stand { wish, .. })| from_the_top(&wish.directory).map(move |path| (at, path)));
+        self.parents.create(desk, paths.filter(|&(_, path)| known.insert(path)), mode);
         self.join(desk);
     }
 
@@ -171,6 +173,7 @@ impl Contender {
     /// A server says "no permission" of an ancestor that exists if its parent must not be changed. So a refusal counts only if no
     /// ancestor below it exists. The answers come from the top down, and below a missing ancestor they are "no node".
     fn parent_created(&mut self, at: usize, result: Result<Response, Failure>) -> Option<Output> {
+        self.parents.answered(code_of(&result));
         let is_of_this = self.parent_refused.is_none_or(|(refused, _)| refused == at);
         match result {
             Ok(_) | Err(Failure::Code(Code::NODE_EXISTS)) if is_of_this => self.parent_refused = None,
@@ -330,6 +333,11 @@ impl Contender {
     /// A directory is not there.
     fn without_parent(&mut self, desk: &mut Desk<'_>) -> Option<Output> {
         match self.parent_refused {
+            _ if self.parents.is_chroot_missing() => {
+                self.stop_all_waiting(desk);
+                self.stage = Stage::Gone;
+                Some(Output::Failed(desk.chroot.missing()))
+            }
             Some((_, code)) => self.fail(desk, code, "creating"),
             None => {
                 self.join_with_parents(desk);

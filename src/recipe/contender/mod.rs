@@ -12,6 +12,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::directories::Directories;
 use super::line::Line;
 use super::name::{self, Mode};
 use super::{Desk, Spot, Step};
@@ -135,6 +136,8 @@ pub struct Contender {
     session: i64,
     /// How often parents may still be tried to be made as containers. A server that has none says so or, worse, hangs up.
     container_tries: u32,
+    /// What is known of the chroot, if the directories were missing.
+    parents: Directories,
     /// Which directory's parents could not be made and why, in case the nodes can't be made either.
     parent_refused: Option<(usize, Code)>,
     /// Nothing is deleted before.
@@ -327,6 +330,7 @@ impl Contender {
             stage: Stage::Outside,
             session: 0,
             container_tries: CONTAINER_TRIES,
+            parents: Directories::default(),
             parent_refused: None,
             spared_until: None,
             has_waited: false,
