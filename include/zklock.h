@@ -38,13 +38,18 @@
  *            | zkl_wait        | no                | the callback, until it returns          |
  *
  *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
- *            For an owner that is no thread (zkl_acquire_start) any thread may act.
+ *            For an owner that is no thread (zkl_acquire_start, zkl_acquire_as) any thread may act.
+ * Green threads
+ *            Ownership goes by the thread of the operating system. Goroutines, greenlets, fibers and coroutines that share one thread also
+ *            share its holds: zkl_acquire lets the second of them into a mutex that the first one holds, as a re-entry, without an
+ *            error. Give each of them an owner number of its own, and use zkl_acquire_as and zkl_release_as.
  *            pthread_cancel() acts when the call that it meets has returned.
  * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
  *            freed, is of another kind, or never was one gives ZKL_E_HANDLE, and no crash. Freeing NULL does nothing.
  * Results    Functions return a zkl_status, or a number that is a ZKL_E_* if it is negative. *_out parameters come last,
  *            must not be NULL, and are written to only on success (*needed_out also with ZKL_E_BUFFER).
- * Errors     zkl_last_error_message() explains the last failure of the calling thread. errno means nothing after a call.
+ * Errors     zkl_last_error_message() explains the last failure of the calling thread, until its next failure: a call that succeeds, and
+ *            every *_free, leaves it alone. errno means nothing after a call.
  * Memory     What goes in is copied before the call returns, and needs no alignment. What comes out belongs to the library;
  *            each function says how long it stays. Strings are UTF-8 and end with NUL. Nothing is to be passed to free().
  *            Pointers other than handles must be what they say: strings that end, and as many bytes as the length says.
@@ -143,7 +148,7 @@
 /** The buffer is too small. */
 #define ZKL_E_BUFFER (-13)
 
-/** The sequence numbers of this path are used up. */
+/** A limit was reached: descriptors, threads, handles, or sequence numbers. */
 #define ZKL_E_EXHAUSTED (-14)
 
 /** A contender of another lock family is on this path. */
@@ -487,7 +492,7 @@ typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif  /* __cplusplus */
 
 /**
  * The version of the library that runs, like "0.1.0".
@@ -535,7 +540,7 @@ zkl_config *zkl_config_new(void);
 /**
  * Frees a config. NULL is allowed. Clients made with it are not concerned.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Does not block; any thread.
  */
 void zkl_config_free(zkl_config *config);
@@ -619,7 +624,8 @@ zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
  * chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
  * be freed with zkl_client_free.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_SERVER if the chroot does not exist (the option chroot.create),
+ * ZKL_E_DENIED if it may not be created, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
  * ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  * Blocks until there is a session, but no longer than the connect timeout; any thread.
  */
@@ -636,7 +642,7 @@ zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_cli
  * that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
  * client that polls its events, the last are delivered by the thread that frees it.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
  * two seconds; any thread.
  */
@@ -653,7 +659,7 @@ int32_t zkl_client_state(const zkl_client *client);
 /**
  * The id of the client's session, as the servers' logs have it. It may be negative.
  *
- * Returns: the id; 0 while there is none, and on failure, when zkl_last_error_message is not empty.
+ * Returns: the id; 0 while there is none, and on failure, in which case zkl_client_state returns a negative status.
  * Does not block; any thread.
  */
 int64_t zkl_client_session_id(const zkl_client *client);
@@ -767,7 +773,7 @@ zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t count, zkl_lock
  * waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
  * multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Does not block; any thread.
  */
 void zkl_lock_free(zkl_lock *lock);
@@ -775,7 +781,8 @@ void zkl_lock_free(zkl_lock *lock);
 /**
  * Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
  * entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
- * and of the session. To have an end, use zkl_acquire_timeout.
+ * and of the session. To have an end, use zkl_acquire_timeout. Goroutines, greenlets and fibers of one thread share its holds, and
+ * do not exclude each other: use zkl_acquire_as.
  *
  * Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
  * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
@@ -956,7 +963,7 @@ zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const
  * Frees a semaphore. Those that wait for its leases wake with ZKL_E_CLOSED. Leases that are out stay out, and are to be given
  * back with zkl_leases_release as before. NULL is allowed.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Does not block; any thread.
  */
 void zkl_semaphore_free(zkl_semaphore *semaphore);
@@ -1147,10 +1154,19 @@ zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
  * that were not taken. A hold that was told of stays, and is released by its owner. Those that wait in zkl_op_wait wake with
  * ZKL_E_CLOSED. NULL is allowed. In a forked child nothing is touched.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Does not block; any thread.
  */
 void zkl_op_free(zkl_op *op);
+
+/**
+ * Acquires the lock for an owner, as zkl_acquire_timeout does for the calling thread, which owner 0 stands for, and waits. For green threads
+ * (goroutines, greenlets, fibers), which share a thread: give each a number of its own. The call blocks the whole thread.
+ *
+ * Returns: as zkl_acquire_timeout.
+ * Blocks until the owner has the lock, but no longer than the limit, as zkl_acquire_timeout; any thread.
+ */
+zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
 
 /**
  * Releases one entry of an owner, as zkl_release does for the calling thread, which owner 0 stands for.

@@ -1537,6 +1537,19 @@ public:
     }
 #endif
 
+    /** As lock(), for an owner that is no thread: a task, a fiber. */
+    void lock(owner who) { check(zkl_acquire_as(native_handle(), number(who), -1)); }
+
+    /** As try_lock(), for an owner. */
+    [[nodiscard]] bool try_lock(owner who) { return acquired(zkl_acquire_as(native_handle(), number(who), 0)); }
+
+    /** As try_lock_for(), for an owner. */
+    template <class Rep, class Period>
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, owner who)
+    {
+        return acquired(zkl_acquire_as(native_handle(), number(who), detail::limit(limit)));
+    }
+
     /**
      * Releases one entry of the calling thread; the last one gives the lock up, and waits for the server's confirmation. Whatever goes wrong
      * is dropped: also that the lock had been lost, and that the thread does not hold it. See release().
@@ -2011,7 +2024,7 @@ public:
     owned(lockable &of, owner who) noexcept : lock_(of), who_(who) {}
 
     /** As lockable's, for the owner. */
-    void lock() { lock_.start(who_).get(); }
+    void lock() { lock_.lock(who_); }
     [[nodiscard]] bool try_lock() { return acquire(0); }
     void unlock() noexcept { static_cast<void>(lock_.release(who_)); }
 
@@ -2030,8 +2043,7 @@ public:
 private:
     bool acquire(std::int64_t limit)
     {
-        const operation started = lock_.start_ms(who_, limit);
-        return lockable::acquired(zkl_op_wait(started.native_handle(), -1));
+        return lockable::acquired(zkl_acquire_as(lock_.native_handle(), lockable::number(who_), limit));
     }
 
     lockable &lock_;

@@ -60,7 +60,7 @@ typedef struct zkl_standalone zkl_standalone;
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif  /* __cplusplus */
 
 /**
  * Starts a server. The address is a string like "127.0.0.1:2181", where port 0 stands for a free one; NULL stands for a free
@@ -84,7 +84,7 @@ const char *zkl_standalone_address(const zkl_standalone *server);
  * Stops a server and frees it: its connections and its port are closed, its data is forgotten. NULL is allowed. In a forked
  * child the parent's server is left alone.
  *
- * Returns nothing; a handle that is not live changes nothing but the last error message.
+ * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
  * Blocks for a moment, until the server's thread has ended; any thread.
  */
 void zkl_standalone_stop(zkl_standalone *server);

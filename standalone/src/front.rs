@@ -1,6 +1,7 @@
 //! The standalone server on TCP: one thread that moves bytes between sockets and the core, and the faults that tests ask for.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -60,10 +61,9 @@ impl Server {
 
     /// Starts a server on this address; with port 0 on a free one. Errors: INVALID for what is no address, SERVER where
     /// nobody can listen there.
-    pub fn bind(address: impl ToSocketAddrs, settings: Settings) -> Result<Self> {
+    pub fn bind(address: impl ToSocketAddrs + fmt::Debug, settings: Settings) -> Result<Self> {
         let port = reserve(address)?;
-        Self::listen(port, settings)
-            .map_err(|cause| Error::new(Status::Server, format!("starting the server: {cause}")))
+        Self::listen(port, settings).map_err(|cause| zklock::refused("starting the server", &cause))
     }
 
     fn listen(port: Socket, settings: Settings) -> io::Result<Self> {
@@ -573,8 +573,11 @@ impl Target {
 }
 
 /// A socket that has the address to itself, but for a listener of ours.
-fn reserve(address: impl ToSocketAddrs) -> Result<Socket> {
-    let invalid = |cause: &io::Error| Error::new(Status::Invalid, format!("not an address to listen on: {cause}"));
+fn reserve(address: impl ToSocketAddrs + fmt::Debug) -> Result<Socket> {
+    let given = format!("{address:?}");
+    let invalid = |cause: &io::Error| {
+        Error::new(Status::Invalid, format!("{given} is not an address to listen on: {cause}; expected host:port"))
+    };
     let addresses: Vec<_> = address.to_socket_addrs().map_err(|cause| invalid(&cause))?.collect();
     let mut last = invalid(&io::ErrorKind::InvalidInput.into());
     for address in addresses {
@@ -596,7 +599,11 @@ fn bound(address: SocketAddr) -> io::Result<Socket> {
 }
 
 fn cannot_listen(address: SocketAddr, cause: &io::Error) -> Error {
-    Error::new(Status::Server, format!("cannot listen on {address}: {cause}"))
+    let doing = format!("cannot listen on {address}");
+    match zklock::refused(&doing, cause) {
+        shortage if shortage.status() == Status::Exhausted => shortage,
+        _ => Error::new(Status::Server, format!("{doing}: {cause}")),
+    }
 }
 
 fn unknown(session: i64) -> Error {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -30,6 +30,25 @@ fn it_says_where_it_listens_and_ends_when_it_is_told() {
     Command::new("kill").arg(child.id().to_string()).status().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn it_listens_on_a_host_name() {
+    let mut child = Command::new(PROGRAM).args(["--listen", "localhost:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address: SocketAddr = line.trim_end().parse().unwrap();
+    assert!(address.ip().is_loopback(), "{address}");
+    TcpStream::connect(address).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    for bad in ["localhost", "localhost:x", "", ":::1"] {
+        let refused = Command::new(PROGRAM).args(["--listen", bad]).output().unwrap();
+        let complaint = String::from_utf8(refused.stderr).unwrap();
+        assert!(complaint.contains(&format!("{bad:?} is not an address to listen on: ")), "{complaint}");
+        assert_eq!(refused.status.code(), Some(2));
+    }
 }
 
 #[test]

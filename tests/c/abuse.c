@@ -258,13 +258,13 @@ static void complain(const char *what, int64_t result)
         if (!(condition)) complain(what, result);                                                                              \
     } while (0)
 
-static int is_failure(int64_t result, const char *message)
+static int is_failure(int64_t result, int spoke)
 {
     switch (function->returns) {
     case RETURNS_STATUS:
     case RETURNS_ANSWER: return result < 0;
+    case RETURNS_ID: return spoke;
     case RETURNS_NOTHING:
-    case RETURNS_ID: return *message != '\0';
     case RETURNS_HANDLE: return result == 0;
     case RETURNS_TEXT:
     case RETURNS_NUMBER: return 0;
@@ -312,25 +312,30 @@ static void call_with(int at, uint64_t value, enum expected expected)
         arguments[at] = value;
     }
     int64_t began = now_ms();
+    /* A failure whose message a call that succeeds leaves alone. No call of the function itself has it. */
+    (void)(strncmp(function->name, "zkl_op_", 7) == 0 ? (int64_t)zkl_client_state(NULL) : (int64_t)zkl_op_cancel(NULL));
+    char before[1024], message[1024];
+    snprintf(before, sizeof before, "%s", zkl_last_error_message());
     int64_t result = function->call(arguments);
-    char message[1024];
     snprintf(message, sizeof message, "%s", zkl_last_error_message());
+    int spoke = strcmp(before, message) != 0;
     calls++;
     EXPECTED(now_ms() - began < 5000 + slack_ms(), "it took too long");
-    int failed = is_failure(result, message);
+    int failed = is_failure(result, spoke);
     if (function->returns == RETURNS_TEXT) EXPECTED(result != 0, "it gave no text");
     if (function->returns == RETURNS_STATUS) EXPECTED(result <= 0, "that is no status");
     if (function->returns == RETURNS_STATUS || function->returns == RETURNS_ANSWER) {
-        EXPECTED(failed == (*message != '\0'), "a message exactly where it failed");
+        EXPECTED(failed == spoke, "a new message exactly where it failed");
         if (failed) {
             EXPECTED(result > -64 && (function->statuses & BIT(result)) != 0, "its comment does not name this status");
             EXPECTED(result != ZKL_E_INTERNAL, "that is no internal error");
         }
     }
+    if (function->returns == RETURNS_NOTHING) EXPECTED(!spoke, "it changed the last message");
     if (failed) check_outputs(result);
     int has_status = function->returns == RETURNS_STATUS || function->returns == RETURNS_ANSWER;
-    if (expected != DOCUMENTED) EXPECTED(failed || (function->returns == RETURNS_NOTHING && value == 0), "it succeeded");
-    if (expected == NO_HANDLE && value != 0) {
+    if (expected != DOCUMENTED) EXPECTED(failed || function->returns == RETURNS_NOTHING, "it succeeded");
+    if (expected == NO_HANDLE && value != 0 && function->returns != RETURNS_NOTHING) {
         char text[32];
         snprintf(text, sizeof text, "%#" PRIx64, value);
         EXPECTED(strstr(message, text) != NULL, "the message does not have the handle");
@@ -480,7 +485,6 @@ static void every_wrong_call(void)
     for (int kind = 0; kind < KINDS; kind++) {
         if (kind == KIND_zkl_client) continue;
         destroy(kind, live[kind]);
-        CHECK(*zkl_last_error_message() == '\0');
         if (closed[kind] != 0) destroy(kind, closed[kind]);
     }
     zkl_client_free(client);
@@ -687,7 +691,6 @@ static void calm(void)
         zkl_lock_free(lock);
     }
     zkl_client_free(client);
-    CHECK(*zkl_last_error_message() == '\0');
     AWAIT(thread_count() == 1);
 }
 
@@ -698,6 +701,12 @@ int main(int argc, char **argv)
     static char chroot[128];
     snprintf(chroot, sizeof chroot, "%s/abuse-%ld", argv[1], (long)getpid());
     servers = chroot;
+    zkl_config *config = zkl_config_new();
+    zkl_client *creator = NULL;
+    OK(zkl_config_set(config, "chroot.create", "true"));
+    OK(zkl_client_new(servers, config, &creator));
+    zkl_client_free(creator);
+    zkl_config_free(config);
     int ms = atoi(argv[2]);
     seed = (uint64_t)atoll(argv[3]);
     if (ms == 0) {

@@ -19,12 +19,23 @@
         if (!(condition)) fail(__FILE__, __LINE__, #condition);                                                                \
     } while (0)
 
-/* The call returns this status, and leaves a message exactly if it failed. */
+/* The call returns this status. Its failure leaves a message; its success leaves the message of the last failure alone. */
 #define EXPECT(expected, call)                                                                                                 \
     do {                                                                                                                       \
+        char before_[1024];                                                                                                    \
+        snprintf(before_, sizeof before_, "%s", zkl_last_error_message());                                                     \
         zkl_status status_ = (call);                                                                                           \
         if (status_ != (expected)) fail_status(__FILE__, __LINE__, #call, (expected), status_);                                \
-        CHECK((*zkl_last_error_message() != '\0') == (status_ != ZKL_OK));                                                     \
+        CHECK(status_ == ZKL_OK ? strcmp(before_, zkl_last_error_message()) == 0 : *zkl_last_error_message() != '\0');         \
+    } while (0)
+
+/* The statement leaves the message of the last failure alone. */
+#define KEEPS_THE_MESSAGE(statement)                                                                                           \
+    do {                                                                                                                       \
+        char before_[1024];                                                                                                    \
+        snprintf(before_, sizeof before_, "%s", zkl_last_error_message());                                                     \
+        statement;                                                                                                             \
+        CHECK(strcmp(before_, zkl_last_error_message()) == 0);                                                                 \
     } while (0)
 
 #define OK(call) EXPECT(ZKL_OK, call)

@@ -161,6 +161,40 @@ static void holds_belong_to_owners(void)
     zkl_lock_free(lock);
 }
 
+static zkl_status try_as_eight(zkl_lock *lock)
+{
+    return zkl_acquire_as(lock, 8, 0);
+}
+
+/* As goroutines and greenlets do: all on one thread, each with a number of its own. */
+static void owners_on_one_thread_exclude_each_other(void)
+{
+    zkl_lock *lock = new_mutex(client, fresh_path());
+    OK(zkl_acquire_as(lock, 7, -1));
+    OK(zkl_acquire_as(lock, 7, 0));
+    CHECK(zkl_is_held_as(lock, 7) == 1 && zkl_is_held(lock) == 0);
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_as(lock, 8, 0));
+    int64_t began = now_ms();
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_as(lock, 8, 100));
+    CHECK(now_ms() - began >= 99);
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_timeout(lock, 0));
+    OK(zkl_release_as(lock, 7));
+    EXPECT(ZKL_E_TIMEOUT, zkl_acquire_as(lock, 8, 0));
+    OK(zkl_release_as(lock, 7));
+    CHECK(elsewhere(try_as_eight, lock) == ZKL_OK);
+    CHECK(zkl_is_held_as(lock, 8) == 1);
+    OK(zkl_release_as(lock, 8));
+    EXPECT(ZKL_E_NOT_OWNER, zkl_release_as(lock, 8));
+    /* Owner 0 is the calling thread. */
+    OK(zkl_acquire_as(lock, 0, 0));
+    CHECK(zkl_is_held(lock) == 1);
+    OK(zkl_release(lock));
+    EXPECT(ZKL_E_INVALID, zkl_acquire_as(lock, 7, -2));
+    SAYS("timeout_ms is -2");
+    zkl_lock_free(lock);
+    EXPECT(ZKL_E_HANDLE, zkl_acquire_as(lock, 7, 0));
+}
+
 static void a_failure_that_is_known_at_once_is_a_result(void)
 {
     const char *path = fresh_path();
@@ -710,12 +744,44 @@ static void many_at_once(void)
     for (int i = 0; i < LOCKS; i++) zkl_lock_free(locks[i]);
 }
 
+/* Whatever it is that finds no descriptor: the library's thread, the client, the socket. No other client may live. */
+static void a_client_without_descriptors_is_exhausted(void)
+{
+    struct rlimit before, few;
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set(config, "connect.timeout", "400"));
+    CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    few = before;
+    const int open = open_descriptors();
+    int exhausted = 0, spare = 0;
+    for (zkl_status status = ZKL_E_EXHAUSTED; status != ZKL_OK; spare++) {
+        CHECK(spare < 32);
+        few.rlim_cur = (rlim_t)(open + spare);
+        CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+        zkl_client *made = NULL;
+        status = zkl_client_new(servers, config, &made);
+        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+        if (status != ZKL_OK) {
+            if (status != ZKL_E_EXHAUSTED) fprintf(stderr, "with %d descriptors to spare: %d\n", spare, (int)status);
+            CHECK(status == ZKL_E_EXHAUSTED);
+            SAYS("no file descriptors left");
+            exhausted++;
+        }
+        zkl_client_free(made);
+    }
+    /* The poll, its waker, the event of the client, and the socket. */
+    CHECK(exhausted >= 3);
+    zkl_config_free(config);
+}
+
 int main(int argc, char **argv)
 {
     begin(argc, argv, 1);
+    RUN(a_client_without_descriptors_is_exhausted);
     client = new_client();
     RUN(it_ends_by_itself_and_stays_readable);
     RUN(holds_belong_to_owners);
+    RUN(owners_on_one_thread_exclude_each_other);
     RUN(a_failure_that_is_known_at_once_is_a_result);
     RUN(cancel_ends_it_and_leaves_nothing);
     RUN(deadlines_are_kept_when_nobody_waits);

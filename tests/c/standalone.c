@@ -10,7 +10,7 @@
         zkl_status expected_ = (call);                                                                                         \
         if (expected_ != (expected)) fprintf(stderr, "\"%s\"\n", zkl_standalone_last_error_message());                          \
         CHECK(expected_ == (expected));                                                                                        \
-        CHECK((*zkl_standalone_last_error_message() != '\0') == ((expected) != ZKL_OK));                                       \
+        if ((expected) != ZKL_OK) CHECK(*zkl_standalone_last_error_message() != '\0');                                         \
     } while (0)
 
 #define SERVER_OK(call) SERVER_EXPECT(ZKL_OK, call)
@@ -247,7 +247,7 @@ static void misuse_has_a_status(void)
         CHECK(zkl_standalone_address(bad[i]) == NULL);
         SERVER_SAYS("a standalone server");
         zkl_standalone_stop(bad[i]);
-        CHECK((*zkl_standalone_last_error_message() == '\0') == (bad[i] == NULL));
+        SERVER_SAYS("a standalone server");
     }
     EXPECT(ZKL_E_HANDLE, zkl_client_state((zkl_client *)(uintptr_t)again));
     SAYS("a standalone server was given where a client was expected");
@@ -274,7 +274,7 @@ static void a_forked_child_leaves_the_server_alone(void)
         SERVER_EXPECT(ZKL_E_FORKED, zkl_standalone_cut(server, 0));
         SERVER_SAYS("make a standalone server in the child");
         zkl_standalone_stop(server);
-        CHECK(*zkl_standalone_last_error_message() == '\0');
+        SERVER_SAYS("make a standalone server in the child");
         zkl_standalone *own = start(NULL);
         SERVER_OK(zkl_standalone_halt(own));
         zkl_standalone_stop(own);

@@ -1,4 +1,4 @@
-//! The boundary between C and Rust: no panic leaves it, and every failure leaves its message.
+//! The boundary between C and Rust: no panic leaves it, and every failure leaves its message until the next failure.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -20,22 +20,25 @@ thread_local! {
     static LAST_ERROR: Message = const { Message::new() };
 }
 
-/// Runs the body of an exported function.
+/// Runs the body of an exported function. Its failure leaves a message; its success leaves the message of the last failure alone.
 pub fn guard<T: Failure>(body: impl FnOnce() -> Result<T>) -> T {
-    set_last_error("");
+    run(body).unwrap_or_else(|error| {
+        set_last_error(error.message());
+        T::failure(error.status())
+    })
+}
+
+/// Runs the body of a function that frees something. It never leaves a message: programs free what they have before they report why they failed.
+pub fn free(body: impl FnOnce() -> Result<()>) {
+    let _ = run(body);
+}
+
+fn run<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _uncancelable = Uncancelable::new();
     // What a body can leave half done when it panics are the library's own locks, which are whole between statements.
-    let error = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(value)) => {
-            // A callback may have failed at something in the meantime.
-            set_last_error("");
-            return value;
-        }
-        Ok(Err(error)) => error,
-        Err(panic) => Error::new(Status::Internal, format!("internal error in zklock: {}", text_of(panic))),
-    };
-    set_last_error(error.message());
-    T::failure(error.status())
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        Err(Error::new(Status::Internal, format!("internal error in zklock: {}", text_of(panic))))
+    })
 }
 
 /// Puts off a `pthread_cancel` until the call is over: it would unwind through code that can't be unwound so, and leave the
@@ -103,7 +106,7 @@ impl<T> Failure for *mut T {
     }
 }
 
-/// This thread's last failure as a C string; empty if its last call succeeded.
+/// This thread's last failure as a C string; empty before the first one.
 pub fn last_error() -> *const c_char {
     LAST_ERROR.try_with(|message| message.0.as_ptr().cast::<c_char>()).unwrap_or(c"".as_ptr())
 }
@@ -194,15 +197,15 @@ mod tests {
     }
 
     #[test]
-    fn success_leaves_no_message() {
+    fn success_and_free_leave_the_last_message_alone() {
         assert_eq!(status(|| Err(Status::Timeout.into())), Status::Timeout.number());
+        assert_eq!(status(|| Ok(())), OK);
+        free(|| Ok(()));
+        free(|| Err(Status::Handle.into()));
+        free(|| panic!("in a destructor"));
         assert_eq!(message(), Status::Timeout.text());
-        let inner_failed = || {
-            status(|| Err(Status::Closed.into()));
-            Ok(())
-        };
-        assert_eq!(status(inner_failed), OK);
-        assert_eq!(message(), "");
+        assert_eq!(status(|| Err(Status::Closed.into())), Status::Closed.number());
+        assert_eq!(message(), Status::Closed.text());
     }
 
     #[test]

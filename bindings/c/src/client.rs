@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use zklock::{Client, ClientState, PerProcess};
 use zklock_abi::arg::{self, Output};
-use zklock_abi::guard::{guard, status};
+use zklock_abi::guard::{free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
 use crate::config::{self, zkl_config};
@@ -55,7 +55,8 @@ impl Handle for zkl_client {
 /// chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
 /// be freed with zkl_client_free.
 ///
-/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
+/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_SERVER if the chroot does not exist (the option chroot.create),
+/// ZKL_E_DENIED if it may not be created, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
 /// ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 /// Blocks until there is a session, but no longer than the connect timeout; any thread.
 #[unsafe(no_mangle)]
@@ -84,12 +85,12 @@ pub unsafe extern "C" fn zkl_client_new(
 /// that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
 /// client that polls its events, the last are delivered by the thread that frees it.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
 /// two seconds; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
-    guard(|| handle::free(client, |session| session.client.close()));
+    free(|| handle::free(client, |session| session.client.close()));
 }
 
 /// How the client's session stands.
@@ -103,7 +104,7 @@ pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
 
 /// The id of the client's session, as the servers' logs have it. It may be negative.
 ///
-/// Returns: the id; 0 while there is none, and on failure, when zkl_last_error_message is not empty.
+/// Returns: the id; 0 while there is none, and on failure, in which case zkl_client_state returns a negative status.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zklock::{Config, PerProcess, Result};
 use zklock_abi::arg;
-use zklock_abi::guard::{guard, status};
+use zklock_abi::guard::{free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
 use crate::event::{Callback, LockHandles, handler};
@@ -51,11 +51,11 @@ pub extern "C" fn zkl_config_new() -> *mut zkl_config {
 
 /// Frees a config. NULL is allowed. Clients made with it are not concerned.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_free(config: *mut zkl_config) {
-    guard(|| handle::free(config, |_| Ok(())));
+    free(|| handle::free(config, |_| Ok(())));
 }
 
 /// How long the servers keep a session they do not hear of, in milliseconds: 1 or more, 10000 by default. The servers may

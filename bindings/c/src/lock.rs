@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use zklock::{Error, Lock, LockState, MAX_DATA, Owner, PerProcess, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::guard::{guard, status};
+use zklock_abi::guard::{free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
 use crate::client::{Session, zkl_client};
@@ -248,16 +248,17 @@ fn insert(session: &Session, lock: Lock) -> Result<*mut zkl_lock> {
 /// waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
 /// multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
-    guard(|| handle::free(lock, |lock| lock.close()));
+    free(|| handle::free(lock, |lock| lock.close()));
 }
 
 /// Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
 /// entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
-/// and of the session. To have an end, use zkl_acquire_timeout.
+/// and of the session. To have an end, use zkl_acquire_timeout. Goroutines, greenlets and fibers of one thread share its holds, and
+/// do not exclude each other: use zkl_acquire_as.
 ///
 /// Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
 /// ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would

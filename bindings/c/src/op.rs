@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use zklock::{Acquiring, AcquiringLeases, Error, OnceFd, Owner, PerProcess, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::guard::{guard, status};
+use zklock_abi::guard::{free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
 use crate::lock::{node_path, zkl_lock};
@@ -168,16 +168,29 @@ pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zk
 /// that were not taken. A hold that was told of stays, and is released by its owner. Those that wait in zkl_op_wait wake with
 /// ZKL_E_CLOSED. NULL is allowed. In a forked child nothing is touched.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
-    guard(|| {
+    free(|| {
         handle::free(op, |op| {
             op.close();
             Ok(())
         })
     });
+}
+
+/// Acquires the lock for an owner, as zkl_acquire_timeout does for the calling thread, which owner 0 stands for, and waits. For green threads
+/// (goroutines, greenlets, fibers), which share a thread: give each a number of its own. The call blocks the whole thread.
+///
+/// Returns: as zkl_acquire_timeout.
+/// Blocks until the owner has the lock, but no longer than the limit, as zkl_acquire_timeout; any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
+    status(|| {
+        let timeout = arg::timeout(timeout_ms)?;
+        handle::get(lock)?.acquire_as(owner_of(owner), timeout)
+    })
 }
 
 /// Releases one entry of an owner, as zkl_release does for the calling thread, which owner 0 stands for.

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use zklock::{Error, Leases, MAX_DATA, PerProcess, Result, Semaphore, Status};
 use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::guard::{guard, status};
+use zklock_abi::guard::{free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 
 use crate::client::zkl_client;
@@ -105,11 +105,11 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted(
 /// Frees a semaphore. Those that wait for its leases wake with ZKL_E_CLOSED. Leases that are out stay out, and are to be given
 /// back with zkl_leases_release as before. NULL is allowed.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Does not block; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_semaphore_free(semaphore: *mut zkl_semaphore) {
-    guard(|| {
+    free(|| {
         handle::free(semaphore, |open| {
             let closed = open.close();
             open.callbacks.close();

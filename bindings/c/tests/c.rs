@@ -466,6 +466,28 @@ fn the_header_compiles_alone_in_every_c() {
     }
 }
 
+/// Without an extension: programs in C89 include the headers, too.
+#[test]
+fn every_header_compiles_in_every_c_of_gcc_and_clang() {
+    let mut count = 0;
+    for header in std::fs::read_dir(library::include()).unwrap() {
+        let header = header.unwrap().file_name().into_string().unwrap();
+        if !header.ends_with(".h") {
+            continue;
+        }
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("only-{header}.c"));
+        std::fs::write(&file, format!("#include <{header}>\nint main(void) {{ return 0; }}\n")).unwrap();
+        for compiler in ["gcc", "clang"] {
+            for standard in ["-ansi", "-std=c89", "-std=c99", "-std=c11", "-std=c17"] {
+                let flags = [standard, "-pedantic", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"];
+                library::output(Command::new(compiler).args(flags).arg("-I").arg(library::include()).arg(&file));
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(count, 20, "not all headers were compiled");
+}
+
 /// Runs a program of tests/c on a server.
 fn run(under: Under, name: &str, leaks: Leaks) {
     library::output(under.command(&under.compile(name), leaks).arg(ZooKeeper::shared().address()));

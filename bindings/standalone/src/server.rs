@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char};
 
 use zklock::PerProcess;
 use zklock_abi::arg::{self, Output};
-use zklock_abi::guard::{self, guard, status};
+use zklock_abi::guard::{self, free, guard, status};
 use zklock_abi::handle::{self, Handle, Kind, Table};
 use zklock_standalone::{Server, Settings};
 
@@ -67,11 +67,11 @@ pub extern "C" fn zkl_standalone_address(server: *const zkl_standalone) -> *cons
 /// Stops a server and frees it: its connections and its port are closed, its data is forgotten. NULL is allowed. In a forked
 /// child the parent's server is left alone.
 ///
-/// Returns nothing; a handle that is not live changes nothing but the last error message.
+/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
 /// Blocks for a moment, until the server's thread has ended; any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_stop(server: *mut zkl_standalone) {
-    guard(|| handle::free(server, |running| running.server.stop()));
+    free(|| handle::free(server, |running| running.server.stop()));
 }
 
 /// What went wrong in this thread's last call of this library. (Calls of libzklock have zkl_last_error_message.)

@@ -43,8 +43,9 @@ fn tidy(header: &str) -> String {
             } else {
                 writeln!(tidied, "{line}\n{indent} {comment}").unwrap();
             }
-        } else if let Some((code, comment)) = text.split_once("  // ").filter(|_| text.starts_with(['#', '}'])) {
+        } else if let Some((code, comment)) = text.split_once(" // ").filter(|_| text.starts_with(['#', '}'])) {
             // C89 has no such comments.
+            let code = code.trim_end();
             writeln!(tidied, "{indent}{code}  /* {comment} */").unwrap();
         } else if text.starts_with("typedef struct") {
             writeln!(tidied, "{line}").unwrap();
