@@ -189,9 +189,11 @@ impl Judge {
         self.forbidden.insert(directory.to_owned());
     }
 
-    /// Whether that happened to the directories of a lock.
+    /// Whether that happened to the directories of a lock, or to one that they are below.
     pub(crate) fn was_forbidden(&self, path: &str) -> bool {
-        self.forbidden.iter().any(|directory| matches!(directory.strip_prefix(path), Some("" | "/leases" | "/locks")))
+        let is_own = |directory: &str| matches!(directory.strip_prefix(path), Some("" | "/leases" | "/locks"));
+        let is_above = |directory: &str| path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));
+        self.forbidden.iter().any(|directory| is_own(directory) || is_above(directory))
     }
 
     /// The node that is at a path now.

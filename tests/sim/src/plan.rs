@@ -338,7 +338,7 @@ impl Plan {
     /// In some runs a session has room for a few nodes only. With dice of their own, as the next.
     fn limit_paths(&mut self, dice: &mut Rng) {
         let first = dice.u64(..);
-        if first / 2 % 6 == 0 {
+        if (first / 2).is_multiple_of(6) {
             self.max_path_bytes = Some(dice.usize(64..600));
         }
     }
