@@ -92,7 +92,7 @@ impl Errand {
             Input::Reply(Step::CreateParent(_), result) => {
                 let code = code_of(&result);
                 self.directories.answered(code);
-                self.refused = self.refused.or(code.filter(|&code| code != Code::NODE_EXISTS));
+                self.refused = self.refused.or_else(|| code.filter(|&code| code != Code::NODE_EXISTS));
                 None
             }
             Input::Reply(Step::Errand, result) => self.answered(desk, result),

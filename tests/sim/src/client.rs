@@ -162,6 +162,8 @@ impl Client {
         if plan.with_kazoo {
             engine.wait_for_kazoo();
         }
+        // Operators remove the root with all that is below it.
+        engine.create_chroot();
         let mut handles = Vec::new();
         for number in 0..own.handles {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
