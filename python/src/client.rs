@@ -12,7 +12,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString};
 use zklock::{Config, PerProcess, Status, WeakClient};
 
-use crate::callback::{is_calling, settle, take_calls};
+use crate::callback::{callable, is_calling, settle, take_calls};
 use crate::errors::{OrRaise, add_to, unless_forked, word};
 use crate::event::Listener;
 use crate::greenlet::{Awaited, Bell, Hub};
@@ -270,6 +270,11 @@ impl Client {
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        // A wrong argument is named whatever is in the file.
+        config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
+        if let Some(on_event) = on_event {
+            callable("on_event", on_event)?;
+        }
         let merged = _read_options(py, file, options)?;
         let options = Some(merged.as_any());
         Self::new(py, servers, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, on_event, options)
@@ -542,17 +547,18 @@ pub(crate) fn _read_options<'py>(
 /// Options as names with their values.
 fn pairs(options: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     // No value in the message: it may be a password.
-    let wrong = |what: &str| {
-        PyTypeError::new_err(format!(
-            "{what}: expected names with texts as values, like {{\"session.timeout\": \"5000\"}}"
-        ))
+    let wrong = |what: &str, given: &Bound<'_, PyAny>| {
+        let kind = given.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        let expected = "expected names with texts as values, like {\"session.timeout\": \"5000\"}";
+        PyTypeError::new_err(format!("{what}: {expected}, not {kind}"))
     };
-    let items = options.cast::<PyMapping>().map_err(|_| wrong("options"))?.items()?;
+    let items = options.cast::<PyMapping>().map_err(|_| wrong("options", options))?.items()?;
     let pair = |item: Bound<'_, PyAny>| {
         let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
         match (name.extract(), value.extract()) {
             (Ok(name), Ok(value)) => Ok((name, value)),
-            _ => Err(wrong(&format!("options: {}", name.repr()?))),
+            (Err(_), _) => Err(wrong(&format!("options: {}", name.repr()?), &name)),
+            (_, Err(_)) => Err(wrong(&format!("options: {}", name.repr()?), &value)),
         }
     };
     items.iter().map(pair).collect()

@@ -245,6 +245,7 @@ def test_constructors_with_wrong_arguments(standalone: StandaloneServer) -> None
 # What a call with one wrong argument has in the place of the others that it needs.
 SOUND: dict[str, Any] = {
     "servers": "127.0.0.1:1",
+    "file": "/misuse/none",
     "path": "/misuse/sound",
     "max_leases": 1,
     "locks": (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from zklock._errors import ClientClosed, Error
@@ -115,7 +116,8 @@ class Client:
 
         Raises what ``Client`` does, and ValueError if the file cannot be read or a line is wrong.
         """
-        return cls(
+        make = partial(
+            cls,
             servers,
             session_timeout=session_timeout,
             connect_timeout=connect_timeout,
@@ -123,8 +125,10 @@ class Client:
             auth=auth,
             wait_for_kazoo=wait_for_kazoo,
             on_event=on_event,
-            options=_read_options(file, options),
         )
+        # A wrong argument is named whatever is in the file.
+        make(options=options)
+        return make(options=_read_options(file, options))
 
     async def connect(self) -> Self:
         """Connects, for ``connect_timeout`` at most, and gives the client itself. One that is connected already stays
