@@ -105,6 +105,7 @@ static void the_parents_operations_are_refused(void)
     zkl_op *op_out = NULL;
     zkl_leases *leases_out = NULL;
     EXPECT(ZKL_E_FORKED, zkl_acquire_start(tasks, 7, -1, &op_out));
+    EXPECT(ZKL_E_FORKED, zkl_acquire_as(tasks, 7, 0));
     EXPECT(ZKL_E_FORKED, zkl_semaphore_acquire_start(semaphore, 1, -1, &op_out));
     EXPECT(ZKL_E_FORKED, zkl_release_as(tasks, 7));
     EXPECT(ZKL_E_FORKED, zkl_release_nowait_as(tasks, 7));
@@ -150,6 +151,8 @@ static void the_parents_handles_are_refused(void)
     EXPECT(ZKL_E_FORKED, zkl_config_set_session_timeout_ms(config, 1000));
     EXPECT(ZKL_E_FORKED, zkl_config_set_connect_timeout_ms(config, 1000));
     EXPECT(ZKL_E_FORKED, zkl_config_set_lease_margin_ms(config, 0));
+    EXPECT(ZKL_E_FORKED, zkl_config_set(config, "session.timeout", "1000"));
+    EXPECT(ZKL_E_FORKED, zkl_config_load(config, "/etc/hostname"));
     EXPECT(ZKL_E_FORKED, zkl_config_add_auth(config, "digest", (const uint8_t *)"a:b", 3));
     EXPECT(ZKL_E_FORKED, zkl_config_set_event_callback(config, hear_no_event, &out, take_nothing));
     EXPECT(ZKL_E_FORKED, zkl_config_set_wait_for_kazoo(config, 1));
