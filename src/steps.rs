@@ -245,7 +245,12 @@ impl Steps {
     fn next_step(&mut self) -> Option<Order> {
         match (&self.end, self.claim) {
             (None | Some(Ending::Got), Claim::Abandoned) => self.finish(Ending::Abandoned),
-            (None, Claim::Canceled) if self.got < self.count => self.finish(Ending::Canceled(self.got)),
+            (None, Claim::Canceled) => match self.look {
+                _ if self.got < self.count => self.finish(Ending::Canceled(self.got)),
+                // The last step was quicker, but success would have to wait for this one.
+                Look::Unsafe(step) => self.finish(Ending::Canceled(step)),
+                Look::Due | Look::UnderWay | Look::Safe => {}
+            },
             _ => {}
         }
         if self.got > self.kept {
@@ -508,6 +513,12 @@ mod tests {
         assert_eq!(run(&mut steps, None), ["cancel 1"]);
         answer(&mut steps, Ok(()));
         assert_eq!(run(&mut steps, None), ["look", "cancel 0", "got"]);
+        let mut steps = at_second();
+        steps.cancel();
+        run(&mut steps, None);
+        answer(&mut steps, Ok(()));
+        let given_up = ["look", "cancel 0", "give back 1", "give back 0", "canceled at 0"];
+        assert_eq!(run(&mut steps, Some(0)), given_up, "it does not wait until the first part is safe");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Engine {
 
     /// Deletes the nodes of a large session before it ends, so that the transaction that ends it is short. A server carries out the
     /// requests of a session in order, so the deletes go out in one write with the close, and the close does not wait for their answers.
-    /// If a delete fails, the end of the session removes the node.
+    /// If a delete fails, or is not sent since a server may refuse its size, the end of the session removes the node.
     fn empty_session(&mut self, now: Time) {
         if !self.path_bytes.is_large() || !self.session.is_connected() {
             return;

@@ -245,6 +245,8 @@ pub struct Engine {
     path_bytes: PathBytes,
     /// Contenders that may not join before others are out.
     held_back: VecDeque<u64>,
+    /// They are being admitted. A contender that is refused leaves, and must not start the same again from within.
+    is_admitting: bool,
     /// Semaphores whose count is being watched, by the machine that does.
     counts: BTreeMap<LockId, Counted>,
     /// kazoo's locks queue along.
@@ -388,6 +390,7 @@ impl Engine {
             leaving: 0,
             path_bytes: PathBytes::new(DEFAULT_MAX_PATH_BYTES),
             held_back: VecDeque::new(),
+            is_admitting: false,
             counts: BTreeMap::new(),
             with_kazoo: false,
             check_at: None,
@@ -768,6 +771,9 @@ impl Engine {
     }
 
     fn admit_held_back(&mut self, now: Time) {
+        if std::mem::replace(&mut self.is_admitting, true) {
+            return;
+        }
         while self.session.is_connected()
             && self.leaving < self.session.limits().max_leaving
             && !Mutant::HoldBackForever.lives()
@@ -795,6 +801,7 @@ impl Engine {
                 (None, _) => {}
             }
         }
+        self.is_admitting = false;
     }
 
     /// Draws the consequences of what a contender says.

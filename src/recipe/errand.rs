@@ -85,7 +85,11 @@ impl Errand {
     pub fn handle(&mut self, desk: &mut Desk<'_>, input: Input<'_>) -> Option<Result<Done>> {
         match input {
             Input::Connected => {
-                self.is_refused = false;
+                // What the last connection said, or a server that lags, does not count any more.
+                (self.is_refused, self.refused) = (false, None);
+                if matches!(self.task, Task::FindChroot { .. }) {
+                    self.rounds = ROUNDS;
+                }
                 self.send(desk);
                 None
             }

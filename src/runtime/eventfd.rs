@@ -38,7 +38,8 @@ impl EventFd {
 
     /// Makes it unreadable again.
     pub fn clear(&self) {
-        while self.readable.receive(&mut [0; 1]).is_ok() {}
+        // Nothing at all is read from a socket that the program has shut down.
+        while matches!(self.readable.receive(&mut [0; 1]), Ok(1..)) {}
     }
 
     /// Whether it still works. If another part of the program has closed it, it never becomes readable, and its number may be another file's.

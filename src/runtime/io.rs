@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -112,8 +112,11 @@ pub(crate) fn is_serving() -> bool {
 /// Does what is to be done for others by a thread that goes on to read for them.
 pub(super) fn serving(work: impl FnOnce()) {
     let before = SERVING.replace(Some(Epoch::current()));
-    work();
+    let outcome = catch_unwind(AssertUnwindSafe(work));
     SERVING.set(before);
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
 }
 
 /// Does what a thread that serves others must not, since it waits for that thread. What comes of it is logged.
@@ -172,12 +175,10 @@ impl Loop {
 
     /// True if the thread is to end.
     fn round(&mut self, waiting: &mut Waiting) -> bool {
-        if !waiting.is_ours() {
-            self.replace(waiting);
-        }
+        let can_wait = waiting.is_ours() || self.replace(waiting);
         // What has come in is read before any timer is looked at: a process that stood still finds its answers there.
         // Nobody says twice that a socket has something; where there was too much at once, it is the next round's turn.
-        let mut ready = match waiting.wait(self.pause()) {
+        let mut ready = match if can_wait { waiting.wait(self.pause()) } else { Ok(Vec::new()) } {
             Ok(ready) => ready,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Vec::new(),
             Err(cause) => {
@@ -197,8 +198,9 @@ impl Loop {
         false
     }
 
-    /// Another part of the program has closed the poller's descriptors. No client can have a connection there any more.
-    fn replace(&self, waiting: &mut Waiting) {
+    /// Another part of the program has closed the poller's descriptors. No client can have a connection there any more. False if there
+    /// is no new poller: the old one may be a stranger's by now.
+    fn replace(&self, waiting: &mut Waiting) -> bool {
         match Waiting::new() {
             Ok(fresh) => {
                 tracing::warn!(
@@ -206,18 +208,26 @@ impl Loop {
                 );
                 *lock(&self.io.poller) = Arc::clone(fresh.poller());
                 *waiting = fresh;
-                lock(&self.io.todo).changed.extend(self.clients.keys());
-                self.io.wake();
+                self.look_at_all();
+                true
             }
             Err(cause) => {
                 tracing::error!("the I/O thread has lost its descriptors, and can't have new ones: {cause}");
                 thread::sleep(WITHOUT_POLLER);
+                false
             }
         }
     }
 
-    /// The client whose turn it was has panicked.
+    /// Gives each client a turn in the next round.
+    fn look_at_all(&self) {
+        lock(&self.io.todo).changed.extend(self.clients.keys());
+        self.io.wake();
+    }
+
+    /// The client whose turn it was has panicked. Other clients may have lost a turn of that round.
     fn fail(&mut self) {
+        self.look_at_all();
         let Some(token) = self.serving.take() else { return thread::sleep(WITHOUT_POLLER) };
         self.plan(token, None);
         if let Some(shell) = self.clients.remove(&token) {

@@ -223,17 +223,7 @@ impl Shell {
         caller: Arc<dyn Caller>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<OpId> {
-        self.check()?;
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        state.check()?;
-        let now = clock::now();
-        let op = submit(&mut state.engine, now);
-        state.callers.insert(op, caller);
-        self.pump(&mut state, now, &mut woken);
-        drop(state);
-        self.finish(woken);
-        Ok(op)
+        self.begin(submit, |state| &mut state.callers, caller)
     }
 
     /// Starts a call that looks after a hold. As with [`submit`](Self::submit), the answer may come first.
@@ -242,12 +232,25 @@ impl Shell {
         caller: Arc<dyn Caller>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<OpId> {
+        self.begin(submit, |state| &mut state.guards, caller)
+    }
+
+    fn begin(
+        &self,
+        submit: impl FnOnce(&mut Engine, Time) -> OpId,
+        calls: fn(&mut State) -> &mut HashMap<OpId, Arc<dyn Caller>>,
+        caller: Arc<dyn Caller>,
+    ) -> Result<OpId> {
         self.check()?;
-        let mut op = 0;
-        self.with_state(|state, now| {
-            op = submit(&mut state.engine, now);
-            state.guards.insert(op, caller);
-        });
+        let mut woken = Woken::default();
+        let mut state = self.state();
+        state.check()?;
+        let now = clock::now();
+        let op = submit(&mut state.engine, now);
+        calls(&mut state).insert(op, caller);
+        self.pump(&mut state, now, &mut woken);
+        drop(state);
+        self.finish(woken);
         Ok(op)
     }
 
@@ -379,7 +382,7 @@ impl Shell {
         let mut state = lock(&self.state);
         state.has_failed = true;
         state.link = Link::Idle;
-        let callers = std::mem::take(&mut state.callers);
+        let callers = std::mem::take(&mut state.callers).into_iter().chain(std::mem::take(&mut state.guards));
         let lookout = state.lookout.take();
         // The engine is asked for no more than its last news, and may panic again.
         let engine = &mut state.engine;

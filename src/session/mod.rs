@@ -789,6 +789,7 @@ impl<T> Session<T> {
     fn stand(&mut self, now: Time, resumed: bool) {
         self.link = Link::Up;
         self.failures.clear();
+        self.is_starved = false;
         self.up_since = now;
         self.traffic.connections += 1;
         self.traffic.reconnects += u64::from(self.ever_connected);
@@ -891,12 +892,16 @@ impl<T> Session<T> {
     /// Sends the requests that were held back, in their order. An isolated one waits until all before it are answered, the last of them
     /// a small transaction, so that the server is known to work. Those behind it wait until it is answered.
     fn send_held(&mut self, now: Time) {
-        while let Some(Held { packet: next, .. }) = self.held.front() {
-            let must_wait = if next.is_isolated { !self.in_flight.is_empty() } else { self.awaits_isolated() };
+        let limits = self.config.limits;
+        while let Some(Held { packet: next, .. }) = self.held.front_mut() {
+            // An answer since may have shown that a server accepts its size.
+            next.is_isolated &= self.oversize.handling(now, next.size, &limits) != Handling::Send;
+            let is_isolated = next.is_isolated;
+            let must_wait = if is_isolated { !self.in_flight.is_empty() } else { self.awaits_isolated() };
             if must_wait {
                 return;
             }
-            if next.is_isolated && !std::mem::replace(&mut self.is_probed, true) {
+            if is_isolated && !std::mem::replace(&mut self.is_probed, true) {
                 if let Ok(probe) = self.encode(&proof_request(), Purpose::Housekeeping) {
                     self.note_request(now, probe);
                 }

@@ -209,3 +209,31 @@ fn a_close_waits_for_nothing_that_is_held_back() {
     assert_eq!(peer.sent(), [OpCode::Multi, OpCode::CloseSession]);
     assert_eq!(peer.answers()[1..], [1, 2].map(|tag| (tag, Some(Failure::ConnectionLost))));
 }
+
+#[test]
+fn an_answer_frees_all_requests_of_its_size() {
+    let mut peer = Peer::new();
+    (1..6).for_each(|tag| peer.create(5_000, tag));
+    peer.close();
+    peer.connect(1);
+    (1..6).for_each(|tag| peer.create(5_000, tag));
+    let probe = peer.answer(1);
+    assert_eq!(probe.op(), OpCode::Multi);
+    assert_eq!(peer.sent(), [OpCode::Create2]);
+    let _ = peer.answer(1);
+    assert_eq!(peer.sent(), [OpCode::Create2; 4], "they go out together");
+}
+
+#[test]
+fn a_connection_ends_the_shortage_of_descriptors() {
+    let mut peer = Peer::new();
+    peer.close();
+    while peer.session.poll_command().is_none() {
+        let at = peer.session.next_timeout().unwrap();
+        peer.session.advance(at);
+    }
+    peer.session.starved(NOW, "no descriptor");
+    assert!(peer.session.is_starved());
+    peer.connect(1);
+    assert!(!peer.session.is_starved());
+}

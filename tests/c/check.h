@@ -260,6 +260,12 @@ static inline zkl_status held_by_thread(zkl_lock *lock)
     return zkl_is_held(lock);
 }
 
+static inline bool under_valgrind(void)
+{
+    const char *preloaded = getenv("LD_PRELOAD");
+    return preloaded != NULL && strstr(preloaded, "vgpreload") != NULL;
+}
+
 /* A thread that holds a lock until it is told to stop. */
 struct holder {
     pthread_t thread;

@@ -748,6 +748,8 @@ static void many_at_once(void)
 static void a_client_without_descriptors_is_exhausted(void)
 {
     struct rlimit before, few;
+    /* Valgrind reports a socketpair as made, and closes it, if there is a descriptor for one of the two. */
+    if (under_valgrind()) return;
     zkl_config *config = zkl_config_new();
     OK(zkl_config_set(config, "connect.timeout", "400"));
     CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);

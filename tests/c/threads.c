@@ -58,12 +58,6 @@ static void nothing_is_left(void)
     CHECK(descriptors() == descriptors_before);
 }
 
-static bool under_valgrind(void)
-{
-    const char *preloaded = getenv("LD_PRELOAD");
-    return preloaded != NULL && strstr(preloaded, "vgpreload") != NULL;
-}
-
 static int io_threads, event_threads, other_threads;
 
 static void look_at(const char *name, const char *blocked)

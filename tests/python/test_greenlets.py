@@ -5,6 +5,7 @@ Every test runs programs of their own, since a program that is monkey-patched st
 
 from __future__ import annotations
 
+import importlib
 import signal
 from collections.abc import Callable
 
@@ -56,13 +57,13 @@ Run = Callable[..., Program]
 
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
-    pytest.importorskip(request.param.partition("-")[0])
+    importlib.import_module(request.param.partition("-")[0])
     return IMPORTS + FRAMEWORKS[request.param] + COMMON
 
 
 @pytest.fixture
 def with_gevent() -> str:
-    pytest.importorskip("gevent")
+    importlib.import_module("gevent")
     return IMPORTS + FRAMEWORKS["gevent"] + COMMON
 
 
@@ -375,7 +376,7 @@ print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=
 
 
 def test_a_greenlet_without_a_hub_is_told_why_it_cannot_wait(server: ZooKeeper, path: str, program: Run) -> None:
-    pytest.importorskip("greenlet")
+    importlib.import_module("greenlet")
     green = program(PLAIN, server.address, path)
     assert green.says() == "(False, False) False released True"
     assert green.ends() == 0
