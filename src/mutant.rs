@@ -127,12 +127,14 @@ pub enum Mutant {
     ForgetHandedDown,
     /// Sends a request again, however many connections it costs.
     RetryTooLarge,
+    /// Relies for the own node on a mirror that ended before its contender looked into it.
+    TrustEndedMirror,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -193,6 +195,7 @@ impl Mutant {
         Self::GiveUpRefused,
         Self::ForgetHandedDown,
         Self::RetryTooLarge,
+        Self::TrustEndedMirror,
     ];
 
     /// Whether this one is alive on this thread.

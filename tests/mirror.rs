@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{SOON, client, path, raw, status};
-use zklock::{Client, Lock, Status};
+use common::{SOON, client, path, queue, raw, status, wait_for_queue};
+use zklock::{Client, Limits, Lock, LockState, Status};
 use zklock_rig::{Direction, Options, Proxy, Verdict, ZooKeeper, flags, wait_until};
 
 const ADD_WATCH: i32 = 106;
@@ -249,4 +249,55 @@ fn connections_that_break_cost_nobody_his_turn_and_let_in_no_two() {
     });
     drop(clients);
     assert_eq!(raw(&server).children(&path).unwrap_or_default(), [""; 0]);
+}
+
+/// The event with which a mirror is given up is the end of the node ahead. The contender looks for its place before it hears that there is
+/// no mirror any more.
+#[test]
+fn a_node_whose_mirror_ends_with_the_node_ahead_is_watched() {
+    // A hold, and a contender that still waits.
+    for is_first in [true, false] {
+        let server = patient().start();
+        let (path, mut other, (proxy, seen)) =
+            (path("crowded out"), raw(&server), watched(&server, |_, _| Verdict::Forward));
+        let client = client(&proxy.address());
+        let lock = client.mutex(&path).unwrap();
+        // Somebody else has used the directory, and this client uses it heavily.
+        cycle(&lock);
+        let numbered = format!("{path}/other-lock-");
+        let others: Vec<String> =
+            (0..2).map(|_| other.create(&numbered, &[], flags::EPHEMERAL_SEQUENTIAL).unwrap()).collect();
+        for _ in 0..WARM {
+            assert_eq!(status(lock.acquire(Some(Duration::from_millis(1)))), Status::Timeout);
+        }
+        wait_for_queue(&mut other, &path, 2);
+        if is_first {
+            assert_eq!(other.delete(&others[0]), 0);
+        }
+        thread::scope(|scope| {
+            let acquire = scope.spawn(|| lock.acquire(Some(SOON)));
+            wait_for_queue(&mut other, &path, if is_first { 2 } else { 3 });
+            let own = queue(&mut other, &path).pop().unwrap();
+            let waits_for = |node: &str| lock.waiting().unwrap().iter().any(|one| one.ahead.as_deref() == Some(node));
+            wait_until(SOON, || waits_for(&others[1]));
+            assert!(count(&seen, ADD_WATCH) > 0, "there was a mirror");
+            // The last change that the mirror bears.
+            (0..Limits::default().mirror.noise).for_each(|_| assert_eq!(other.set_data(&others[1], &[]), 0));
+            assert_eq!(other.delete(&others[1]), 0);
+            if is_first {
+                wait_until(SOON, || lock.is_held_in_process().unwrap());
+            } else {
+                wait_until(SOON, || waits_for(&others[0]));
+            }
+            assert_eq!(other.delete(&format!("{path}/{own}")), 0);
+            // The hold is lost, and a new node takes the place of the one that waited.
+            if is_first {
+                wait_until(SOON, || lock.state().unwrap() == LockState::Lost);
+            } else {
+                wait_for_queue(&mut other, &path, 2);
+                assert_eq!(other.delete(&others[0]), 0);
+            }
+            acquire.join().unwrap().unwrap();
+        });
+    }
 }

@@ -504,6 +504,10 @@ impl Contender {
                     }
                 }
             }
+            // MirrorEnded is on its way to the old number.
+            if stand.mirror.is_some_and(|mirror| !desk.mirrors.stands(mirror)) {
+                stand.forget_mirror(true);
+            }
             let part = Self::with_stands(vec![stand], false);
             (own, Self { stage, session, is_revocable, ..part })
         };

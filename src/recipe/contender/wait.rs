@@ -59,7 +59,12 @@ impl Contender {
             }
             View::Coming => None,
             View::None => {
-                *mirror = None;
+                // If the mirror ended a moment ago, MirrorEnded is still to come and would not find it here: the own node has to be
+                // watched from now on.
+                match Mutant::TrustEndedMirror.lives() {
+                    true => *mirror = None,
+                    false => self.stands.get_mut(at)?.forget_mirror(true),
+                }
                 self.list(desk, at);
                 None
             }

@@ -45,7 +45,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 9] = [
+const SHY: [Mutant; 10] = [
     Mutant::ExpectPromptPings,
     Mutant::GrantAcrossGap,
     Mutant::HearTooSoon,
@@ -55,6 +55,7 @@ const SHY: [Mutant; 9] = [
     Mutant::ResumeProves,
     Mutant::ForgetDirectory,
     Mutant::LookWithoutSync,
+    Mutant::TrustEndedMirror,
 ];
 
 /// Each deliberate bug is in the table once.
