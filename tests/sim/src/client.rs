@@ -41,7 +41,7 @@ pub(crate) struct Client {
     /// Nothing goes wrong in this run.
     is_undisturbed: bool,
     syncs_are_sound: bool,
-    /// Its sessions have room for a few nodes only.
+    /// Its sessions have room for a few nodes only, or its servers take short requests only.
     pub(crate) may_be_exhausted: bool,
     /// Until when it last stood still.
     pub(crate) stood_still: Time,
@@ -206,7 +206,7 @@ impl Client {
             session_timeout: plan.session_timeout,
             is_undisturbed: plan.is_undisturbed,
             syncs_are_sound: plan.syncs_are_sound,
-            may_be_exhausted: plan.max_path_bytes.is_some(),
+            may_be_exhausted: plan.max_path_bytes.is_some() || plan.frame_limit.is_some(),
             stood_still: now,
             connected_at: now,
             closing: (0, now),

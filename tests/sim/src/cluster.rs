@@ -73,6 +73,7 @@ impl Cluster {
             max_session_timeout: Some(plan.session_timeout),
             sweep: plan.sweep,
             knows_persistent_watches: !plan.is_old,
+            frame_limit: plan.frame_limit.unwrap_or(zklock::proto::DEFAULT_FRAME_LIMIT),
             ..Settings::default()
         };
         let server = |index| Server {

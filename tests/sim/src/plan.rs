@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) syncs_are_sound: bool,
     /// Limit on the bytes that the paths of all nodes of one session take; `None` for the default, which no run reaches.
     pub(crate) max_path_bytes: Option<usize>,
+    /// The longest request that the servers take; `None` for the default, which no request reaches.
+    pub(crate) frame_limit: Option<usize>,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults are over.
     pub(crate) calm: Duration,
@@ -170,6 +172,7 @@ impl Plan {
             limits: Limits::default(),
             syncs_are_sound: true,
             max_path_bytes: None,
+            frame_limit: None,
             faults: Vec::new(),
             calm: busy,
             is_undisturbed: false,
@@ -212,6 +215,7 @@ impl Plan {
         };
         plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
         plan.form_programs(&mut dice(100), busy);
+        plan.limit_frames(&mut dice(11));
         plan
     }
 
@@ -334,6 +338,9 @@ fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     faults
 }
 
+/// A request for one node takes fewer bytes.
+const ONE_NODE: usize = 180;
+
 impl Plan {
     /// In some runs a session has room for a few nodes only. With dice of their own, as the next.
     fn limit_paths(&mut self, dice: &mut Rng) {
@@ -341,6 +348,19 @@ impl Plan {
         if (first / 2).is_multiple_of(6) {
             self.max_path_bytes = Some(dice.usize(64..600));
         }
+    }
+
+    /// In some runs servers take short requests only: those for one node, but not each of those for several. As with programs, no request for
+    /// one node is suspected, and a watch of one node can be restored.
+    fn limit_frames(&mut self, rng: &mut Rng) {
+        if rng.u8(..8) != 0 {
+            return;
+        }
+        self.frame_limit = Some(*pick(rng, &[200, 300, 400, 600]));
+        self.limits.suspect_size = *pick(rng, &[ONE_NODE, 200]);
+        self.limits.suspicion = *pick(rng, &[ms(1_000), ms(10_000), ms(60_000)]);
+        self.limits.least_watch_batch = *pick(rng, &[1, 50, 100]);
+        self.is_undisturbed = false;
     }
 
     /// In some runs threads form cohorts, and then there are more of them. With dice of their own: those of the other runs fall as before.
