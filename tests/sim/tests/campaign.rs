@@ -45,7 +45,8 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Some take more schedules than a test should: `make mutants`.
-const SHY: [Mutant; 10] = [
+const SHY: [Mutant; 11] = [
+    Mutant::AdvanceWhileRestoring,
     Mutant::ExpectPromptPings,
     Mutant::GrantAcrossGap,
     Mutant::HearTooSoon,
