@@ -129,12 +129,14 @@ pub enum Mutant {
     RetryTooLarge,
     /// Relies for the own node on a mirror that ended before its contender looked into it.
     TrustEndedMirror,
+    /// Lists before it looks for own nodes that are not watched any more.
+    ListFirst,
 }
 
 impl Mutant {
     /// All of them.
     #[cfg(feature = "mutants")]
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 62] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAcrossGap,
@@ -196,6 +198,7 @@ impl Mutant {
         Self::ForgetHandedDown,
         Self::RetryTooLarge,
         Self::TrustEndedMirror,
+        Self::ListFirst,
     ];
 
     /// Whether this one is alive on this thread.

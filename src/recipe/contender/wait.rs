@@ -19,12 +19,18 @@ impl Contender {
         if self.nodes().any(|node| node.czxid.is_none()) {
             return self.watch_own(desk, |node| node.czxid.is_none());
         }
+        // Servers answer in order, so a lost node in a place that was first before is known before the last list lets the others in.
+        if !Mutant::ListFirst.lives() {
+            self.watch_missing(desk);
+        }
         for at in 0..self.stands.len() {
             if self.stands.get(at).is_some_and(|stand| stand.place == Place::Listing) {
                 self.list(desk, at);
             }
         }
-        self.watch_missing(desk);
+        if Mutant::ListFirst.lives() {
+            self.watch_missing(desk);
+        }
     }
 
     /// Finds the places that a mirror shows; whatever it can't show is listed, unless that is under way.
