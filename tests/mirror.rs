@@ -251,7 +251,7 @@ fn connections_that_break_cost_nobody_his_turn_and_let_in_no_two() {
     assert_eq!(raw(&server).children(&path).unwrap_or_default(), [""; 0]);
 }
 
-/// The event with which a mirror is given up is the end of the node ahead. The contender looks for its place before it hears that there is
+/// A mirror is given up because of the event that the node ahead is gone. The contender looks for its place before it hears that there is
 /// no mirror any more.
 #[test]
 fn a_node_whose_mirror_ends_with_the_node_ahead_is_watched() {
@@ -262,7 +262,7 @@ fn a_node_whose_mirror_ends_with_the_node_ahead_is_watched() {
             (path("crowded out"), raw(&server), watched(&server, |_, _| Verdict::Forward));
         let client = client(&proxy.address());
         let lock = client.mutex(&path).unwrap();
-        // Somebody else has used the directory, and this client uses it heavily.
+        // Another client uses the directory too, and this one uses it heavily.
         cycle(&lock);
         let numbered = format!("{path}/other-lock-");
         let others: Vec<String> =
