@@ -86,8 +86,8 @@
  *            to be linked with -Wl,-z,nodelete.
  * Descriptors  The library's descriptors must not be closed by the program: make clients after code that closes all descriptors, as
  *            daemons do. If the program closes them all the same, the library notices it before it reads, writes or closes a number
- *            that names another file by then. The connection is lost, the client makes another one within about a second, and a hold
- *            stays as it is if the session is resumed in time. Two gaps remain: another thread that closes and reopens a number
+ *            that names another file by then. The connection is lost, the client makes another one within T/6, and a hold
+ *            stays as it is if the session is resumed in time (T is the session timeout). Two gaps remain: another thread that closes and reopens a number
  *            between the library's check and its call, which takes less than a microsecond; and the host name's resolver of libc.
  * C++        Every function is extern "C" and throws nothing.
  */
