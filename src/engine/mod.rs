@@ -15,6 +15,8 @@ mod knots;
 mod metrics;
 mod path_bytes;
 mod record;
+#[cfg(test)]
+mod tests;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

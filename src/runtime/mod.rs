@@ -12,12 +12,14 @@ mod log;
 #[cfg(not(feature = "loom"))]
 mod lookout;
 mod outlet;
+#[cfg_attr(feature = "loom", allow(dead_code, reason = "the models have wires instead of sockets"))]
 mod poller;
 mod report;
 mod resolve;
 mod resource;
 mod shell;
 mod signals;
+#[cfg_attr(feature = "loom", allow(dead_code, reason = "the models have wires instead of sockets"))]
 mod socket;
 mod sync;
 #[cfg(feature = "loom")]

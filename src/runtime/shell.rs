@@ -617,6 +617,7 @@ impl Shell {
     }
 
     fn finish_connecting(&self, state: &mut State, now: Time) {
+        #[cfg_attr(feature = "loom", allow(unused_mut, reason = "a wire's outcome changes nothing"))]
         let Link::Connecting { mut connection, others } = std::mem::replace(&mut state.link, Link::Idle) else {
             return;
         };
