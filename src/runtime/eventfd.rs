@@ -62,7 +62,11 @@ impl OnceFd {
     /// One that is not readable yet. Errors: EXHAUSTED where the process or the machine has no descriptors left.
     pub fn new() -> Result<Self> {
         // A datagram socket does not notice that the other one is closed.
-        let open = || Socket::new(UnixDatagram::pair()?.0);
+        let open = || {
+            let (readable, far) = UnixDatagram::pair()?;
+            drop(Socket::new(far)?);
+            Socket::new(readable)
+        };
         open().map(Self).map_err(no_descriptor)
     }
 

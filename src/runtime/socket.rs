@@ -25,8 +25,10 @@ struct File {
 
 impl<T: AsRawFd> Socket<T> {
     pub(super) fn new(inner: T) -> io::Result<Self> {
+        // If it is gone already, its number may be another file's, and is not closed.
+        let inner = ManuallyDrop::new(inner);
         let file = File::behind(inner.as_raw_fd())?;
-        Ok(Self { inner: ManuallyDrop::new(inner), file })
+        Ok(Self { inner, file })
     }
 
     pub(super) fn is_ours(&self) -> bool {

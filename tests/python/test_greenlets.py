@@ -5,7 +5,7 @@ Every test runs programs of their own, since a program that is monkey-patched st
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import signal
 from collections.abc import Callable
 
@@ -55,15 +55,20 @@ FRAMEWORKS = {
 Run = Callable[..., Program]
 
 
+def needs(framework: str) -> None:
+    """The framework is not imported here: it changes how this process forks."""
+    assert importlib.util.find_spec(framework) is not None, f"{framework} is missing: make setup installs it"
+
+
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
-    importlib.import_module(request.param.partition("-")[0])
+    needs(request.param.partition("-")[0])
     return IMPORTS + FRAMEWORKS[request.param] + COMMON
 
 
 @pytest.fixture
 def with_gevent() -> str:
-    importlib.import_module("gevent")
+    needs("gevent")
     return IMPORTS + FRAMEWORKS["gevent"] + COMMON
 
 
@@ -376,7 +381,7 @@ print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=
 
 
 def test_a_greenlet_without_a_hub_is_told_why_it_cannot_wait(server: ZooKeeper, path: str, program: Run) -> None:
-    importlib.import_module("greenlet")
+    needs("greenlet")
     green = program(PLAIN, server.address, path)
     assert green.says() == "(False, False) False released True"
     assert green.ends() == 0
