@@ -31,7 +31,7 @@ pub struct Steps {
     call: Option<Call>,
     /// Of the first steps, in their order: one for each step that is got, while the next is waited for.
     guards: Vec<Guard>,
-    /// Guards that nobody wants any more.
+    /// Guards that are not needed any more, to be cancelled.
     dropped: Vec<(usize, OpId)>,
     /// The last look at all parts: not made yet, being made, or it found all of them safe.
     look: Look,
@@ -41,7 +41,7 @@ pub struct Steps {
     last_call: CallId,
 }
 
-/// What the shell is to do.
+/// An instruction to the shell.
 #[derive(Debug)]
 pub enum Order {
     /// Ask the engine of this step to let the owner in; then [`Steps::begun`].
@@ -52,7 +52,7 @@ pub enum Order {
     Confirm(usize, CallId),
     /// Look at all parts; then [`Steps::looked`].
     Look,
-    /// Give up this call, which the engine of this step has taken. It is answered all the same.
+    /// Cancel this call, which the engine of this step has taken. The engine still answers it.
     Cancel(usize, OpId),
     /// Release what this step has got.
     GiveBack(usize),
@@ -116,7 +116,7 @@ enum Look {
 enum Claim {
     Wanted,
     Canceled,
-    /// The program was told that it has it.
+    /// The success was reported to the program.
     Kept,
     /// The program does not want to know any more.
     Abandoned,
@@ -219,7 +219,7 @@ impl Steps {
         true
     }
 
-    /// The program was told of the success.
+    /// The success was reported to the program.
     pub fn keep(&mut self) {
         if matches!((&self.end, self.claim), (Some(Ending::Got), Claim::Wanted | Claim::Canceled)) {
             self.claim = Claim::Kept;
@@ -302,7 +302,7 @@ impl Steps {
     fn step_answered(&mut self, call: &Call, answer: Result<()>) {
         match (call.kind, answer) {
             (Kind::Take, Ok(())) => {
-                // What was wanted no more when it came is given back.
+                // A part that was not wanted any more when it was granted is given back.
                 self.kept += usize::from(self.kept == self.got && self.end.is_none());
                 self.got += 1;
                 self.look = Look::Due;
@@ -344,7 +344,7 @@ impl Steps {
         }
     }
 
-    /// Decides how it ends. What is got is given back first, unless it is a success.
+    /// Decides how it ends. Unless it is a success, the parts that were got are given back first.
     fn finish(&mut self, end: Ending) {
         self.drop_guards(0);
         if !matches!(end, Ending::Got) {

@@ -233,14 +233,7 @@ impl Engine {
             last += 1;
             last
         };
-        let mut desk = Desk {
-            now,
-            machine,
-            zxid: 0,
-            session: &mut self.session,
-            mirrors: &mut self.mirrors,
-            chroot: &self.chroot,
-        };
+        let mut desk = Desk::new(now, machine, &mut self.session, &mut self.mirrors, &self.chroot);
         let parts = contender.split(&mut desk, number);
         self.last_id = last;
         for ((machine, part), &lock) in parts.into_iter().zip(locks) {
@@ -557,14 +550,7 @@ impl Engine {
         self.set_attempt(op, attempt);
         let is_multi = wishes.len() > 1;
         let mut contender = Contender::new(wishes, one_look, self.mirrors.kin(), fresh(&mut self.session));
-        let mut desk = Desk {
-            now,
-            machine,
-            zxid: 0,
-            session: &mut self.session,
-            mirrors: &mut self.mirrors,
-            chroot: &self.chroot,
-        };
+        let mut desk = Desk::new(now, machine, &mut self.session, &mut self.mirrors, &self.chroot);
         contender.set_revocable(&mut desk, is_revocable);
         self.machines.insert(machine, Machine::Contender(Box::new(contender), Role::Acquiring(op)));
         if is_multi {

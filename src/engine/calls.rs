@@ -187,14 +187,7 @@ impl Engine {
             for machine in self.contenders_of(member) {
                 let is_revocable = self.locks_of(machine).iter().any(|lock| self.is_revocable(*lock));
                 if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
-                    let mut desk = Desk {
-                        now,
-                        machine,
-                        zxid: 0,
-                        session: &mut self.session,
-                        mirrors: &mut self.mirrors,
-                        chroot: &self.chroot,
-                    };
+                    let mut desk = Desk::new(now, machine, &mut self.session, &mut self.mirrors, &self.chroot);
                     contender.set_revocable(&mut desk, is_revocable);
                 }
             }

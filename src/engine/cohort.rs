@@ -136,14 +136,7 @@ impl Engine {
     fn entrust(&mut self, now: Time, machine: u64, lock: LockId) {
         let is_revocable = self.is_revocable(lock);
         if let Some(Machine::Contender(contender, _)) = self.machines.get_mut(&machine) {
-            let mut desk = Desk {
-                now,
-                machine,
-                zxid: 0,
-                session: &mut self.session,
-                mirrors: &mut self.mirrors,
-                chroot: &self.chroot,
-            };
+            let mut desk = Desk::new(now, machine, &mut self.session, &mut self.mirrors, &self.chroot);
             contender.set_revocable(&mut desk, is_revocable);
         }
     }

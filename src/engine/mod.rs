@@ -247,7 +247,7 @@ pub struct Engine {
     path_bytes: PathBytes,
     /// Contenders that may not join before others are out.
     held_back: VecDeque<u64>,
-    /// They are being admitted. A contender that is refused leaves, and must not start the same again from within.
+    /// Set while they are being admitted. A contender that is refused leaves, and its end must not start another round.
     is_admitting: bool,
     /// Semaphores whose count is being watched, by the machine that does.
     counts: BTreeMap<LockId, Counted>,
@@ -638,7 +638,7 @@ impl Engine {
                 format!("{path}: the session ended before the release was confirmed; another may have held the lock");
             self.answer(now, op, Err(Error::new(Status::Lost, message)));
         }
-        // None of them joins: each is told of the end, and another takes its place.
+        // None of them joins: each ends with its session, and a new contender takes its place.
         self.held_back.clear();
         self.path_bytes.session_ended();
         for machine in self.machines.values_mut() {
@@ -684,8 +684,7 @@ impl Engine {
     }
 
     fn feed_at(&mut self, now: Time, machine: u64, zxid: i64, input: Input<'_>) {
-        let mut desk =
-            Desk { now, machine, zxid, session: &mut self.session, mirrors: &mut self.mirrors, chroot: &self.chroot };
+        let mut desk = Desk { zxid, ..Desk::new(now, machine, &mut self.session, &mut self.mirrors, &self.chroot) };
         match self.machines.get_mut(&machine) {
             None => {}
             Some(Machine::Census(census, op)) => {

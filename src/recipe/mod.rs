@@ -90,6 +90,19 @@ pub struct Desk<'a> {
     pub chroot: &'a Chroot,
 }
 
+impl<'a> Desk<'a> {
+    /// For an input that is no answer.
+    pub fn new(
+        now: Time,
+        machine: Subscriber,
+        session: &'a mut Session<Tag>,
+        mirrors: &'a mut Mirrors,
+        chroot: &'a Chroot,
+    ) -> Self {
+        Self { now, machine, zxid: 0, session, mirrors, chroot }
+    }
+}
+
 impl Desk<'_> {
     fn send(&mut self, step: Step, request: &Request) {
         self.session.submit(self.now, request, Tag { machine: self.machine, step });

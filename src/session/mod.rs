@@ -45,7 +45,7 @@ use crate::time::Time;
 /// Where chance comes from: UUIDs, the order of the servers, the spread of waits. A simulation hands in a seeded one.
 pub type Entropy = Box<dyn FnMut() -> u128 + Send>;
 
-/// So many servers are listed in an error message, each with its cause.
+/// Number of servers that an error message lists, each with its cause.
 const MOST_TOLD: usize = 8;
 
 /// What depends on a session's lease, and so how it is kept.
