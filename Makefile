@@ -1,54 +1,64 @@
 # The commands of the repository. `make` lists them.
 #
-# Everything is built below target/. Only `make setup` and what needs it change the machine (Debian packages), and say so.
+# All results are below target/. Only `make setup`, and the targets that depend on it, change the machine: they install Debian packages and print a message.
 
 export CARGO_TARGET_DIR ?= $(CURDIR)/target
 VENV := $(CURDIR)/target/venv
 PYTHON := $(VENV)/bin/python
 CARGO_TEST := cargo test --quiet --locked
-HEADERS := -p zklock-c -p zklock-standalone-c --test header
-ABI := -p zklock-c -p zklock-standalone-c --test abi
-# One interpreter for clippy, maturin and the tests, so that cargo builds the Python binding for it once.
+# Without `-p`, the packages have the same features as in `make test`, so cargo does not build them again.
+HEADERS := --test header
+ABI := --test abi
+# clippy, maturin and the tests use the same interpreter, so that cargo builds the Python binding only once.
 export PYO3_PYTHON := $(PYTHON)
-# maturin installs into the environment that is active.
+# maturin installs into the active environment.
 export VIRTUAL_ENV := $(VENV)
 export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
-# The package need not be installed for it.
+PYTHON_EXAMPLES := python/examples $(wildcard examples/python)
+# The crates and the Python package whose files must not import each other in a circle.
+ACYCLIC := src core/src process/src proto/src bindings/abi/src bindings/c/src bindings/standalone/src standalone/src command/src python/src python/zklock
+# pyright does not require that the package is installed.
 PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb cinstall-check demo test sim mutants chaos bench bench-against fuzz interop kazoo-suite models asan check deny header reference docs clean test-rust test-install test-wheels test-deb test-python test-bench test-chaos test-fuzz run-demo
+.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-rust test-tools test-python test-support test-sim test-install test-wheels test-static test-deb test-pages test-go test-bench test-chaos test-fuzz
 
-help: ## list these targets
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
 
-setup: ## install what the tests need: Debian packages (as root), and in target Curator, ZooKeeper, cargo-deny, mdBook and a Python environment
+setup: ## install the requirements of make test: Debian packages (as root); Curator, ZooKeeper and a Python environment in target
 	@scripts/setup tests
+
+setup-checks:
+	@scripts/setup checks
+
+setup-verify:
+	@scripts/setup verify
 
 tools:
 	@scripts/setup build
 
-build: tools ## build libzklock.so, libzklock.a and zklock-standalone (target/release), and the Python package (target/venv)
-	@echo "build: the C library and the standalone server"
-	@cargo build --quiet --locked --release -p zklock-c -p zklock-standalone -p zklock-standalone-c
+build: tools ## build libzklock.so, libzklock.a, zklock and zklock-standalone (target/release), and the Python package (target/venv)
+	@echo "build: the C library, the command and the standalone server"
+	@cargo build --quiet --locked --release -p zklock-c -p zklock-command -p zklock-standalone -p zklock-standalone-c
 	@echo "build: the Python package"
 	@cd python && $(VENV)/bin/maturin develop --quiet --release --locked >../target/maturin.log 2>&1 || \
 		{ cat ../target/maturin.log; exit 1; }
 
-# Directories of GNU's, in capitals or not: make install PREFIX=/usr LIBDIR=lib64 DESTDIR=/tmp/package
+# The directories of the GNU conventions, in upper or lower case: make install PREFIX=/usr LIBDIR=lib64 DESTDIR=/tmp/package
 PREFIX ?= $(or $(prefix),/usr/local)
 directory = $(if $($(1))$($(2)),--$(2)='$(or $($(1)),$($(2)))')
 DIRECTORIES = --prefix='$(PREFIX)' $(call directory,LIBDIR,libdir) $(call directory,INCLUDEDIR,includedir) $(call directory,BINDIR,bindir) \
-	$(call directory,MANDIR,mandir) $(call directory,DOCDIR,docdir) $(call directory,DESTDIR,destdir)
+	$(call directory,DATADIR,datadir) $(call directory,MANDIR,mandir) $(call directory,DOCDIR,docdir) $(call directory,DESTDIR,destdir)
 
 dist:
 	@scripts/dist
 
-install: dist ## install the C libraries, headers and the standalone server: PREFIX=/usr/local, LIBDIR=lib, DESTDIR=
+install: dist ## install the C libraries, headers, the command and the standalone server: PREFIX=/usr/local, LIBDIR=lib, DESTDIR=
 	@scripts/install $(DIRECTORIES)
 
-uninstall: ## remove what make install has installed with the same PREFIX, LIBDIR, DESTDIR
+uninstall: ## remove the files that make install has installed with the same PREFIX, LIBDIR, DESTDIR
 	@scripts/install --uninstall $(DIRECTORIES)
 
 wheels: tools ## build the Python wheel and the source distribution in target/wheels
@@ -59,34 +69,71 @@ wheels: tools ## build the Python wheel and the source distribution in target/wh
 deb: tools ## build the Debian packages in target/deb: dpkg -i target/deb/*.deb
 	@scripts/deb
 
-cinstall-check: ## build cargo-c, install the C library with it, and try the examples on that (minutes)
+# The musl target makes programs that run on every Linux. Its C compiler, which the cryptography needs, is in the package musl-tools.
+STATIC := $(shell uname -m)-unknown-linux-musl
+HAS_STATIC := test -d "$$(rustc --print target-libdir --target $(STATIC) 2>/dev/null)"
+static: ## build a static zklock that runs on every Linux: target/static/zklock
+	@command -v musl-gcc >/dev/null || { echo "static: musl-gcc is missing: apt-get install musl-tools"; exit 1; }
+	@$(HAS_STATIC) || { echo "static: Rust's standard library is missing: rustup target add $(STATIC)"; exit 1; }
+	@cargo build --quiet --locked --profile static --target $(STATIC) -p zklock-command
+	@mkdir -p $(CARGO_TARGET_DIR)/static
+	@cp $(CARGO_TARGET_DIR)/$(STATIC)/static/zklock $(CARGO_TARGET_DIR)/static/zklock
+
+cinstall-check: ## build cargo-c, install the C library with it, and run an example with the installed library (minutes)
 	@scripts/cinstall-check
 
-demo: build run-demo ## see a C and a Python program take turns on one lock; on yours with ZKLOCK_SERVERS=host:2181
+# The demo and the tests use builds without optimization, which take a fraction of the time.
+DEBUG_BUILD := cargo build --quiet --locked -p zklock-c -p zklock-standalone -p zklock-standalone-c -p zklock-command
+DEBUG_MODULE := cd python && $(VENV)/bin/maturin develop --quiet --locked >../target/maturin.log 2>&1 || { cat ../target/maturin.log; exit 1; }
 
-test: setup check deny models test-rust build test-install test-wheels test-deb test-python docs test-bench test-chaos test-fuzz ## run everything that continuous integration runs
+demo: tools ## show a C and a Python program that share one lock; on your own servers with ZKLOCK_SERVERS=host:2181
+	@echo "demo: building the C library, the standalone server and the Python package"
+	@$(DEBUG_BUILD)
+	@$(DEBUG_MODULE)
+	@echo "demo: a C and a Python program share one lock"
+	@$(PYTHON) scripts/demo.py
+
+test: ## test every layer and all languages on real servers, as everybody does before a commit (minutes)
+	@# Cargo compiles while the script downloads. A package that needs a download is compiled later.
+	@mkdir -p target
+	@scripts/setup tests & setup=$$!; \
+		echo "test: compiling the Rust tests"; $(RUST_TESTS) --no-run 2>target/compile.log && $(DEBUG_BUILD); compiled=$$?; \
+		wait $$setup || exit 1; test $$compiled = 0 || { cat target/compile.log; exit 1; }
+	@echo "test: compiling the Python package"
+	@$(DEBUG_MODULE)
+	@$(MAKE) --no-print-directory test-rust test-python
+
+verify: setup-verify check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all further tests and checks of continuous integration (half an hour)
 
 SEEDS ?= 100000
-sim: ## run 100,000 simulated schedules (SEEDS=n), or print what happens in one (SEED=n)
+sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)
 	@cargo build --quiet --locked --release -p zklock-sim
 	@$(CARGO_TARGET_DIR)/release/zklock-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-mutants: ## let deliberate bugs loose in the simulation, and print how many schedules it takes to find each (minutes)
-	@cargo build --quiet --locked --release -p zklock-sim
+# These wrappers build the crates of the repository a second time, beside the ordinary build. The dependencies are built only once.
+MUTANTS := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc-mutants
+LOOM := RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc-loom
+
+mutants: ## run the simulation with deliberate bugs, and print how many schedules find each of them (minutes)
+	@$(MUTANTS) cargo build --quiet --locked --release -p zklock-sim
 	@$(CARGO_TARGET_DIR)/release/zklock-sim --mutants --seeds 200000
 
 MINUTES ?= 5
-chaos: setup build ## let everything go wrong on three real servers for MINUTES=n, from SEED=n on, and print what came of it
+chaos: setup build ## cause faults on three real servers for MINUTES=n, beginning with SEED=n, and print the results
 	@cargo build --quiet --locked --release -p zklock-chaos
-	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback)
+	@$(CARGO_TARGET_DIR)/release/zklock-chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(LOOPBACK),--loopback) $(if $(TLS),--tls)
+
+ROUNDS ?= 10000
+faults: setup ## run ROUNDS=10000 calls of the command with random kills, stops and network faults, and 1000 calls of one job (20 minutes)
+	@ZKLOCK_FAULTS=$(ROUNDS) $(CARGO_TEST) -p zklock-command --test command -- --nocapture random_faults crunz_289
 
 BENCH ?= --part locks,memory,scale --docs docs
-bench: setup build ## measure zklock's locks beside others' and the floor, and write docs/benchmarks.md (45 minutes; BENCH="--help")
+bench: setup build ## measure the locks of zklock, other libraries and plain sockets, and write docs/benchmarks.md (45 minutes; BENCH="--help")
 	@cargo build --quiet --locked --release -p zklock-bench
 	@$(CARGO_TARGET_DIR)/release/zklock-bench $(BENCH)
 
 OTHER := $(CARGO_TARGET_DIR)/against
-bench-against: setup build ## measure this libzklock.so beside that of the commit REF, window by window (20 minutes; AGAINST="--workloads w1,w3 --rounds 15")
+bench-against: setup build ## compare the speed of this libzklock.so with the commit REF, in alternating windows (20 minutes; AGAINST="--workloads w1,w3 --rounds 15")
 	@test -n "$(REF)" || { echo "make bench-against REF=COMMIT: no commit to compare with"; exit 2; }
 	@git rev-parse --quiet --verify "$(REF)^{commit}" >/dev/null || { echo "make bench-against: no commit $(REF)"; exit 2; }
 	@rm -rf $(OTHER)/source && mkdir -p $(OTHER)/source
@@ -96,96 +143,142 @@ bench-against: setup build ## measure this libzklock.so beside that of the commi
 	@$(CARGO_TARGET_DIR)/release/zklock-bench --against $(OTHER)/release $(AGAINST)
 
 SECONDS_EACH ?= 60
-fuzz: tools ## let fuzzers look for bytes that break something, SECONDS_EACH=60 for each (TARGETS="proto engine"; SANITIZE=1)
+fuzz: tools ## run each fuzzer for SECONDS_EACH=60 (TARGETS="proto engine"; SANITIZE=1)
 	@SECONDS_EACH=$(SECONDS_EACH) scripts/fuzz $(TARGETS)
 
-interop: setup ## share locks with real Curator, old and new, and with real kazoo, and print what was seen as a table
+tls-providers: setup ## run the tests of TLS with aws-lc-rs and with the OpenSSL of the system in place of ring; needs libssl-dev (minutes)
+	@for provider in aws-lc-rs rustls-openssl; do echo "tls-providers: $$provider"; \
+		$(CARGO_TEST) -p zklock --no-default-features --features $$provider --test integration -- tls || exit 1; done
+
+interop: setup ## share locks with an old and a new version of Curator and with kazoo, and print the results as a table
 	@$(CARGO_TEST) -p zklock --test interop -- --table $(ONLY)
 
-kazoo-suite: setup ## run kazoo's own tests against a real server and the standalone one (a minute)
+kazoo-suite: setup ## run kazoo's own tests against a real server and against the standalone server (a minute)
 	@cargo build --quiet --locked -p zklock-standalone
 	@$(PYTHON) scripts/kazoo-suite
 
-check: setup ## check formatting, lints, the types of the Python package, and that the headers in include/ are up to date
+check: setup-checks language ## check the language, the formatting, the lints, the types of the Python package, circles of imports, and whether the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
-	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	@echo "check: Python: formatting, lints, and whether pyright finds every type"
+	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings --cfg zklock_mutants
+	@echo "check: Python: formatting, lints and types"
 	@$(VENV)/bin/ruff format --quiet --check .
 	@$(VENV)/bin/ruff check --quiet .
-	@$(PYRIGHT) python/zklock python/pytest_zklock tests/python/typing_ok.py >target/pyright.log || { cat target/pyright.log; exit 1; }
+	@$(PYRIGHT) python/zklock python/pytest_zklock tests/python/typing_ok.py $(PYTHON_EXAMPLES) >target/pyright.log || { cat target/pyright.log; exit 1; }
 	@$(PYRIGHT) --verifytypes zklock >target/pyright.log || { cat target/pyright.log; exit 1; }
-	@echo "check: the headers are what the crates make"
+	@echo "check: no circles between files"
+	@$(PYTHON) scripts/circles.py $(ACYCLIC)
+	@echo "check: the headers match the crates"
 	@$(CARGO_TEST) $(HEADERS)
 
-# How often loom may take the processor from a thread that could go on. Two find all that was planted; each more takes five times as long.
+language: setup-checks ## check the spelling, and refuse old names and sentences that are hard to read (seconds)
+	@echo "language: spelling"
+	@$(VENV)/bin/typos
+	@echo "language: old names of the glossary, and sentences"
+	@$(PYTHON) scripts/language.py
+
+# The number of times that loom may preempt a thread. Two preemptions find all planted errors; each further one takes five times as long.
 PREEMPTIONS ?= 3
-models: ## let loom try the orders in which threads may come to what they share; more of them with PREEMPTIONS=5 (a minute)
-	@echo "models: handles, answers and the event thread, in every order with $(PREEMPTIONS) preemptions"
-	@LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) $(CARGO_TEST) -p zklock -p zklock-abi --lib --features zklock/loom,zklock-abi/loom models
+models: ## check the synchronization of threads with loom in all orders; more orders with PREEMPTIONS=5 (a minute)
+	@echo "models: handles, answers and the event thread, in all thread orders with $(PREEMPTIONS) preemptions"
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) $(LOOM) $(CARGO_TEST) -p zklock -p zklock-abi --lib models
 
-asan: setup ## run the C and C++ programs with AddressSanitizer on both sides: in them, and in the libraries (minutes)
-	@echo "asan: the C and C++ programs, and the libraries, with AddressSanitizer"
-	@ZKLOCK_ASAN=1 $(CARGO_TEST) -p zklock-c -p zklock-standalone-c --test c --test cpp with_sanitizers
+asan: setup-verify ## run the C and C++ programs with AddressSanitizer in the programs and in the libraries (minutes)
+	@echo "asan: the C and C++ programs and the libraries, with AddressSanitizer"
+	@ZKLOCK_ASAN=1 $(CARGO_TEST) -p zklock-c -p zklock-standalone-c --test c --test cpp -- --include-ignored with_sanitizers
 
-deny: setup ## check the licences, versions and sources of all dependencies
-	@echo "deny: licences, versions and sources of the dependencies"
+deny: setup-verify ## check the licenses, versions and sources of all dependencies
+	@echo "deny: licenses, versions and sources of the dependencies"
 	@target/tools/bin/cargo-deny --log-level error --locked --workspace check bans licenses sources
 	@scripts/notices --check
 
-header: setup ## write the headers in include/ anew, and the ABI that they make in abi/
+header: setup-verify ## update the headers in include/ and the description of the ABI in abi/
 	@ZKL_BLESS=1 $(CARGO_TEST) $(HEADERS)
-	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI)
+	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI) -- --ignored
 
-reference: build ## write the pages in docs/reference anew, from the headers and the Python package
-	@$(PYTHON) scripts/reference.py
+surface: ## update abi/rust.txt, the list of the public items of the Rust crate
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core
+	@$(PYTHON) scripts/surface.py
 
-docs: ## make the documentation's site, target/site, with the reference of the Rust crates in it
+stubs: build ## update the docstrings of the Python stubs, from the Python package
+	@$(PYTHON) scripts/stubs.py
+
+docs: build ## build the site of the documentation in target/site, with the reference of the Rust crates
 	@scripts/setup docs
 	@echo "docs: the reference of the Rust crates"
-	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps -p zklock -p zklock-standalone
+	@RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-proto -p zklock-standalone
+	@$(PYTHON) scripts/surface.py --check
 	@echo "docs: the site"
 	@$(PYTHON) scripts/site.py
 
-clean: ## remove everything that was built
+clean: ## remove all build results
 	@rm -rf target python/zklock/*.so
 	@find python tests scripts -name __pycache__ -prune -exec rm -rf {} +
 
+# The tests mostly wait for servers and for session timeouts, so more of them run side by side than the machine has cores.
+RUST_THREADS ?= 8
+PYTHON_PROCESSES ?= 4
+# The default members of the workspace.
+RUST_TESTS := $(CARGO_TEST)
+
 test-rust:
-	@echo "test: Rust and C, against real servers"
-	@$(CARGO_TEST) --workspace --exclude zklock-python --exclude zklock-chaos --exclude zklock-bench
+	@echo "test: Rust, C and C++, on real servers; locks shared with Curator and kazoo"
+	@RUST_TEST_THREADS=$(RUST_THREADS) $(RUST_TESTS)
+
+test-python:
+	@echo "test: Python, on real servers; the examples in all languages, the code blocks of the documentation, and the demo"
+	@$(PYTHON) -m pytest tests/python -q -n $(PYTHON_PROCESSES) --dist worksteal
+
+test-support:
+	@echo "test: the servers and proxies of the tests; other ZooKeeper clients; the inputs of the fuzzers"
+	@$(CARGO_TEST) -p zklock-test-support -p zklock-third-party-clients -p zklock-fuzz
+
+test-tools:
+	@echo "test: C and C++ with valgrind, with the sanitizers of the compiler, and with clang; the ABI"
+	@RUST_TEST_THREADS=4 $(CARGO_TEST) --test abi --test c --test cpp --test every_wrong_call --test ffi -- --ignored
+
+test-pages: build
+	@echo "test: pages whose commands install the library; the types of the Python package; the check for circles"
+	@$(DEBUG_BUILD)
+	@$(PYTHON) -m pytest tests/python -q -m verify
+
+HAS_GO := go version 2>/dev/null | grep -qE 'go1\.(2[1-9]|[3-9][0-9])'
+
+test-go: ## test the Go package, if Go 1.21 or later is installed
+	@$(HAS_GO) || echo "test: the Go package is skipped, because Go 1.21 or later is missing"
+	@! $(HAS_GO) || { echo "test: the Go package, on real servers, with the race detector"; $(DEBUG_BUILD) && scripts/go-test; }
+
+# The simulation and the models spend their time in the library, so they need optimization.
+test-sim:
+	@echo "test: simulated schedules, and the deliberate bugs that they find"
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 $(MUTANTS) $(CARGO_TEST) -p zklock-sim
 
 test-install:
-	@echo "test: what is installed, and programs that are built on it outside of the repository"
+	@echo "test: the installation, and programs that use it outside of the repository"
 	@$(PYTHON) scripts/test-install
 
 test-wheels: wheels
-	@echo "test: the Python wheel and the source distribution, each in an environment of its own"
+	@echo "test: the Python wheel and the source distribution, each in a separate environment"
 	@$(PYTHON) scripts/test-wheels
+
+test-static:
+	@$(HAS_STATIC) || echo "test: the static program is skipped, because rustup could not add $(STATIC)"
+	@! $(HAS_STATIC) || { echo "test: the static program"; $(MAKE) --no-print-directory static && \
+		$(PYTHON) scripts/test-static $(CARGO_TARGET_DIR)/static/zklock; }
 
 test-deb: deb
 	@echo "test: the Debian packages, in a copy of this machine"
 	@$(PYTHON) scripts/test-deb
 
-test-python:
-	@echo "test: Python, against real servers; the demo"
-	@$(PYTHON) -m pytest tests/python -q
-	@echo "test: the Python type stubs are those of the module"
-	@$(PYTHON) -m mypy.stubtest zklock
-
 test-bench:
-	@echo "test: each driver of the benchmark for a moment"
+	@echo "test: each driver of the benchmark, briefly"
 	@$(CARGO_TEST) -p zklock-bench
 
 test-chaos:
-	@echo "test: C, Python and Rust on three servers while everything goes wrong"
-	@$(CARGO_TEST) -p zklock-chaos
+	@echo "test: C, Python and Rust programs on three servers under faults"
+	@RUST_TEST_THREADS=2 $(CARGO_TEST) -p zklock-chaos
 
 test-fuzz:
 	@echo "test: each fuzzer for a few seconds"
 	@SECONDS_EACH=5 scripts/fuzz
-
-run-demo:
-	@echo "demo: a C and a Python program take turns on one lock"
-	@$(PYTHON) scripts/demo.py

@@ -1,10 +1,9 @@
-//! The functions of `include/zklock.h` as a table for the target `abi`: made from the header, so that none is forgotten.
+//! Generates the table of functions for the target `abi` from `include/zklock.h`, so that the table is complete.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a build that fails")]
 #![allow(clippy::string_slice, reason = "headers are plain ASCII")]
 
 #[path = "../bindings/c/tests/prototypes/mod.rs"]
-#[allow(dead_code, reason = "the tests in C use more of it")]
 mod prototypes;
 
 use std::fmt::Write as _;
@@ -19,9 +18,9 @@ fn main() {
     println!("cargo::rerun-if-changed={HEADER}\ncargo::rerun-if-changed={PROTOTYPES}");
     let functions = prototypes::read(&std::fs::read_to_string(HEADER).unwrap());
     let mut table = String::from(
-        "use zklock_c_functions::{client::*, config::*, event::*, lock::*, log::*, op::*, participant::*};\n",
+        "use zklock_c_functions::{client::*, completion_queue::*, config::*, lock::*, log::*, op::*, participant::*};\n",
     );
-    table += "use zklock_c_functions::{metrics::*, revocation::*, semaphore::*, status::*, waiting::*};\n";
+    table += "use zklock_c_functions::{listener::*, metrics::*, revocation::*, semaphore::*, start::*, status::*, waiting::*};\n";
     let handles: Vec<String> = prototypes::handles(&functions).into_iter().collect();
     writeln!(table, "const HANDLES: &[&str] = &{handles:?};").unwrap();
     table += "const FUNCTIONS: &[Function] = &[\n";
@@ -42,7 +41,7 @@ fn row(function: &Function) -> String {
         _ => format!("i64::from({call})"),
     };
     let returns = format!("{:?}", function.returns);
-    // Some are safe, some are not; and not all of them take something.
+    // Some functions are safe and others are not, and some have no parameters.
     let body = format!("|a| {{ let _ = a; #[allow(unused_unsafe)] unsafe {{ {call} }} }}");
     let statuses = &function.statuses;
     format!(

@@ -1,4 +1,4 @@
-/* Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator.
+/* Distributed locks on Apache ZooKeeper. The locks use the same znodes as the locks of Apache Curator.
  *
  *     zkl_client *client;
  *     zkl_lock *lock;
@@ -13,98 +13,181 @@
  *     zkl_lock_free(lock);
  *     zkl_client_free(client);
  *
- * Beside the mutex there are read/write locks (zkl_rwlock_new), locks that any thread may release (zkl_semaphore_mutex_new),
- * several locks as one (zkl_multi_new), and semaphores, whose leases are handles of their own (zkl_semaphore_new). An event loop
- * acquires without blocking a thread (zkl_acquire_start, zkl_op_fd), for owners of its own: tasks, requests.
+ * Besides mutexes, the library has read/write locks (zkl_rwlock_new) and semaphores (zkl_semaphore_new). A semaphore mutex is a
+ * lock that any thread may release (zkl_semaphore_mutex_new). A multi-lock acquires several locks together (zkl_multi_new). An
+ * event loop can acquire locks without blocking a thread (zkl_acquire_start, zkl_op_fd). The owner of a hold is either a thread
+ * or a number. A program can choose such a number for each task or request.
  *
- * A lock is a lease. It is held as long as the ZooKeeper session that made its node is surely alive, by a clock of this
- * process (zkl_is_held, zkl_remaining_ms). No lock can stop a program that goes on after it lost the lock; a store that is
- * given the fencing token (zkl_fencing_token) can.
+ * Every function exists since version 0.1.0, unless its comment says "Since:" with a later version. The header zklock_ffi.h
+ * contains the same declarations without preprocessor directives, for foreign function interfaces. The page docs/bindings.md
+ * explains how to write a binding for another language.
  *
- * Threads    Every function may be called from any thread at any time, also on one handle at once, and also while another
- *            thread waits on it or frees it.
+ * A hold is safe only while its ZooKeeper session is certainly alive. The library uses the clock of this machine to decide
+ * whether a hold is safe (zkl_is_held, zkl_remaining_ms). A lock cannot stop a program that keeps working after the loss of its
+ * lock. A store that compares fencing tokens can refuse the writes of a program that has lost its lock (zkl_fencing_token).
  *
- *            | what            | shared by threads | belongs to                              |
- *            |-----------------|-------------------|-----------------------------------------|
- *            | zkl_config      | yes               | -                                       |
- *            | zkl_client      | yes               | -                                       |
- *            | zkl_lock        | yes               | -                                       |
- *            | zkl_semaphore   | yes               | -                                       |
- *            | zkl_leases      | yes               | whoever has the handle                  |
- *            | zkl_op          | yes               | whoever has the handle                  |
- *            | a hold          | no                | the thread or owner it was acquired for |
- *            | the last error  | no                | the thread that called                  |
- *            | zkl_participant | no                | the callback, until it returns          |
- *            | zkl_wait        | no                | the callback, until it returns          |
+ * Threads    Any thread may call any function at any time. Several threads may use the same handle at once. One thread may free
+ *            a handle while another thread waits on the handle.
  *
- *            A hold is not given up when its thread ends: release before. That of a semaphore mutex may be released by any.
- *            For an owner that is no thread (zkl_acquire_start, zkl_acquire_as) any thread may act.
- * Green threads
- *            Ownership goes by the thread of the operating system. Goroutines, greenlets, fibers and coroutines that share one thread also
- *            share its holds: zkl_acquire lets the second of them into a mutex that the first one holds, as a re-entry, without an
- *            error. Give each of them an owner number of its own, and use zkl_acquire_as and zkl_release_as.
- *            pthread_cancel() acts when the call that it meets has returned.
- * Handles    Pointers to zkl_* types are tickets: they point nowhere, and are compared with == at most. A handle that was
- *            freed, is of another kind, or never was one gives ZKL_E_HANDLE, and no crash. Freeing NULL does nothing.
- * Results    Functions return a zkl_status, or a number that is a ZKL_E_* if it is negative. *_out parameters come last,
- *            must not be NULL, and are written to only on success (*needed_out also with ZKL_E_BUFFER).
- * Errors     zkl_last_error_message() explains the last failure of the calling thread, until its next failure: a call that succeeds, and
- *            every *_free, leaves it alone. errno means nothing after a call.
- * Memory     What goes in is copied before the call returns, and needs no alignment. What comes out belongs to the library;
- *            each function says how long it stays. Strings are UTF-8 and end with NUL. Nothing is to be passed to free().
- *            Pointers other than handles must be what they say: strings that end, and as many bytes as the length says.
- * Callbacks  No lock of the library is held while it calls the program. A callback of events, revocations or the log, and a user_drop
- *            that is called with it, may call every function, except that it must not wait for other contenders, since what would end the
- *            wait may have to be told first, by the thread that waits. So in a callback these return ZKL_E_DEADLOCK at once:
+ *            | what                 | shared by threads | belongs to                                 |
+ *            |----------------------|-------------------|--------------------------------------------|
+ *            | zkl_config           | yes               | -                                          |
+ *            | zkl_client           | yes               | -                                          |
+ *            | zkl_lock             | yes               | -                                          |
+ *            | zkl_semaphore        | yes               | -                                          |
+ *            | zkl_leases           | yes               | every thread that has the handle           |
+ *            | zkl_op               | yes               | every thread that has the handle           |
+ *            | zkl_listener         | yes               | every thread that has the handle           |
+ *            | zkl_completion_queue | yes               | every thread that has the handle           |
+ *            | a hold               | no                | the thread or other owner that acquired it |
+ *            | the last error       | no                | the thread that made the call              |
+ *            | zkl_participant      | no                | the callback, until it returns; or the     |
+ *            |                      |                   | operation (zkl_op_participant)             |
+ *            | zkl_wait             | no                | the callback, until it returns             |
  *
- *            | function                      | in a callback                                  |
- *            |-------------------------------|------------------------------------------------|
- *            | zkl_acquire                   | refused                                        |
- *            | zkl_acquire_timeout           | refused, but for a limit of 0                  |
- *            | zkl_semaphore_acquire_timeout | refused, but for a limit of 0                  |
- *            | zkl_op_wait                   | refused, but for a limit of 0, or once it is   |
- *            |                               | over                                           |
- *            | all others                    | allowed; they block for no longer than they    |
- *            |                               | say, the session timeout for instance          |
+ *            When a thread ends, the library does not release its holds. A thread must therefore release its locks before it
+ *            ends. Any thread may release a semaphore mutex, even if the thread that acquired it has ended. If the owner of a
+ *            hold is a number and not a thread (zkl_acquire_start, zkl_acquire_as), any thread may act for that owner.
  *
- *            To wait, use another thread. Do not have the callback wait for that. A callback must return: no exception, no longjmp,
- *            no pthread_exit. Callbacks of participants are the caller's: they come on his thread, during his call, and may do
- *            everything.
- * Fork       In a child of fork() the parent's handles give ZKL_E_FORKED, and freeing them does nothing: the parent keeps its
- *            session and its locks. The child may make a client of its own. On Linux 4.14 and later this also applies to a child
- *            of _Fork() or of a raw clone(), except that such a child must not make a client. A child that shares its parent's
- *            memory (vfork(), CLONE_VM) must not call zklock.
- *            A child that is forked in a callback on the library's thread ends, as by exit(0), when the callback returns.
- * Signals    Calls go on when a signal is handled, and never fail with EINTR. The library's threads block all signals. No
- *            function may be called from a signal handler.
- * Ends       A program may end in any way while clients live. Nothing waits for the servers then, which end the sessions after
- *            their time-out; zkl_client_free ends one at once. Programs that are started by exec inherit no descriptor.
- *            The library's threads end with the last client and the callback of the log, but for one that waits for a host name's
- *            resolver and nobody can end. A process whose main thread leaves by pthread_exit() goes on as long as they do. Lines of
- *            the log that still wait are lost: who wants the last ones turns it off first.
- *            dlclose() leaves the library where it is, with its clients. What links libzklock.a and may be unloaded itself is
- *            to be linked with -Wl,-z,nodelete.
- * Descriptors  The library's descriptors must not be closed by the program: make clients after code that closes all descriptors, as
- *            daemons do. If the program closes them all the same, the library notices it before it reads, writes or closes a number
- *            that names another file by then. The connection is lost, the client makes another one within T/6, and a hold
- *            stays as it is if the session is resumed in time (T is the session timeout). Two gaps remain: another thread that closes and reopens a number
- *            between the library's check and its call, which takes less than a microsecond; and the host name's resolver of libc.
- * C++        Every function is extern "C" and throws nothing.
+ *            In this header, a thread is a thread of the operating system. The green threads (goroutines, greenlets, fibers and
+ *            coroutines) that run on one thread therefore share the holds of this thread. If one green thread holds a mutex, a
+ *            call of zkl_acquire by another green thread of the same thread re-enters the mutex without an error. Give each
+ *            green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
+ *
+ *            If pthread_cancel() cancels a thread during a call of the library, the cancellation takes effect after the call
+ *            has returned.
+ * Handles    Handles are pointers to the opaque zkl_* types. The value of a handle is a number, not an address. A program may
+ *            compare two handles with ==, but must not dereference a handle. A call fails with ZKL_E_HANDLE, and does not
+ *            crash, if its handle was freed, is of another kind, or is not a handle at all. Freeing NULL does nothing.
+ * Results    Most functions return a zkl_status and write their results to parameters that are named *_out. The *_out
+ *            parameters come last and must not be NULL. A function writes to its *_out parameters only on success. There is one
+ *            exception: a call that fails with ZKL_E_BUFFER still writes *needed_out. The following functions return their
+ *            results directly:
+ *
+ *            | function                               | returns                                                         |
+ *            |----------------------------------------|-----------------------------------------------------------------|
+ *            | zkl_is_held*, zkl_leases_is_held       | 1 if the hold is certainly safe; 0 if it may be unsafe, and on  |
+ *            |                                        | every error. A condition can use the result directly.           |
+ *            | zkl_client_state                       | a ZKL_STATE_*, 0 or more; or a negative ZKL_E_*                 |
+ *            | zkl_lock_state*, zkl_leases_state      | a ZKL_LOCK_*, 10 or more; or a negative ZKL_E_*                 |
+ *            | zkl_*_fd                               | a descriptor, 0 or more; or a negative ZKL_E_*                  |
+ *            | zkl_client_session_id                  | a session id; 0 if there is no session, and on failure          |
+ *            | zkl_config_new                         | a handle; NULL on failure                                       |
+ *            | zkl_version, zkl_strerror              | a string, never NULL                                            |
+ *            | zkl_last_error_message, zkl_op_message | a string, never NULL                                            |
+ *            | zkl_status_errno                       | an errno value                                                  |
+ *            | zkl_version_number                     | the version as a number                                         |
+ *
+ *            The compiler warns if a program ignores the result of zkl_op_leases, zkl_op_client or zkl_op_semaphore, of an
+ *            acquire function, or of a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off these warnings, define
+ *            ZKL_NODISCARD as empty before the program includes this header.
+ * Errors     The function zkl_last_error_message() explains the last failure of the calling thread. The error message of a
+ *            thread stays the same until the next failure in this thread. Successful calls and *_free functions do not change
+ *            the message. After a call of the library, the value of errno is unspecified.
+ *
+ *            If the process has no file descriptor or no memory left for a connection, a call fails with ZKL_E_EXHAUSTED
+ *            instead of ZKL_E_CONNECTION.
+ * Memory     The library copies the input of a call before the call returns. Input data needs no alignment. Strings and structs
+ *            that a program gets from the library belong to the library. The comment of each function says how long a returned
+ *            string or struct is valid. A program must not pass memory of the library to free(). All strings are encoded in
+ *            UTF-8 and end with a NUL.
+ *
+ *            Pointers other than handles must be valid. Each string must end with a NUL, and each buffer must have at least as
+ *            many bytes as its length parameter says.
+ * Callbacks  The library holds no internal lock while it calls a callback. A callback for events, revocation requests, log
+ *            lines or credentials may call every function, but must not wait for other participants. If the library calls a
+ *            user_drop function on the thread of a callback, this function must not wait for other participants either. A
+ *            waiting callback could block the event that must end its wait, because the library delivers the next event
+ *            only after the callback has returned. In a callback, the following functions fail with ZKL_E_DEADLOCK at once:
+ *
+ *            | function                            | in a callback                                                                      |
+ *            |-------------------------------------|------------------------------------------------------------------------------------|
+ *            | zkl_acquire                         | fails                                                                              |
+ *            | zkl_acquire_timeout, zkl_acquire_as | fails, unless the timeout is 0                                                     |
+ *            | zkl_semaphore_acquire_timeout       | fails, unless the timeout is 0                                                     |
+ *            | zkl_op_wait                         | fails, unless the timeout is 0 or the operation has ended                          |
+ *            | zkl_wait_lost*                      | fails, unless the timeout is 0                                                     |
+ *            | zkl_leases_wait_lost                | fails, unless the timeout is 0                                                     |
+ *            | all others                          | allowed; each function blocks at most as long as documented                        |
+ *
+ *            If a callback needs a lock, another thread must acquire the lock, and the callback must not wait for this thread.
+ *
+ *            Each of the following functions removes a callback, and waits until this callback has returned on its thread:
+ *            zkl_listener_free, zkl_set_revocable, zkl_semaphore_set_revocable, zkl_lock_set_event_callback,
+ *            zkl_client_set_event_callback, zkl_set_log_callback and zkl_set_log_polling. The function zkl_client_free waits
+ *            for the callbacks of its client, except for a callback that returns credentials (zkl_config_set_auth_callback).
+ *            While a thread removes a callback or frees a client, this thread must not hold a mutex that the callback needs.
+ *            A thread that cannot avoid this calls zkl_client_close_start or zkl_client_free_nowait, which wait for no
+ *            callback. A callback may remove itself. If two threads of a program poll events, two callbacks on these threads must not remove
+ *            each other.
+ *
+ *            A callback must return normally. A callback must not throw an exception, and must not call longjmp or
+ *            pthread_exit.
+ *
+ *            Callbacks for participants and pending acquires (zkl_participants, zkl_waiting) run on the calling thread, during
+ *            the call. A callback of this kind may call every function, and may wait for other participants.
+ * Fork       In a child of fork(), a call with a handle of the parent fails with ZKL_E_FORKED. Freeing a handle of the parent
+ *            does nothing in the child. After a fork, the parent keeps its session and its locks. The child of fork() may make
+ *            its own client. On Linux 4.14 and later, calls with handles of the parent also fail in a child of _Fork() or of a
+ *            raw clone(). A child that was made by _Fork() or clone() must not make a client. A child that shares the memory of
+ *            its parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread forks a child, the
+ *            child exits with status 0 when the callback returns in the child.
+ * Signals    A call continues if a signal arrives, and never fails with EINTR. The threads of the library block all signals. A
+ *            signal handler must not call any function of the library.
+ * Ends       A program may end in any way while it has open clients. When a program ends with open clients, the library does
+ *            not wait for the servers. The servers end the sessions after the session timeout. A call of zkl_client_free ends a
+ *            session at once. A program started by exec does not inherit the descriptors of the library.
+ *
+ *            The threads of the library end when the last client has been freed and the log callback has been removed. A
+ *            thread that resolves a host name can run longer, because the library cannot interrupt the resolver of libc. A
+ *            thread that loads credentials can also run longer, because the library cannot interrupt a callback or the file
+ *            system. If the main thread calls pthread_exit(), the process continues while threads of the library run. When
+ *            a program ends, log lines that are still queued are lost. To receive the queued log lines, the program must
+ *            turn logging off before the program ends (zkl_set_log_callback).
+ *
+ *            A call of dlclose() does not unload the library, and does not close the clients. If a program can unload a shared
+ *            object that contains libzklock.a, the shared object must be linked with -Wl,-z,nodelete.
+ * Descriptors  A program must not close the descriptors of the library. A daemon that closes all its descriptors must close
+ *            them before it makes clients. If a program closes a descriptor of the library, the number of this descriptor can
+ *            later refer to another file. The library therefore checks a descriptor before it reads, writes or closes the
+ *            descriptor. If the check finds another file, the client loses its connection. The client connects again within a
+ *            sixth of the session timeout. The client keeps its holds if it resumes its session before the session expires.
+ *
+ *            The check of descriptors has two gaps. First, another thread can close and reopen a descriptor in the short time
+ *            between the check and the use of the descriptor. This time is less than a microsecond. Second, the resolver of
+ *            libc does not check its own descriptors.
+ * C++        Every function of zklock.h is extern "C" and throws no exception.
  */
 
 #ifndef ZKLOCK_H
 #define ZKLOCK_H
 
-/* Made by cbindgen from bindings/c/src. To change it: ZKL_BLESS=1 cargo test -p zklock-c --test header */
+/* Generated by cbindgen from bindings/c/src. To generate it again: ZKL_BLESS=1 cargo test -p zklock-c --test header */
 
 #include <stddef.h>
 #include <stdint.h>
 
-/** The version of this header. That of the library that runs is zkl_version(). */
+/* Makes the compiler warn if a program ignores a result. A program may define this macro as empty. */
+#ifndef ZKL_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define ZKL_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define ZKL_NODISCARD __attribute__((__warn_unused_result__))
+#else
+#define ZKL_NODISCARD
+#endif
+#endif
+
+/** The version of this header. zkl_version() reports the version of the library that the program runs with. */
 #define ZKL_VERSION "0.1.0"
 #define ZKL_VERSION_MAJOR 0
 #define ZKL_VERSION_MINOR 1
 #define ZKL_VERSION_PATCH 0
+/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the number of the library. */
+#define ZKL_VERSION_NUMBER 100
+
+/** The owner number of the calling thread. Every other number, including 0, is an owner that the program has numbered. */
+#define ZKL_OWNER_THREAD UINT64_MAX
 
 /** Success. */
 #define ZKL_OK 0
@@ -112,7 +195,7 @@
 /** Invalid argument. */
 #define ZKL_E_INVALID (-1)
 
-/** Not a live handle of this kind. */
+/** The handle was freed, has another kind, or never existed. */
 #define ZKL_E_HANDLE (-2)
 
 /** Timed out before the lock was acquired. */
@@ -139,7 +222,7 @@
 /** Authentication failed. */
 #define ZKL_E_AUTH (-10)
 
-/** An access control list forbids it. */
+/** An access control list denies the operation. */
 #define ZKL_E_DENIED (-11)
 
 /** The handle belongs to the parent of this forked process. */
@@ -148,10 +231,10 @@
 /** The buffer is too small. */
 #define ZKL_E_BUFFER (-13)
 
-/** A limit was reached: descriptors, threads, handles, or sequence numbers. */
+/** A limit was reached, for example of descriptors, threads or sequence numbers. */
 #define ZKL_E_EXHAUSTED (-14)
 
-/** A contender of another lock family is on this path. */
+/** Another lock recipe uses this path. */
 #define ZKL_E_FOREIGN (-15)
 
 /** The ZooKeeper server reported an error. */
@@ -163,331 +246,448 @@
 /** Not supported by this lock or server. */
 #define ZKL_E_UNSUPPORTED (-18)
 
-/** A client looks for its first session. */
+/** The operation is still running. */
+#define ZKL_E_PENDING (-19)
+
+/** The client is connecting to a server and has not had a session yet. */
 #define ZKL_STATE_CONNECTING 0
 
-/** Its session has a connection. */
+/** The client has a session and a connection. */
 #define ZKL_STATE_CONNECTED 1
 
-/** The connection is gone; the session may still live, and another connection is being sought. */
+/**
+ * The client has lost its connection and is trying to connect again. Despite the lost connection, the session may still be
+ * alive.
+ */
 #define ZKL_STATE_SUSPENDED 2
 
-/** The session ended, and the next one has not begun. */
+/** The session of the client has ended, and the client does not have a new session yet. */
 #define ZKL_STATE_LOST 3
 
-/** The client was closed. */
+/** The client is closed. */
 #define ZKL_STATE_CLOSED 4
 
-/** Nobody in this process holds the lock by this handle. */
-#define ZKL_LOCK_FREE 0
+/** The owner does not hold the lock. No ZKL_LOCK_* has the same value as a ZKL_STATE_*. */
+#define ZKL_LOCK_FREE 10
 
-/** Held, and safe. */
-#define ZKL_LOCK_HELD 1
+/** The owner holds the lock, and the hold is safe. */
+#define ZKL_LOCK_HELD 11
 
-/** Safe as long as the lease runs, but the connection is gone, or the hold is not confirmed since it came back. */
-#define ZKL_LOCK_SUSPENDED 2
+/**
+ * The hold is safe until the session lease ends, but the client cannot confirm the hold at this moment. The client has either
+ * lost its connection, or has connected again and has not confirmed the hold yet.
+ */
+#define ZKL_LOCK_SUSPENDED 12
 
-/** The lease is over: it may be lost. It becomes ZKL_LOCK_HELD again, or ZKL_LOCK_LOST. */
-#define ZKL_LOCK_UNCERTAIN 3
+/** The session lease has ended, and the hold may be lost. An uncertain hold later becomes ZKL_LOCK_HELD or ZKL_LOCK_LOST. */
+#define ZKL_LOCK_UNCERTAIN 13
 
-/** Lost for good: its session ended, or its node was removed. Releasing it reports that, and clears it. */
-#define ZKL_LOCK_LOST 4
+/**
+ * The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
+ * fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
+ */
+#define ZKL_LOCK_LOST 14
 
-/** It waits for a connection to a server. Its place in the queue is kept as long as the session lives. */
+/** The acquire waits for a connection to a server. The acquire keeps its place in the queue while the session is alive. */
 #define ZKL_WAITS_FOR_CONNECTION 0
 
-/** It waits for an answer of the server. */
+/** The acquire waits for an answer from the server. */
 #define ZKL_WAITS_FOR_SERVER 1
 
-/** It waits for the node ahead, and those before that one. */
+/** The acquire waits until nodes ahead of its node in the queue are deleted. */
 #define ZKL_WAITS_FOR_NODE 2
 
-/** It waits for leases that are out. */
+/** The acquire waits until other owners release leases. */
 #define ZKL_WAITS_FOR_LEASES 3
 
-/** It waits for the count to say that there are enough leases at all. */
+/** The acquire waits until the shared count is raised. */
 #define ZKL_WAITS_FOR_COUNT 4
 
-/** It wants to enter a hold of its own thread once more, whose lease is over, and waits until that is safe again, or lost. */
+/** The acquire re-enters a hold whose session lease has ended. The acquire waits until this hold is safe again or lost. */
 #define ZKL_WAITS_FOR_OWN_HOLD 5
 
-/** The client's session stands differently: state and previous are ZKL_STATE_*. */
+/** The session state of the client changed. The fields state and previous are ZKL_STATE_*. */
 #define ZKL_EVENT_CLIENT 0
 
-/** A hold of a lock, or of leases, stands differently: state and previous are ZKL_LOCK_*. */
+/** The state of a hold of a lock, or of leases, changed. The fields state and previous are ZKL_LOCK_*. */
 #define ZKL_EVENT_LOCK 1
 
-/** How many buckets a zkl_histogram has. */
+/** The listener receives every change of every hold. */
+#define ZKL_LISTEN_ALL 0
+
+/**
+ * The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
+ * ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the client of the hold is freed. If the client is freed, the new state in the
+ * event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for this callback before it ends the session.
+ * While zkl_client_free waits for the callback, no other client can acquire the lock.
+ */
+#define ZKL_LISTEN_LOSS 1
+
+/** The number of buckets in a zkl_histogram. */
 #define ZKL_HISTOGRAM_BUCKETS 24
 
-/** The bound of the first of them, in nanoseconds; that of bucket i is ZKL_HISTOGRAM_FIRST_NS << i. */
+/**
+ * The upper bound of the first bucket of a histogram, in nanoseconds. Bucket i has the upper bound ZKL_HISTOGRAM_FIRST_NS <<
+ * i.
+ */
 #define ZKL_HISTOGRAM_FIRST_NS 50000
 
-/** Nothing is logged, as at first. */
+/** The library logs nothing. This level is the default. */
 #define ZKL_LOG_OFF 0
 
-/** Somebody has to do something: credentials were refused. */
+/** Log lines about problems that need action, for example refused credentials. */
 #define ZKL_LOG_ERROR 1
 
-/** Something was lost, or may soon be: a lock, a lease, a session, a connection. */
+/** Log lines about locks, leases, sessions and connections that were lost, or that may be lost soon. */
 #define ZKL_LOG_WARN 2
 
-/** What becomes of sessions and connections. */
+/** Log lines about changes of sessions and connections. */
 #define ZKL_LOG_INFO 3
 
-/** What becomes of each acquire and each hold. */
+/** Log lines about changes of acquires and holds. */
 #define ZKL_LOG_DEBUG 4
 
-/** Each request, each answer. */
+/** A log line for each request and for each answer. */
 #define ZKL_LOG_TRACE 5
 
 /**
- * A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
- * next one by itself; what was held is lost.
+ * A client has one ZooKeeper session, which any number of locks and threads can share. If the session ends, all holds of the
+ * client are lost, and the client begins a new session.
  */
 typedef struct zkl_client zkl_client;
 
 /**
- * A client's settings. zkl_client_new copies them, so a config may serve for many clients, be changed in between, and be
- * freed at any time.
+ * A queue of the operations that have ended. One thread or one event loop can wait for any number of operations: it polls the
+ * single descriptor of the queue. Without a queue, each operation needs its own descriptor (zkl_op_fd).
+ */
+typedef struct zkl_completion_queue zkl_completion_queue;
+
+/**
+ * The settings of a client. Each call of zkl_client_new copies the settings. A program can therefore use one config for many
+ * clients, change the config after a client was made, and free the config at any time.
  */
 typedef struct zkl_config zkl_config;
 
-/** Leases of a semaphore. They belong to whoever has the handle, whichever thread that is. */
+/**
+ * Leases that were acquired from a semaphore. Leases belong to no thread. Any thread that has the handle may release the
+ * leases.
+ */
 typedef struct zkl_leases zkl_leases;
 
 /**
- * What can be acquired and released: a mutex, one half of a read/write lock, a semaphore mutex, or several of them as one.
- * Threads that share it exclude each other, like those of other processes, and queue fairly.
+ * The registration of a callback for events. The registration ends when the listener is freed. A client, a lock or leases can
+ * have any number of listeners.
+ */
+typedef struct zkl_listener zkl_listener;
+
+/**
+ * A lock: a mutex, the read lock or the write lock of a read/write lock, a semaphore mutex, or a multi-lock. Threads that
+ * share one handle exclude each other, and acquire the lock in the order of their calls.
  */
 typedef struct zkl_lock zkl_lock;
 
-/** An acquire under way. It goes on by itself, whether anybody waits for it or not, and ends within its limit. */
+/**
+ * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
+ * thread waits for it. An acquire ends within its timeout. All other operations end within the time for which the blocking form
+ * of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases, zkl_op_value,
+ * zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+ */
 typedef struct zkl_op zkl_op;
 
-/** A semaphore on a path: so many leases, which threads and processes take and give back. */
+/** A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release. */
 typedef struct zkl_semaphore zkl_semaphore;
 
-/** How a call ended: ZKL_OK, or a negative ZKL_E_*. Numbers are never reused. */
+/** The result of a call: ZKL_OK, or a negative ZKL_E_*. The number of a status never changes and is never reused. */
 typedef int32_t zkl_status;
 
-/** Is called when somebody asks for the lock to be given up. It must return: no exception, no longjmp. */
-typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
+/**
+ * A callback that returns credentials. The callback writes the credentials to `buf`, which has `size` bytes, and returns their
+ * length. If the callback fails, it returns a negative number. The callback must return normally. A callback must not throw an
+ * exception or call longjmp.
+ */
+typedef int64_t (*zkl_auth_cb)(void *user, char *buf, size_t size);
 
-/** Is called with user when the library will not use it any more. */
+/** The library calls this function when the library no longer needs the pointer user. */
 typedef void (*zkl_user_drop)(void *user);
 
-/** Is called when somebody asks for leases of the semaphore to be given back. It must return: no exception, no longjmp. */
-typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
-
-/** One that holds a lock or leases of a semaphore, or waits for them. All memory is the library's, and valid during the callback. */
+/**
+ * A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. All
+ * memory of the struct belongs to the library. The struct is valid until the callback returns. A struct that the program gets
+ * from zkl_op_participant is valid until the operation is freed.
+ */
 typedef struct zkl_participant {
-    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
     uint32_t size;
-    /** 1: holds the lock, or a lease, now; 0: waits. */
+    /** 1 if the participant holds the lock or a lease now; 0 if the participant waits. */
     int32_t holds;
     /** The session that owns the node; 0 if the node is not ephemeral. */
     int64_t session_id;
-    /** The zxid of the node's creation; for a holder, its fencing token. */
+    /** The zxid of the transaction that created the node. For a holder, this zxid is the fencing token. */
     int64_t czxid;
-    /** The node's path, without the client's chroot. */
+    /** The path of the node, without the client's chroot. */
     const char *node_path;
-    /** The node's data: by default the host's address. A NUL that does not count follows it. */
+    /**
+     * The data of the node. By default, the data is the address of the host. A NUL follows the data. The field data_len does
+     * not count this NUL.
+     */
     const uint8_t *data;
-    /** How many bytes of data there are. */
+    /** The number of bytes of data. */
     size_t data_len;
 } zkl_participant;
 
-/** Is called with each participant. It must return: no exception, no longjmp. */
+/**
+ * A callback that receives revocation requests for a lock. The callback must return normally. A callback must not throw an
+ * exception or call longjmp.
+ */
+typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
+
+/**
+ * A callback that receives revocation requests for leases of a semaphore. The callback must return normally. A callback must
+ * not throw an exception or call longjmp.
+ */
+typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
+
+/**
+ * A callback that receives each participant. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
 typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
 
-/** An acquire that waits. All memory is the library's, and valid during the callback. */
+/** A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns. */
 typedef struct zkl_wait {
-    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
     uint32_t size;
-    /** A ZKL_WAITS_FOR_*. */
+    /** The reason for the wait: a ZKL_WAITS_FOR_*. */
     int32_t waits_for;
-    /** The path of its own node, as zkl_participants shows it, or NULL while it has none. Of several: where it has to wait. */
+    /**
+     * The path of the node that the acquire has in the queue. The path has the form that zkl_participants shows. The field is
+     * NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in the queue
+     * in which the acquire waits.
+     */
     const char *node_path;
     /**
-     * What is in its way: the path of the nearest node ahead, as zkl_participants shows it, of the leases' directory, or of the
-     * count; NULL where that is not known. Without a connection: what was, when there was one.
+     * The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
+     * for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
+     * count. The path of a node has the form that zkl_participants shows. The field is NULL if the path is not known. Without
+     * a connection, the field contains the last known path.
      */
     const char *ahead;
-    /** The session that owns that node; 0 where that is not known. */
+    /** The session that owns the nearest node ahead; 0 if this session is not known. */
     int64_t session_id;
     /**
-     * How many there are to go before, when they were last counted: nodes ahead, leases that have to come back, or that the count is
-     * too low by; 0 where that is not known.
+     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
+     * is the number of leases by which the count is too low. The number can be outdated, because it comes from the last answer
+     * of the server. The field is 0 if the number is not known.
      */
     uint64_t count;
-    /** How long it has waited, in milliseconds. */
+    /** The time for which the acquire has waited, in milliseconds. */
     int64_t waited_ms;
-    /** How long it will wait at most, in milliseconds; -1 without a limit. */
+    /** The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit. */
     int64_t left_ms;
 } zkl_wait;
 
-/** Is called with each acquire that waits. It must return: no exception, no longjmp. */
+/**
+ * A callback that receives each pending acquire. The callback must return normally. A callback must not throw an exception or
+ * call longjmp.
+ */
 typedef void (*zkl_waiting_cb)(void *user, const zkl_wait *wait);
 
-/** Something that happened. All memory is the library's, and valid during the callback. */
+/** A state change. All memory of the struct belongs to the library and is valid until the callback returns. */
 typedef struct zkl_event {
-    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
     uint32_t size;
-    /** A ZKL_EVENT_*. */
+    /** The kind of the event: a ZKL_EVENT_*. */
     int32_t kind;
-    /** How it stands now. */
+    /** The new state. */
     int32_t state;
-    /** How it stood before. */
+    /** The previous state. */
     int32_t previous;
     /**
-     * The lock, or NULL: of a client's event, of leases, and where the lock was freed meanwhile. What is held by a multi-lock
-     * is told of each of its locks.
+     * The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. A
+     * multi-lock causes a separate event for each member lock.
      */
     zkl_lock *lock;
-    /** The path of the lock or of the leases' semaphore, or NULL. */
+    /** The path of the lock or of the semaphore; NULL if the event is about a session. */
     const char *path;
-    /** The fencing token of the hold or of the leases, or 0. */
+    /** The fencing token of the hold or of the leases; 0 if the event is about a session. */
     int64_t token;
-    /** How often the lock had been passed on in this process when the hold began (zkl_fencing_pass), or 0. */
-    int64_t pass;
+    /**
+     * The number of local hand-overs under this token before the hold began (zkl_fencing_pass). The number is 0 if the event
+     * is about a session or leases.
+     */
+    int64_t fencing_pass;
 } zkl_event;
 
-/** Is called with each event. It must return: no exception, no longjmp. */
+/**
+ * A callback that receives each event. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
 typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
 
-/** How long things took. This struct will stay as it is. */
+/** A histogram of durations. Later versions do not change this struct. */
 typedef struct zkl_histogram {
-    /** How often something was measured. */
+    /** The number of measured durations. */
     uint64_t count;
-    /** How long it took in all, in nanoseconds. */
+    /** The sum of all durations, in nanoseconds. */
     uint64_t sum_ns;
     /**
-     * How often it took at most so long: ZKL_HISTOGRAM_FIRST_NS << i, which is 50 us, 100 us and so on up to 209.7152 s. Each
-     * includes those before it. The last has no bound: it is count.
+     * The cumulative buckets. Bucket i is the number of durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The
+     * upper bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
      */
     uint64_t buckets[ZKL_HISTOGRAM_BUCKETS];
 } zkl_histogram;
 
 /**
- * What a client has done since it was made, and how it stands, at one moment. Counters only grow.
+ * The metrics of a client at one moment. The gauges show the current state of the client. The counters and the histograms show
+ * the activity since the client was made. The value of a counter never decreases.
  *
- * A multi-lock that is joined in one transaction is one acquire, and a hold for each of its locks; one that is taken step by step
- * is an acquire for each step, in the client of that step. Calls that are refused for their arguments are not counted.
+ * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
+ * multi-lock is acquired in several steps, each step counts as one acquire of the client that makes the step. The metrics do
+ * not count calls with invalid arguments.
  */
 typedef struct zkl_metrics {
     /**
-     * How many bytes were written by zkl_client_metrics. New fields are only ever appended: those that this does not cover are not
-     * known to the library.
+     * The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
+     * know any field beyond this number of bytes.
      */
     uint32_t size;
-    /** How the session stands: a ZKL_STATE_*. */
+    /** The state of the session: a ZKL_STATE_*. */
     int32_t state;
-    /** The session timeout in force, in milliseconds. */
+    /** The negotiated session timeout in milliseconds. */
     int64_t session_timeout_ms;
-    /** Holds that there are now, safe or not; those that were lost are not among them. */
+    /** The current number of holds. The number includes uncertain holds, but not lost holds. */
     uint64_t held;
-    /** Acquires that wait now. */
+    /** The current number of waiting acquires. */
     uint64_t waiting;
-    /** Contenders whose nodes are to go, and no server has confirmed it yet. */
+    /**
+     * The current number of nodes that the client is removing from queues. The number includes a node until a server confirms
+     * its removal.
+     */
     uint64_t leaving;
-    /** Watches that a server is believed to keep for the session. */
+    /** The number of watches that a server keeps for the session, as far as the client knows. */
     uint64_t watches;
-    /** Acquires that got their lock or leases, by a hold of their own. */
+    /** The number of acquires that succeeded with a new hold. */
     uint64_t acquires_ok;
-    /** Acquires that ended with ZKL_E_TIMEOUT: others were ahead until their time was over, or at their one look. */
+    /** The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead. */
     uint64_t acquires_timeout;
-    /** Acquires that the program itself ended: ZKL_E_CANCELED, or ZKL_E_CLOSED where the handle or the client was. */
+    /**
+     * The number of acquires that the program ended. These acquires ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+     * the program freed the handle or the client.
+     */
     uint64_t acquires_canceled;
-    /** Acquires that ended with ZKL_E_CONNECTION: no server answered in time. */
+    /** The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time. */
     uint64_t acquires_connection;
-    /** Acquires that failed in another way. */
+    /** The number of acquires that failed in another way. */
     uint64_t acquires_failed;
-    /** Times that a hold was entered once more by its owner. */
+    /** The number of acquires that re-entered a hold. */
     uint64_t reentries;
     /**
-     * Acquires that got their lock after they had waited for another contender, those that it was passed on to in this process
-     * among them.
+     * The number of acquires that succeeded after they had waited for another participant. The number includes local
+     * hand-overs.
      */
     uint64_t handovers;
-    /** Times that a lock was passed on to another thread of this process, without a server. */
+    /** The number of local hand-overs. */
     uint64_t local_passes;
-    /** Holds that the program gave back, or that ended with their handle or client. */
+    /** The number of holds that the program released, or that ended because the program freed the handle or the client. */
     uint64_t releases;
-    /** Holds that were lost since their session ended. */
+    /** The number of holds that were lost because their session ended. */
     uint64_t losses_session;
-    /** Holds that were lost since somebody else deleted their node. */
+    /** The number of holds that were lost because another client deleted their node. */
     uint64_t losses_deleted;
-    /** Times that a hold became ZKL_LOCK_SUSPENDED. */
+    /** The number of times that a hold became ZKL_LOCK_SUSPENDED. */
     uint64_t suspensions;
-    /** Times that a hold became ZKL_LOCK_UNCERTAIN. */
+    /** The number of times that a hold became ZKL_LOCK_UNCERTAIN. */
     uint64_t uncertainties;
-    /** Times that a server refused to delete a node of ours. It is asked again until it does. */
+    /**
+     * The number of times that a server refused to delete a node of this client. The client repeats the request until the
+     * server deletes the node.
+     */
     uint64_t deletes_refused;
-    /** Attempts to connect to a server. */
+    /** The number of attempts to connect to a server. */
     uint64_t connection_attempts;
-    /** Connections that came to stand: the server took the session and the credentials. */
+    /**
+     * The number of established connections. A connection is established when the server has accepted the session and the
+     * credentials.
+     */
     uint64_t connections;
-    /** Those of them that took the place of one before. */
+    /** The number of established connections that replaced an earlier connection. */
     uint64_t reconnects;
-    /** Connections that stood and were lost. */
+    /** The number of established connections that were lost. */
     uint64_t connections_lost;
-    /** Sessions that were begun. */
+    /** The number of sessions that began. */
     uint64_t sessions;
-    /** Sessions that ended, and were not closed: what was held was lost with them. */
+    /** The number of sessions that ended although the program had not closed the client. All holds of such a session were lost. */
     uint64_t sessions_lost;
-    /** Requests that were sent to servers; neither pings nor handshakes. */
+    /** The number of requests sent to servers, without pings and handshakes. */
     uint64_t requests;
-    /** Requests that were answered. */
+    /** The number of requests that servers answered. */
     uint64_t answers;
-    /** Pings that were sent to servers. */
+    /** The number of pings sent to servers. */
     uint64_t pings;
-    /** Changes of watched nodes that servers told of. */
+    /** The number of watch events that servers sent. */
     uint64_t watch_events;
-    /** Bytes that were sent to servers, or are about to be. */
+    /** The number of bytes sent to servers, including bytes that the client is about to send. */
     uint64_t bytes_sent;
-    /** Bytes that came from servers. */
+    /** The number of bytes received from servers. */
     uint64_t bytes_received;
-    /** How long acquires that got what they wanted took, from the call to the grant. */
+    /** The durations of successful acquires, from the call until the owner held the lock or the leases. */
     zkl_histogram waits;
-    /** How long holds lasted that are over, from the grant to the release or the loss. */
+    /** The durations of holds that have ended, from the end of the acquire to the release or the loss. */
     zkl_histogram holds;
-    /** How long servers took to answer requests, from the sending to the moment at which the answer was read. */
+    /**
+     * The durations of requests, from the moment when the client sent the request to the moment when the client read the
+     * answer.
+     */
     zkl_histogram round_trips;
 } zkl_metrics;
 
-/** A field of a line. This struct will stay as it is. */
+/** A field of a log line. Later versions do not change this struct. */
 typedef struct zkl_log_field {
-    /** What it is called: path, token, session, server, cause and others. */
+    /** The name of the field, for example path, token, session, server or cause. */
     const char *name;
-    /** Its value as text. */
+    /** The value of the field as text. */
     const char *value;
 } zkl_log_field;
 
-/** A line of the log. All memory is the library's, and valid during the callback. */
+/** A line of the log. All memory of the struct belongs to the library and is valid until the callback returns. */
 typedef struct zkl_log {
-    /** The library's own size of this struct. New fields are only ever appended: look at them where size covers them. */
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
     uint32_t size;
-    /** A ZKL_LOG_*. */
+    /** The level of the line: a ZKL_LOG_*. */
     int32_t level;
-    /** When it was written: nanoseconds since 1970, by the clock of the day. */
+    /** The wall-clock time at which the line was written, in nanoseconds since 1970. */
     int64_t time_ns;
     /**
-     * What it is about: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself. Others are for
-     * what should not happen.
+     * The subject of the line: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself.
+     * Lines with other targets report internal problems that should not occur.
      */
     const char *target;
-    /** The message and the fields, ready to be printed. No newline is at its end. */
+    /** The message and the fields as printable text, without a newline at the end. */
     const char *line;
-    /** The message alone, which is the same for all that is of one kind. */
+    /** The message without the fields. All lines of one kind have the same message. */
     const char *message;
     /** The fields. */
     const zkl_log_field *fields;
-    /** How many there are. */
+    /** The number of fields. */
     size_t field_count;
 } zkl_log;
 
-/** Is called with each line of the log. It must return: no exception, no longjmp. */
+/**
+ * A callback that receives each log line. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
 typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
 
 #ifdef __cplusplus
@@ -495,903 +695,1742 @@ extern "C" {
 #endif  /* __cplusplus */
 
 /**
- * The version of the library that runs, like "0.1.0".
+ * Reports the version of the library that the program runs with, for example "0.1.0".
  *
- * Returns: a static text, never NULL.
- * Does not block; any thread; leaves the last error message alone.
+ * Returns: a static string, never NULL.
+ * Does not block. Any thread may call this function. The call does not change the last error message.
  */
 const char *zkl_version(void);
 
 /**
- * What a status means, in one sentence without a full stop.
+ * Reports the version of the library that the program runs with as a number: 10000 * major + 100 * minor + patch. Two versions
+ * can be compared as numbers. The macro ZKL_VERSION_NUMBER is the number of the header.
  *
- * Returns: a static text, never NULL; "unknown status" for a number that is none.
- * Does not block; any thread; leaves the last error message alone.
+ * Returns: the number, for example 100 for version 0.1.0.
+ * Does not block. Any thread may call this function. The call does not change the last error message.
+ */
+int32_t zkl_version_number(void);
+
+/**
+ * Returns a short text that describes a status. The text has no full stop at its end.
+ *
+ * Returns: a static string, never NULL; "unknown status" if `status` is not a known number.
+ * Does not block. Any thread may call this function. The call does not change the last error message.
  */
 const char *zkl_strerror(int32_t status);
 
 /**
- * What went wrong in this thread's last call of zklock, with the values and the servers concerned: for people and logs.
- * Programs go by the status.
+ * Describes the last failure of the calling thread. The message names the values and servers that were involved. The message
+ * is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
+ * change the message.
  *
- * Returns: a text, never NULL; empty if the last call succeeded. It is UTF-8, cut after 1023 bytes, and stays valid until
- * the thread's next call of zklock, except zkl_version, zkl_strerror, zkl_status_errno and this one.
- * Does not block; each thread has its own.
+ * Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
+ * most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version, zkl_strerror,
+ * zkl_status_errno and zkl_last_error_message.
+ * Does not block. Each thread has its own message.
  */
 const char *zkl_last_error_message(void);
 
 /**
- * The errno value that comes nearest to a status: ETIMEDOUT, ECANCELED, EPERM, EDEADLK and so on. It is returned, and not
- * written to errno.
+ * Converts a status into the closest errno value, for example ETIMEDOUT, ECANCELED, EPERM or EDEADLK. The function returns the
+ * errno value, and does not set errno.
  *
- * Returns: 0 for ZKL_OK, EINVAL for a number that is no status.
- * Does not block; any thread; leaves the last error message alone.
+ * Returns: the errno value; 0 for ZKL_OK; EINVAL if `status` is not a known number.
+ * Does not block. Any thread may call this function. The call does not change the last error message.
  */
 int32_t zkl_status_errno(int32_t status);
 
 /**
- * Makes a config with the defaults. Where they will do, zkl_client_new takes NULL in its place.
+ * Makes a config with the default settings. A program that needs only the default settings can pass NULL to zkl_client_new
+ * instead.
  *
- * Returns: the config, to be freed with zkl_config_free; NULL on failure, which zkl_last_error_message explains.
- * Does not block; any thread.
+ * Returns: the config, which the caller must free with zkl_config_free. On failure, the function returns NULL, and
+ * zkl_last_error_message explains the failure.
+ * Does not block. Any thread may call this function.
  */
-zkl_config *zkl_config_new(void);
+ZKL_NODISCARD zkl_config *zkl_config_new(void);
 
 /**
- * Frees a config. NULL is allowed. Clients made with it are not concerned.
+ * Frees a config. The parameter `config` may be NULL. Clients that already exist keep their settings.
  *
- * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
- * Does not block; any thread.
+ * Returns nothing. If `config` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
  */
 void zkl_config_free(zkl_config *config);
 
 /**
- * How long the servers keep a session they do not hear of, in milliseconds: 1 or more, 10000 by default. The servers may
- * negotiate another value.
+ * Sets the session timeout in milliseconds. If the servers receive nothing from a client during the session timeout, the
+ * servers end the session of this client. The parameter `ms` must be 1 or more. The default is 10000. A server may choose a
+ * different session timeout when the client connects.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_session_timeout_ms(zkl_config *config, int32_t ms);
 
 /**
- * How long zkl_client_new may take, in milliseconds: 1 or more, 10000 by default.
+ * Sets the connect timeout in milliseconds. The connect timeout limits the time that zkl_client_new takes. The parameter `ms`
+ * must be 1 or more. The default is 10000.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
 
 /**
- * How long before its session can end a lock ceases to count as held, in milliseconds: 0 or more, a third of the
- * negotiated session timeout by default. More is safer; less rides out longer interruptions. The margin always
- * leaves at least a third of the session timeout; after a silence a lease may be shorter, for the servers may not have heard.
+ * Sets the lease margin in milliseconds. The lease margin is the time between the end of the session lease and the earliest
+ * possible expiry of the session. A hold is safe only until the session lease ends. The parameter `ms` must be 0 or more. The
+ * default is a third of the negotiated session timeout. A larger lease margin makes holds safer. With a smaller lease margin,
+ * holds survive longer interruptions of the connection.
+ *
+ * If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds.
+ * After a period without traffic, the session lease can be shorter than the lease margin implies, because the servers may not
+ * have received the last requests of the client.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_lease_margin_ms(zkl_config *config, int32_t ms);
 
 /**
- * Sets an option by its name, for instance "session.timeout" to "5000". The page on options (docs/options.md) has all of them. The functions
- * above are shorthands for the same options. Both strings are copied.
+ * Sets an option by its name, for example "session.timeout" to "5000". The page docs/options.md lists all options and their
+ * values. The functions above set some of these options with typed parameters. The config copies both strings.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID for an unknown name and for a bad value, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if the name is unknown or the value is not allowed.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set(zkl_config *config, const char *name, const char *value);
 
 /**
- * Sets the options in a file. The file is UTF-8 text of 64 KiB at most, with one "name = value" a line. Empty lines, and lines that begin
- * with #, are skipped; a # behind a value belongs to the value. If the file has an error, no option is set.
+ * Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
+ * one "name = value" on each line. The function ignores empty lines and lines that begin with #. A # after a value is a part
+ * of this value. If the file contains an error, the function sets no option.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID if the file cannot be read or a line is wrong; the message names the file and the line.
- * ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Blocks while it reads the file; any thread.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if the file cannot be read or contains an error. The error message names the file and the line.
+ * - ZKL_E_EXHAUSTED if the process or the machine has no file descriptors left.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Blocks while it reads the file. Any thread may call this function.
  */
 zkl_status zkl_config_load(zkl_config *config, const char *file);
 
 /**
- * Adds credentials, for instance "digest" and "user:password". They are sent on every connection, in the order in which
- * they were added. The scheme is a string; auth is len bytes, and may be NULL if len is 0. Both are copied.
+ * Adds credentials to a config, for example the scheme "digest" with "user:password". On every connection, the client sends
+ * all credentials in the order in which the program added them. The parameter `scheme` is a string. The parameter `auth`
+ * points to len bytes, at most 64 KiB. The parameter `auth` may be NULL if `len` is 0. The config copies scheme and auth.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const uint8_t *auth, size_t len);
+zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const void *auth, size_t len);
 
 /**
- * Has mutexes and read/write locks queue with the locks of kazoo that stand on the same path, instead of returning
- * ZKL_E_FOREIGN: 1, or 0, which is the default. For programs that move from kazoo, which has to wait for zklock's in turn: its locks
- * need extra_lock_patterns=["-lock-"] beside a mutex, and ["__READ__", "__WRIT__"] beside a read/write lock.
+ * Sets the callback of a config for the credentials of a scheme, for example the scheme "digest" with credentials of the form
+ * "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to `cb`. The
+ * callback can therefore return other credentials after a rotation. On each connection, the client first sends the credentials
+ * from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer of `cb` has 64 KiB. The library erases
+ * the buffer, and erases its copy of the credentials after it has sent them.
+ *
+ * The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
+ * client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
+ * Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb` forks
+ * a child, the child exits with status 0 when the callback returns in the child.
+ *
+ * If `cb` fails before the first connection, zkl_client_new fails at once with ZKL_E_AUTH. If `cb` fails later, the client
+ * writes a warning to the log, and calls `cb` again after a pause of at most half a second. The session can expire in the
+ * meantime.
+ *
+ * A later call of zkl_config_set_auth_callback replaces the callback for the same scheme, but not the callback of clients that
+ * already exist. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop`
+ * is not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
+ *
+ * The function zkl_client_free does not wait for a call of `cb`. When zkl_client_free returns, one call may still run or be
+ * about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore keep all data
+ * of the callback until the library calls `user_drop`.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer
+ * `user` and does not call `user_drop`.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_config_set_auth_callback(zkl_config *config, const char *scheme, zkl_auth_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Controls whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path. If `wait` is 1, locks
+ * of zklock and kazoo share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN. The
+ * default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, the locks of kazoo must also
+ * wait for the locks of zklock. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
+ * extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a read/write lock of zklock, construct the kazoo lock with
+ * extra_lock_patterns=["__READ__", "__WRIT__"].
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_wait_for_kazoo(zkl_config *config, int32_t wait);
 
 /**
- * Has the callbacks of clients, those of events and of revocations, called by the program, with zkl_client_dispatch_events when the
- * descriptor of zkl_client_event_fd is readable: 1; or on a thread of the library's: 0, which is the default.
+ * Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
+ * callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
+ * the descriptor of zkl_client_event_fd is readable.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
 
 /**
- * Connects, and waits for the session. The servers are a string like "host:2181,host:2181/chroot"; all paths are below the
- * chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
- * be freed with zkl_client_free.
+ * Makes a client, connects to a ZooKeeper server, and waits until the client has a session. The parameter `servers` is a list
+ * of addresses with an optional chroot, for example "host:2181,host:2181/chroot". All paths that the client uses are relative
+ * to the chroot. If `config` is NULL, the client uses the default settings. If `config` is not NULL, the client copies the
+ * settings of config. The caller must free the new client, `*client_out`, with zkl_client_free.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_SERVER if the chroot does not exist (the option chroot.create),
- * ZKL_E_DENIED if it may not be created, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
- * ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Blocks until there is a session, but no longer than the connect timeout; any thread.
+ * Returns: ZKL_OK if the client has a session. On failure:
+ * - ZKL_E_INVALID if an argument is not valid, or a file with credentials or certificates is not usable.
+ * - ZKL_E_CONNECTION if no server accepted the client within the connect timeout.
+ * - ZKL_E_AUTH if a server refused the credentials, a callback for credentials failed, or the client or a server refused a
+ *   certificate.
+ * - ZKL_E_SERVER if the chroot does not exist and the option chroot.create is off.
+ * - ZKL_E_DENIED if an access control list does not allow the client to create the chroot.
+ * - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Blocks until the client has a session, for at most the connect timeout. Any thread may call this function.
  */
-zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_client **client_out);
+ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_client **client_out);
 
 /**
- * Ends the session and frees the client. Those that wait for its locks wake with ZKL_E_CLOSED, what is held by them is
- * given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
- * allowed. In a forked child the parent's session is left alone.
+ * Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
+ * Calls that wait for a lock of the client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
+ * ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter `client`
+ * may be NULL. In a forked child, the call does not change the session of the parent.
  *
- * The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
- * not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
- * (A callback that frees its own client is not waited for, and is the last to be called; nor are events delivered of another client
- * that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
- * client that polls its events, the last are delivered by the thread that frees it.
+ * Before the client closes, it delivers its queued events, but only for a limited time. The client drops the events that are
+ * still queued after this time. If the program polls the events of this client, the calling thread delivers the queued events.
+ * After zkl_client_free has returned, the library does not call any callback of the client.
  *
- * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
- * Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
- * two seconds; any thread.
+ * If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
+ * The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
+ * the call by at most two seconds.
+ *
+ * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
+ * library then calls no further callback of the client. If a callback on the event thread frees another client, the library
+ * drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
+ * client for the holds that end.
+ *
+ * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+ * Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
+ * two seconds, plus the running time of callbacks. Any thread may call this function.
  */
 void zkl_client_free(zkl_client *client);
 
 /**
- * How the client's session stands.
+ * Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. Its chroot must be the
+ * chroot of the client, or the list has no chroot. The chroot of the client does not change.
  *
- * Returns: a ZKL_STATE_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except
+ * in two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown,
+ * some clients move to an added server, so that each server has about the same number of clients. Before a client moves, it
+ * waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its holds are
+ * ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if the list is not valid or has another chroot. The client then keeps its server list.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_client_set_servers(zkl_client *client, const char *servers);
+
+/**
+ * Reports the session state of a client.
+ *
+ * Returns: a ZKL_STATE_*, which is 0 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL).
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_client_state(const zkl_client *client);
 
 /**
- * The id of the client's session, as the servers' logs have it. It may be negative.
+ * Reports the session id of a client. The logs of the servers show the same id. A session id may be negative.
  *
- * Returns: the id; 0 while there is none, and on failure, in which case zkl_client_state returns a negative status.
- * Does not block; any thread.
+ * Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To find out whether a
+ * call failed, call zkl_client_state. After such a failure, zkl_client_state returns a negative status.
+ * Does not block. Any thread may call this function.
  */
 int64_t zkl_client_session_id(const zkl_client *client);
 
 /**
- * Calls the callbacks that wait, those of events and of revocations, one after the other, in the order in which things happened,
- * on the calling thread. Those that come to wait meanwhile are left for the next time. At any time one thread calls; where another
- * one does, or the calling one, in a callback, it goes on, and this returns 0.
+ * Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
+ * the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
+ * call. Only one thread at a time delivers the events of a client. The call delivers nothing if another thread is delivering
+ * events of the client, or if a callback of the client makes the call.
  *
- * Returns: how many were called; or the negative ZKL_E_INVALID where the client's config did not say zkl_config_set_poll_events;
- * ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Blocks as long as the callbacks do; any thread.
+ * Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
+ * - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Blocks while the callbacks run. Any thread may call this function.
  */
-int32_t zkl_client_dispatch_events(zkl_client *client);
+zkl_status zkl_client_dispatch_events(zkl_client *client, int32_t *count_out);
 
 /**
- * A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and when the client
- * is freed. It is the library's: not to be read, written to or closed; it is closed with the client, and epoll forgets what is closed.
- * Where another thread than the one that frees the client is to hear of it, have that one wait for a duplicate (dup) of its own.
+ * Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
+ * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
+ * program must not read, write or close the descriptor. The library closes the descriptor when it closes the client. The
+ * kernel then removes the closed descriptor from every epoll set. If one thread can free the client while another thread
+ * polls, the polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
  *
- * Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
- * Does not block; any thread.
+ * Returns: the descriptor, which is 0 or more.
+ * On failure, the function returns one of the statuses of zkl_client_dispatch_events.
+ * Does not block. Any thread may call this function.
  */
 int zkl_client_event_fd(const zkl_client *client);
 
 /**
- * Makes a mutex on a path like "/locks/nightly-report": re-entrant, each thread owning its own hold; on the same znodes as
- * Curator's InterProcessMutex. Nothing is sent yet. The lock written to *lock_out is to be freed with zkl_lock_free.
+ * Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
+ * mutex uses the same znodes as Curator's InterProcessMutex. The function sends no request to a server. The caller must free
+ * the new lock, `*lock_out`, with zkl_lock_free.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
+ZKL_NODISCARD zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
 
 /**
- * Lets the threads of this process that queue for this mutex pass it on among themselves, up to max_passes times in a row, before
- * its node is given up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of one
- * client on one path that are set so: one node stands for all who wait by them, in the order in which they began, and a release gives it to the
- * next of them without asking a server. It pays where many threads of one process want one lock.
+ * Sets the maximum number of local hand-overs in a row. In a local hand-over, a release passes the mutex to the next waiter of
+ * this process without a request to a server. After `max_passes` local hand-overs in a row, the next release deletes the node
+ * of the mutex. The default is 0. With a limit of 0, every release deletes the node.
  *
- * Fairness: who waits in another process, behind that node, waits for at most max_passes holds more than without (the largest of the
- * handles' numbers). Then the node is removed, and the next thread here joins the queue at its end. Nobody here overtakes
- * another: who gives up leaves the place to the next.
+ * The setting applies to later acquires through this handle. Local hand-over works among all handles of one client that have
+ * the same path and a limit above 0. One node in the queue, the common node, represents all waiters of these handles. The
+ * waiters acquire the mutex in the order in which they began to wait. Local hand-over helps if many threads of one process
+ * acquire the same lock.
  *
- * Only a hold that is ZKL_LOCK_HELD is passed on, and none whose node somebody has asked for (zkl_set_revocable). The node keeps the
- * data of the acquire that made it. All holds that were passed on have the fencing token of the first: a store that is to tell them apart
- * compares zkl_fencing_pass, too. A multi-lock joins with nodes of its own, and what it has got is not passed on. With a
- * limit of 0, an acquire that finds others of this process there fails without asking a server. zkl_participants shows the one node,
- * and zkl_waiting all who wait by the handle.
+ * Local hand-over can delay other processes. If a waiter of another process is in the queue behind the common node, this
+ * waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses
+ * the limit of the handle that releases.
+ * After the common node is deleted, the next waiter of this process joins the end of the queue. Waiters of this process do not
+ * overtake each other. If a waiter stops waiting, the next waiter of this process takes its place in the queue.
  *
- * Returns: ZKL_OK; ZKL_E_UNSUPPORTED for all but mutexes; ZKL_E_INVALID for a negative number; ZKL_E_HANDLE, ZKL_E_FORKED,
- * ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Local hand-over takes place only if the state of the hold is ZKL_LOCK_HELD and the node has received no revocation request
+ * (zkl_set_revocable). The common node keeps the data of the acquire that created the node. All holds under one node have the
+ * same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass (zkl_fencing_pass).
+ *
+ * A multi-lock joins the queue with its own node, and never takes part in local hand-over. If another owner of this process
+ * holds the mutex or waits for it, an acquire with timeout 0 fails without a request to a server. The
+ * function zkl_participants shows only the common node, and zkl_waiting shows all waiters of the handle.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_UNSUPPORTED if the lock is not a mutex.
+ * - ZKL_E_INVALID if `max_passes` is negative.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_mutex_set_local_handover(zkl_lock *lock, int32_t max_passes);
 
 /**
- * Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
- * InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
- * written to *lock_out is to be freed with zkl_lock_free.
+ * Makes a semaphore mutex on a path. A semaphore mutex is not re-entrant, and any thread may release it. The semaphore mutex
+ * uses the same znodes as Curator's InterProcessSemaphoreMutex. If a thread acquires a semaphore mutex that the thread already
+ * holds, the call waits until another thread releases the lock. The function sends no request to a server. The caller must
+ * free the new lock, `*lock_out`, with zkl_lock_free.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_semaphore_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_mutex_new(zkl_client *client, const char *path, zkl_lock **lock_out);
 
 /**
- * Makes the two halves of a read/write lock on a path: readers share it, a writer has it alone; on the same znodes as
- * Curator's InterProcessReadWriteLock, as of 5.5. Each half is re-entrant, each thread owning its own holds. A thread that writes may
- * also acquire the read lock, and goes on reading when it releases the write lock: no other writer gets in between. A thread
- * that reads may not acquire the write lock: ZKL_E_DEADLOCK. Nothing is sent yet. The locks written to *read_out and *write_out
- * are to be freed with zkl_lock_free, in any order; on failure neither is written.
+ * Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read lock at the
+ * same time. While a writer holds the write lock, no other owner can hold the read lock or the write lock. Both locks use the
+ * same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
+ *
+ * Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
+ * lock. If the thread then releases the write lock, the thread keeps the read lock. No other writer can acquire the write lock
+ * during this downgrade. If a thread that holds only the read lock tries to acquire the write lock, the acquire fails with
+ * ZKL_E_DEADLOCK.
+ *
+ * The caller must free the new locks, `*read_out` and `*write_out`, with zkl_lock_free. The caller may free the two locks in
+ * any order. On failure, the function writes neither `*read_out` nor `*write_out`.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zkl_lock **read_out, zkl_lock **write_out);
+ZKL_NODISCARD zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zkl_lock **read_out, zkl_lock **write_out);
 
 /**
- * Makes one lock of several, 4096 at most, each of a path of its own: like Curator's InterProcessMultiLock, it is acquired and
- * released as a whole, within one time limit. While it is held, each of them is; what the thread held of them before is entered
- * once more. They may be of different kinds and of different clients; where one is a multi-lock, its locks are taken.
+ * Makes a multi-lock: a lock that consists of up to 4096 member locks, each on its own path. Each acquire and each release of
+ * the multi-lock applies to all member locks. An acquire has one timeout for all member locks. While an owner holds the
+ * multi-lock, the owner holds each member lock. If the owner already holds a member lock, the acquire of the multi-lock
+ * re-enters this lock. The member locks may have different kinds and belong to different clients. If an element of the array
+ * locks is itself a multi-lock, the new multi-lock contains the member locks of this element.
  *
- * Mutexes and read/write locks of one client are joined in one transaction, so that two multi-locks of the same locks
- * in another order do not deadlock. Others are acquired one after the other, in an order that is the same for all programs that name
- * their servers alike, and given back if one can't be got.
+ * Mutexes and read/write locks of one client join their queues in one transaction. Two multi-locks that list the same locks in
+ * different orders therefore do not deadlock. The multi-lock acquires all remaining member locks one by one. The order of
+ * these acquires is the same in all programs that write their server lists in the same way. If a member lock cannot be
+ * acquired, the library releases the member locks that it has already acquired.
  *
- * The handles stay the caller's. Once one of the locks is freed, or its client, the multi-lock is of no use: those that
- * wait for it wake with ZKL_E_CLOSED, and later calls return that. The lock written to *lock_out is to be freed with zkl_lock_free, which
- * wakes those that wait for the multi-lock, and changes nothing for its locks, held or not.
+ * The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
+ * becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
+ * with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
+ * multi-lock does not change the member locks.
  *
- * Returns: ZKL_OK; ZKL_E_INVALID for no locks, too many, or two on one path; ZKL_E_HANDLE and ZKL_E_FORKED, with the index in the
- * message; ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
+ * - ZKL_E_HANDLE or ZKL_E_FORKED if an element of the array `locks` is not a live lock of this process. The error message
+ *   contains the index of the element.
+ * - Other failures: ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
+ZKL_NODISCARD zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
 
 /**
- * The same, but that the locks are acquired one after the other, in the order given, as Curator's InterProcessMultiLock does: for
- * programs that share their paths with Curator's and name them in the same order. Beside Curator's, zkl_multi_new may find that
- * each waits for the other, and takes a third of a second to give way. Programs that name the same locks in different orders
- * deadlock with this one.
+ * Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's InterProcessMultiLock
+ * acquires its locks in the same way. Use this function if other programs use multi-locks of Curator on the same paths. All
+ * programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
  *
- * Returns: as zkl_multi_new.
- * Does not block; any thread.
+ * A multi-lock made with zkl_multi_new can deadlock with a multi-lock of Curator. The multi-lock of zklock detects the
+ * deadlock, leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with
+ * zkl_multi_new_in_order can deadlock if programs list the same locks in different orders.
+ *
+ * Returns: the statuses of zkl_multi_new.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
+ZKL_NODISCARD zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t count, zkl_lock **lock_out);
 
 /**
- * Frees a lock. Those that wait on it wake with ZKL_E_CLOSED; what is held by it, by whatever thread, is released without
- * waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
- * multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
+ * Frees a lock. Calls that wait for the lock through this handle fail with ZKL_E_CLOSED. The library releases all holds that
+ * were acquired through this handle, and does not wait for the server. The parameter `lock` may be NULL. In a forked child,
+ * the call does not change the holds of the parent.
  *
- * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
- * Does not block; any thread.
+ * Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks.
+ *
+ * Returns nothing. If `lock` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
  */
 void zkl_lock_free(zkl_lock *lock);
 
 /**
- * Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
- * entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
- * and of the session. To have an end, use zkl_acquire_timeout. Goroutines, greenlets and fibers of one thread share its holds, and
- * do not exclude each other: use zkl_acquire_as.
+ * Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and increments
+ * the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of a
+ * multi-lock acquires either all member locks or no member lock.
  *
- * Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
- * ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
- * wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
- * knows no owner, and waits), and in a callback (Callbacks, above); ZKL_E_LOST where this thread's hold was lost and is not released yet;
- * ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers,
- * and where the paths of all nodes of the client would take more than session.max_path_bytes (docs/sizing.md);
- * ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Blocks until it has the lock; any thread.
+ * The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
+ * limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share the holds of this thread
+ * and do not exclude each other. Green threads must use zkl_acquire_as.
+ *
+ * Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
+ * - ZKL_E_CANCELED if zkl_cancel ended the wait.
+ * - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
+ * - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
+ *   wait for itself. A semaphore mutex does not check for this deadlock.
+ * - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock.
+ * - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
+ * - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
+ * - ZKL_E_FOREIGN if another lock recipe uses the path.
+ * - ZKL_E_EXHAUSTED if the path has no sequence numbers left, or if the node paths of the client would exceed
+ *   session.max_path_bytes (docs/sizing.md).
+ * - ZKL_E_INVALID if the nodes of a multi-lock are too large for one transaction of the server.
+ * - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+ * - Other failures: ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+ *   ZKL_E_INTERNAL.
+ *
+ * Blocks until the thread holds the lock. Any thread may call this function.
  */
-zkl_status zkl_acquire(zkl_lock *lock);
+ZKL_NODISCARD zkl_status zkl_acquire(zkl_lock *lock);
 
 /**
- * The same with a limit in milliseconds over all that it takes: -1 for none, 0 to look once without waiting for anybody.
+ * Acquires the lock for the calling thread within a timeout. All other rules of zkl_acquire also apply to this function. The
+ * parameter `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call
+ * makes one attempt and does not wait for other participants.
  *
- * Returns: as zkl_acquire; ZKL_E_TIMEOUT where the lock was not got in time, never early; ZKL_E_CONNECTION where no server
- * had answered by then; ZKL_E_INVALID for another negative limit.
- * Blocks until it has the lock, but no longer than the limit; with 0, for one answer of the server, and a second at most.
- * Any thread.
+ * Returns: the statuses of zkl_acquire, and also:
+ * - ZKL_E_TIMEOUT if the lock was not acquired within the timeout. The call never returns this status early.
+ * - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
+ * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+ *
+ * Blocks until the thread holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
+ * second. Any thread may call this function.
  */
-zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms);
+ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms);
 
 /**
- * Releases one entry of the calling thread; the last one gives the lock up. A semaphore mutex may be released by any thread,
- * whichever acquired it by this handle. Of a multi-lock, all that the thread holds of its locks is released by one entry each,
- * whatever becomes of the others, and the first failure is returned.
+ * Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
+ * longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
+ * call releases every member lock that the thread holds, even if the release of another member lock fails. If a release fails,
+ * the call returns the first failure.
  *
- * Returns: ZKL_OK, and the server has confirmed that the lock's node is gone, or the lock was passed on to another thread of this
- * process (zkl_mutex_set_local_handover); ZKL_E_NOT_OWNER where this thread does not hold the lock (a semaphore mutex: nobody does
- * by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so that others may have held it in the meantime;
- * ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
- * ZKL_E_CLOSED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too; as is, with ZKL_E_CLOSED for a multi-lock one of whose locks was
- * freed, what is left of it.
- * Blocks for the session timeout at most; any thread.
+ * Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
+ * confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
+ * (zkl_mutex_set_local_handover), the call returns ZKL_OK without a request to a server. On failure:
+ * - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
+ *   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
+ * - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
+ * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+ *   node.
+ * - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
+ *   multi-lock.
+ * - ZKL_E_DENIED if the client may not delete its node. The node remains until zkl_client_free closes the client, or until an
+ *   operator grants the permission (docs/acl.md).
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * The call decrements the hold count even if it fails with ZKL_E_LOST, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
+ * ZKL_E_DENIED or ZKL_E_SERVER.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_release(zkl_lock *lock);
 
 /**
- * The same without waiting for the server: the library sees to it that the lock's node is removed.
+ * Releases the lock once for the calling thread, and does not wait for the server. The library deletes the node of the lock in
+ * the background.
  *
- * Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL, as zkl_release.
- * Does not block; any thread.
+ * Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. The statuses have
+ * the same meanings as for zkl_release.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_release_nowait(zkl_lock *lock);
 
 /**
- * Wakes those that wait on this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor is
- * what is held. A wait that is just succeeding may still return ZKL_OK. Those who wait for a multi-lock do so on its handle,
- * and not on those of its locks.
+ * Ends the wait of every call that waits for the lock through this handle, in all threads. The waiting calls fail with
+ * ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
+ * return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
+ * a member lock.
  *
- * Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread, but not from a signal handler.
+ * Returns: ZKL_OK, even if no thread waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function, but a signal handler must not.
  */
 zkl_status zkl_cancel(zkl_lock *lock);
 
 /**
- * Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive, by the clock of
- * this machine. A semaphore mutex is held by the thread that acquired it, until any thread releases it. A multi-lock is held
- * while all of its locks are.
+ * Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
+ * to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
+ * that has acquired a semaphore mutex holds the semaphore mutex until any thread releases it. For a multi-lock, the result is
+ * 1 only if the thread holds all member locks.
  *
- * Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in
- * C: compare with 1.
- * Does not block; any thread.
+ * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
+ * is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_is_held(const zkl_lock *lock);
 
 /**
- * The same for any thread of this process that holds by this handle.
+ * Reports whether any owner in this process holds the lock through this handle, and whether the hold is safe at this moment.
+ * This function is for monitoring. A result of 1 does not mean that the caller holds the lock.
  *
- * Returns: as zkl_is_held.
- * Does not block; any thread.
+ * Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
+ * zkl_lock_state_in_process.
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_is_held_in_process(const zkl_lock *lock);
 
 /**
- * How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle (of a
- * read lock, of any of them). A multi-lock stands as badly as the worst of its locks, and is free if one of them is.
+ * Reports the state of the calling thread's hold. The state is ZKL_LOCK_FREE if the calling thread has no hold, even if
+ * another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
+ * held, the state of the multi-lock is ZKL_LOCK_FREE.
  *
- * Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
+ * ZKL_E_INTERNAL).
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_lock_state(const zkl_lock *lock);
 
 /**
- * The fencing token of that hold: a number that grows with every hold of the path. A store that refuses a smaller token
- * than the largest it has seen is safe from writers that lost their lock and have not noticed. A multi-lock that was joined in one
- * transaction has one token for all its locks; otherwise, or where some were held before, this is the smallest of them, and a
- * store is better given the token of the lock that guards it.
+ * Reports the state of a hold that was acquired through this handle. The hold can belong to any owner in this process. If
+ * several owners hold a read lock, the function reports the state of one of their holds. The function reports a lost hold only
+ * if no other hold exists.
  *
- * Returns: ZKL_OK with *token_out set; ZKL_E_NOT_OWNER where nobody in this process holds by this handle; ZKL_E_LOST where
- * the hold was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+ * Does not block. Any thread may call this function.
+ */
+int32_t zkl_lock_state_in_process(const zkl_lock *lock);
+
+/**
+ * Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
+ * store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
+ * smaller tokens is safe from writers that have lost their lock without noticing the loss.
+ *
+ * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
+ * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens are different, give
+ * each store the token of the member lock that protects this store.
+ *
+ * Returns: ZKL_OK, with the token in `*token_out`. On failure:
+ * - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
+ * - ZKL_E_LOST if the hold of the thread was lost.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
 
 /**
- * How often the lock had been passed on in this process, with the same token, when that hold began (zkl_mutex_set_local_handover);
- * 0 for a hold that came through the queue. Of a multi-lock: that which belongs to the token. A store that is to tell the
- * threads of one process apart refuses a smaller token, and with an equal token a smaller pass.
+ * Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
+ * This function is for monitoring. A store needs the token of the owner that writes to the store. To get the token of an
+ * owner, call zkl_fencing_token or zkl_fencing_token_as.
  *
- * Returns: as zkl_fencing_token, with *pass_out set.
- * Does not block; any thread.
+ * Returns: ZKL_OK, with the token in `*token_out`. On failure:
+ * - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
+ * - ZKL_E_LOST if all holds through this handle were lost.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *pass_out);
+zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
 
 /**
- * Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever recipe it
- * is: a mutex, a read/write lock (then also that of one of several readers), a semaphore, a semaphore mutex, or one path of a
- * multi-lock; made by zklock or by Curator. What the answer says was true at a moment since the call began, also where the client's
- * server lags behind the others. A waiter's token is not a holder's. The leases of a semaphore count once whoever got them has left
- * its inner mutex.
+ * Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
+ * (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
+ * hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
+ * pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
+ * the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes with the same
+ * token, the store must refuse a write with a smaller fencing pass than an earlier write.
  *
- * For a hold of one's own zkl_is_held is the answer that costs nothing, and knows of its lease: here a hold counts for as
- * long as its node is there. Neither takes the place of the store's own comparison of tokens, for the answer may be old when it is
- * read; docs/fencing.md has that.
- *
- * Returns: 1; 0, also where there is no such path; or the negative ZKL_E_INVALID, also for a token below 1; ZKL_E_HANDLE,
- * ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. A negative number is
- * true in C: compare with 1.
- * Blocks for the session timeout at most; any thread.
+ * Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
+ * Does not block. Any thread may call this function.
  */
-int32_t zkl_fence_check(zkl_client *client, const char *path, int64_t token);
+zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
 
 /**
- * How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now. Of a
- * multi-lock: the shortest time of its locks.
+ * Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any client of
+ * zklock or Curator. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
+ * multi-locks. A read lock may have several holders. The token of a waiter is not valid. The token of semaphore leases becomes
+ * valid when the owner of the leases has left the inner mutex of the semaphore.
  *
- * Returns: as zkl_fencing_token, with *remaining_ms_out set.
- * Does not block; any thread.
+ * The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
+ * result may be outdated when the program reads the result. A store must therefore compare tokens, even if the program calls
+ * zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
+ * zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
+ * node of the hold exists.
+ *
+ * Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
+ * fails does not write `*valid_out`, and the caller must then not read `*valid_out`. On failure:
+ * - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
+ *   ZKL_E_SERVER, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
+
+/**
+ * Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
+ * rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
+ * member locks.
+ *
+ * Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 
 /**
- * The data of the nodes that later acquires create, for people and tools to see who holds and who waits; by default the
- * host's address, as Curator has it. The len bytes are copied, 512 KiB at most. With len 0 the nodes are empty, and data may
- * be NULL. Of a multi-lock: of all its locks, in the place of their own.
+ * Gets the time for which a hold that was acquired through this handle remains safe. The hold can belong to any owner in this
+ * process. This function is for monitoring.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_lock_set_data(zkl_lock *lock, const uint8_t *data, size_t len);
+zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_ms_out);
 
 /**
- * The path of the calling thread's node, without the client's chroot, for a transaction of the program's own that is to fail
- * once the lock is lost, by a check of that node. It is written to the size bytes at buf, with a NUL; how many bytes it takes,
- * to *needed_out. With size 0, buf may be NULL.
+ * Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
+ * is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
+ * With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
+ * itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. A call of
+ * zkl_cancel does not end this wait.
  *
- * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_NOT_OWNER where this thread
- * does not hold the lock; ZKL_E_LOST where the hold was lost; ZKL_E_INVALID, also for a multi-lock: ask its locks; ZKL_E_HANDLE,
- * ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
+ * number, any thread can wait with zkl_wait_lost_as.
+ *
+ * Returns: never ZKL_OK. The status reports how the wait ended:
+ * - ZKL_E_LOST if the hold is no longer safe. To find out whether the hold is lost or uncertain, call zkl_lock_state.
+ * - ZKL_E_TIMEOUT if the hold is still safe at the end of the timeout. The call never returns this status early.
+ * - ZKL_E_NOT_OWNER if the thread has no hold, or if the hold is released during the wait.
+ * - ZKL_E_CLOSED if the lock or its client is freed.
+ * - ZKL_E_DEADLOCK if a callback makes the call and `timeout_ms` is not 0.
+ * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+ */
+zkl_status zkl_wait_lost(zkl_lock *lock, int64_t timeout_ms);
+
+/**
+ * Sets the data of the nodes that later acquires create. The data shows which program holds the lock, and which programs wait
+ * for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes from data. The
+ * maximum of `len` is 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For a
+ * multi-lock, the call sets the data of all member locks, and replaces their previous data.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
+
+/**
+ * Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
+ * program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
+ *
+ * The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function writes
+ * the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+ * - ZKL_E_NOT_OWNER if the calling thread does not hold the lock.
+ * - ZKL_E_LOST if the hold of the thread was lost.
+ * - ZKL_E_INVALID if an argument is not valid, or if the lock is a multi-lock. A program can call the function for each member
+ *   lock instead.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
 
 /**
- * Makes a semaphore of max_leases leases on a path; on the same znodes as Curator's InterProcessSemaphoreV2. All its
- * users have to agree on the number. Nothing is sent yet. The semaphore written to *semaphore_out is to be freed with
- * zkl_semaphore_free.
+ * Makes a semaphore with `max_leases` leases on a path. The semaphore uses the same znodes as Curator's
+ * InterProcessSemaphoreV2. All programs that use the semaphore must set the same value of `max_leases`. The function sends no
+ * request to a server. The caller must free the new semaphore, `*semaphore_out`, with zkl_semaphore_free.
  *
- * Returns: ZKL_OK; ZKL_E_INVALID, also for less than one lease; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
- * ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if an argument is not valid, for example if `max_leases` is below 1.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_semaphore_new(zkl_client *client, const char *path, int32_t max_leases, zkl_semaphore **semaphore_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_new(zkl_client *client, const char *path, int32_t max_leases, zkl_semaphore **semaphore_out);
 
 /**
- * Makes a semaphore with as many leases as the count at count_path says, now and whenever it changes (zkl_shared_count_set,
- * Curator's SharedCount). Where the count has no node yet, it is made with the initial number. Where the count is lowered, leases that
- * are out stay out.
+ * Makes a semaphore whose number of leases is stored in a shared count at `count_path`. If a program changes the count
+ * (zkl_shared_count_set, Curator's SharedCount), the number of leases changes too. If the count has no node yet, the call
+ * creates the node with the value `initial`. If a program lowers the count, owners keep the leases that they already hold.
  *
- * Returns: as zkl_semaphore_new; ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
- * Blocks for the session timeout at most; any thread.
+ * Returns: the statuses of zkl_semaphore_new, and also ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER.
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
-zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_semaphore **semaphore_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_new_counted(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_semaphore **semaphore_out);
 
 /**
- * Frees a semaphore. Those that wait for its leases wake with ZKL_E_CLOSED. Leases that are out stay out, and are to be given
- * back with zkl_leases_release as before. NULL is allowed.
+ * Frees a semaphore. Calls that wait for leases through this handle fail with ZKL_E_CLOSED. After this call, the leases that
+ * were acquired through the handle remain held. The caller must still release these leases with zkl_leases_release. The
+ * parameter `semaphore` may be NULL.
  *
- * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
- * Does not block; any thread.
+ * Returns nothing. If `semaphore` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
  */
 void zkl_semaphore_free(zkl_semaphore *semaphore);
 
 /**
- * Acquires so many leases, all or none, with a limit in milliseconds over all that it takes: -1 for none, 0 to look once
- * without waiting for anybody. Requests are served in their order, whole: a large one is not overtaken by small ones. The
- * leases written to *leases_out are to be given back with zkl_leases_release, by any thread.
+ * Acquires `quantity` leases within a timeout. The call acquires either all of these leases or no lease. The parameter
+ * `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call makes one
+ * attempt and does not wait for other participants. The semaphore serves requests in the order of their arrival. Requests for
+ * few leases do not overtake a request for many leases. The caller must release the leases, `*leases_out`, with
+ * zkl_leases_release. Any thread may release the leases.
  *
- * Returns: ZKL_OK; on every failure nothing is acquired: ZKL_E_TIMEOUT where they were not got in time, never early;
- * ZKL_E_CONNECTION where no server had answered by then; ZKL_E_CANCELED by zkl_semaphore_cancel; ZKL_E_CLOSED by
- * zkl_semaphore_free or zkl_client_free; ZKL_E_INVALID for a quantity below 1, one above max_leases (one above a count is
- * waited for, for the count may be raised), one of more nodes than a server takes in one transaction, or a negative limit other
- * than -1; ZKL_E_DEADLOCK in a callback, but for a limit of 0; ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
- * ZKL_E_INTERNAL.
- * Blocks until it has the leases, but no longer than the limit; with 0, for the server's answers, and a second at most.
- * Any thread.
+ * If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
+ * raised.
+ *
+ * Returns: ZKL_OK if the leases are held. A call that fails has acquired nothing. On failure:
+ * - ZKL_E_TIMEOUT if the leases were not acquired within the timeout. The call never returns this status early.
+ * - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
+ * - ZKL_E_CANCELED if zkl_semaphore_cancel ended the wait.
+ * - ZKL_E_CLOSED if zkl_semaphore_free or zkl_client_free closed the semaphore.
+ * - ZKL_E_INVALID if `quantity` is below 1, above max_leases, or too large for one transaction of the server.
+ * - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+ * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+ * - ZKL_E_DEADLOCK if a callback makes the call and `timeout_ms` is not 0.
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+ *   ZKL_E_INTERNAL.
+ *
+ * Blocks until the leases are held, for at most the timeout. A call with timeout 0 waits for the server for at most one
+ * second. Any thread may call this function.
  */
-zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
 
 /**
- * Wakes those that wait for leases by this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor
- * are leases that are out. A wait that is just succeeding may still return ZKL_OK.
+ * Ends the wait of every call that waits for leases through this handle, in all threads. The waiting calls fail with
+ * ZKL_E_CANCELED. The call does not affect later waits or leases that are held. A call that is about to acquire its leases may
+ * still return ZKL_OK despite the cancellation.
  *
- * Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread, but not from a signal handler.
+ * Returns: ZKL_OK, even if no thread waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function, but a signal handler must not.
  */
 zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
 
 /**
- * The data of the nodes of leases that are acquired later, as zkl_lock_set_data for a lock. Each lease has a node.
+ * Sets the data of the nodes that later acquires create. The rules of zkl_lock_set_data also apply to a semaphore. Each lease
+ * has its own node with this data.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const uint8_t *data, size_t len);
+zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, size_t len);
 
 /**
- * Gives all of the leases back, and frees their handle, whatever is returned. NULL is no leases.
+ * Releases all leases of a handle, and frees the handle. The call frees a live handle of this process even if the release
+ * fails.
  *
- * Returns: ZKL_OK, and the server has confirmed that the leases' nodes are gone; ZKL_E_LOST where one of them had been lost, so that
- * others may have had it in the meantime; ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library
- * goes on trying; ZKL_E_CLOSED where the client is, and the leases were given up with it; ZKL_E_HANDLE, also from the second call
- * on; ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Blocks for the session timeout at most; any thread.
+ * Returns: ZKL_OK if the server has confirmed that the nodes of the leases are deleted. On failure:
+ * - ZKL_E_LOST if a lease was lost before the release. After the loss, another owner may have held the lease.
+ * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+ *   nodes.
+ * - ZKL_E_CLOSED if the client was freed, which also ended the leases.
+ * - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
+ * - ZKL_E_DENIED if the client may not delete the nodes (as for zkl_release).
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_leases_release(zkl_leases *leases);
 
 /**
- * Whether the leases are held, and safely so at this moment: their session is surely alive, by the clock of this machine.
+ * Reports whether the leases are held and safe at this moment. Leases are safe if, according to the clock of this machine,
+ * their session cannot have expired yet.
  *
- * Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in C:
- * compare with 1.
- * Does not block; any thread.
+ * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. Unsafe leases
+ * are not an error, and do not change the last error message. To get an error status instead of 0, call zkl_leases_state.
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_leases_is_held(const zkl_leases *leases);
 
 /**
- * How the leases stand, all of them together: if one is lost, they are.
+ * Reports the state of the leases. All leases of one handle have one common state. If one lease of a handle is lost, the state
+ * of all leases of this handle is ZKL_LOCK_LOST.
  *
- * Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
+ * ZKL_E_INTERNAL).
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_leases_state(const zkl_leases *leases);
 
 /**
- * The fencing token of the leases: it grows with every acquire of the semaphore. Where several may have leases at a time it says
- * who came later, and not who is the only one.
+ * Gets the fencing token of the leases. The token grows with every acquire of the semaphore. If several owners can hold leases
+ * at the same time, the tokens only show the order of the acquires. Other owners can hold leases at the same time as the owner
+ * of the largest token.
  *
- * Returns: ZKL_OK with *token_out set; ZKL_E_LOST where one of them was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED,
- * ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK, with the token in `*token_out`. On failure:
+ * - ZKL_E_LOST if a lease was lost.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
 
 /**
- * How long the leases are safe without hearing from a server, in milliseconds, rounded down; 0 where they are not safe now.
+ * Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
+ * leases are not safe now, the time is 0.
  *
- * Returns: as zkl_leases_fencing_token, with *remaining_ms_out set.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_ms_out);
 
 /**
- * The path of the node of one of the leases, whose indices begin with 0, as zkl_lock_node_path for a lock.
+ * Waits until at least one of the leases is no longer safe. The rules of zkl_wait_lost also apply to leases.
  *
- * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_LOST where one of them was
- * lost; ZKL_E_INVALID, also for an index that is too large; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_wait_lost. If the leases are released during the wait, the call fails with ZKL_E_HANDLE instead
+ * of ZKL_E_NOT_OWNER.
+ * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+ */
+zkl_status zkl_leases_wait_lost(zkl_leases *leases, int64_t timeout_ms);
+
+/**
+ * Gets the path of the node of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects
+ * the lease. The index of the first lease is 0.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+ * - ZKL_E_LOST if a lease was lost.
+ * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_leases_node_path(const zkl_leases *leases, size_t index, char *buf, size_t size, size_t *needed_out);
 
 /**
- * Reads a count (Curator's SharedCount): four bytes, the highest first.
+ * Reads the value of a shared count (Curator's SharedCount). The node of a shared count contains four bytes in big-endian
+ * order.
  *
- * Returns: ZKL_OK with *value_out set; ZKL_E_SERVER where it has no node: setting it makes one; ZKL_E_INVALID, also where its
- * node holds something else; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
- * ZKL_E_INTERNAL.
- * Blocks for the session timeout at most; any thread.
+ * Returns: ZKL_OK, with the count in `*value_out`. On failure:
+ * - ZKL_E_SERVER if the count has no node. The function zkl_shared_count_set creates the node.
+ * - ZKL_E_INVALID if an argument is not valid, or if the node does not contain a count.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
+ *   ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int32_t *value_out);
 
 /**
- * Sets a count, whatever it was, and makes its node where there is none. Semaphores that go by it follow.
+ * Sets a shared count to a new value. The call creates the node of the count if the node does not exist. Semaphores that use
+ * the count change their number of leases.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
- * ZKL_E_SERVER, ZKL_E_INTERNAL.
- * Blocks for the session timeout at most; any thread.
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
+ * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
 
 /**
- * Starts to acquire the lock for an owner, as zkl_acquire_timeout does for a thread, and does not wait for it. Owner 0 is the calling
- * thread; any other number is an owner of your own, like a task or a request: holds belong to it, re-entrancy goes by it, and any
- * thread may act for it. The operation written to *op_out is to be freed with zkl_op_free.
+ * Starts to acquire the lock for an owner, and does not wait for the result. All other rules of zkl_acquire_timeout also apply
+ * to this function. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
+ * owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
+ * can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
+ * zkl_op_free.
  *
- * Returns: ZKL_OK, and how the acquire ends is said by zkl_op_result, also where that is known at once; ZKL_E_INVALID as
- * zkl_acquire_timeout; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
+ * - ZKL_E_INVALID in the cases in which zkl_acquire_timeout fails with this status.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_op **op_out);
+ZKL_NODISCARD zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_op **op_out);
 
 /**
- * Starts to acquire so many leases, all or none, as zkl_semaphore_acquire_timeout does, and does not wait for them. Once the operation has
- * ended with ZKL_OK they are to be taken with zkl_op_leases. The operation written to *op_out is to be freed with zkl_op_free.
+ * Starts to acquire `quantity` leases, and does not wait for the result. The operation acquires either all of these leases or
+ * no lease. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
+ * ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
- * Returns: as zkl_acquire_start; ZKL_E_INVALID also for a quantity below 1, and one above max_leases.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
+ * max_leases.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_op **op_out);
+ZKL_NODISCARD zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_op **op_out);
 
 /**
- * A descriptor that becomes readable when the operation is over, however it ended, and stays so: for poll, select, epoll and event loops.
- * It is the library's: not to be read, written or closed. It is made by the first call, and closed by zkl_op_free; take it out of a
- * loop before that. Operations whose descriptor nobody asks for have none. A forked child should not use it.
+ * Gets a descriptor that becomes readable when the operation ends, with or without success, and then stays readable. The
+ * program can pass the descriptor to poll, select, epoll and event loops. The descriptor belongs to the library, and the
+ * program must not read, write or close the descriptor. A call of zkl_op_free closes the descriptor. The program must remove
+ * the descriptor from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an
+ * operation. A forked child should not use the descriptor.
  *
- * Returns: the descriptor, the same each time, unless the program has closed it: then another one; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
- * and this may be tried again; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor, unless the program has closed the
+ * descriptor. On failure:
+ * - ZKL_E_EXHAUSTED if the process has no descriptors left. Despite this failure, the operation continues, and the program may
+ *   call zkl_op_fd again.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL. All statuses are negative.
+ *
+ * Does not block. Any thread may call this function.
  */
 int zkl_op_fd(const zkl_op *op);
 
 /**
- * How the operation ended. Once this, or zkl_op_wait, has returned ZKL_OK for a lock, the owner holds it, and freeing the
- * operation changes nothing about that.
+ * Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for the acquire of a lock, the owner holds the
+ * lock. A later call of zkl_op_free then does not release the lock.
  *
- * Returns: ZKL_E_INVALID while it still runs, and only then; ZKL_OK; failures as zkl_acquire_timeout or as
- * zkl_semaphore_acquire_timeout, with ZKL_E_UNSUPPORTED in the place of an ZKL_E_INVALID that is found later than at the start;
- * ZKL_E_CANCELED also by zkl_op_cancel; ZKL_E_CLOSED also where another thread frees the operation; ZKL_E_HANDLE, ZKL_E_FORKED,
- * ZKL_E_INTERNAL. It may be asked as often as one likes, and gives the same each time.
- * Does not block; any thread.
+ * Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
+ * status:
+ * - ZKL_OK if the operation acquired the lock or the leases, or if another operation has succeeded.
+ * - ZKL_E_TIMEOUT if the timeout of the operation ended first.
+ * - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
+ * - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
+ * - Other failures: the statuses of zkl_acquire_timeout, the statuses of zkl_semaphore_acquire_timeout, or the statuses of the
+ *   blocking form of the call that the operation makes, for example the statuses of zkl_release.
+ *
+ * The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_op_result(zkl_op *op);
 
 /**
- * Waits until the operation is over, with a limit of its own in milliseconds: -1 for none, 0 to look. The operation is not
- * concerned by this limit, and goes on. Several threads may wait.
+ * Describes why an operation failed. The text is for people and logs. Any thread can read the text, even if another thread
+ * called zkl_op_result.
  *
- * Returns: as zkl_op_result; ZKL_E_TIMEOUT also where the operation still runs at the end of this limit: zkl_op_result tells the two
- * apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1. ZKL_E_DEADLOCK in a callback, where it would
- * have to wait.
- * Blocks until the operation is over, but no longer than the limit; any thread.
+ * Returns: a string, never NULL. The string is valid until the operation is freed. The string is empty while the operation is
+ * running, and after the operation has ended with ZKL_OK. If `op` is not an operation of this process, the string is "not an
+ * operation of this process". In this case, zkl_last_error_message returns the details (ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_INTERNAL).
+ * Does not block. Any thread may call this function.
+ */
+const char *zkl_op_message(const zkl_op *op);
+
+/**
+ * Waits until an operation ends. The parameter `timeout_ms` is the time limit of this wait in milliseconds. With -1, the call
+ * waits without a limit. With 0, the call checks the operation once. If the time limit ends the wait, the operation itself
+ * continues. Several threads may wait for one operation.
+ *
+ * Returns: the statuses of zkl_op_result, and also:
+ * - ZKL_E_PENDING if the operation is still running at the end of the time limit.
+ * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+ * - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
+ *
+ * Blocks until the operation ends, for at most the time limit. Any thread may call this function.
  */
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 
 /**
- * Cancels the operation: it ends with ZKL_E_CANCELED, and leaves nothing. One that is just succeeding may still end with ZKL_OK; one that is
- * over stays as it is.
+ * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
+ * library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
+ * operation has already ended, its result does not change. The call has no effect on any other operation, for example a
+ * release, a query, or the end of a client.
  *
- * Returns: ZKL_OK, also where it is over; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread, but not from a signal handler.
+ * Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function, but a signal handler must not.
  */
 zkl_status zkl_op_cancel(zkl_op *op);
 
 /**
- * Takes the leases of an operation that has ended with ZKL_OK. Those written to *leases_out are to be given back with
+ * Takes the leases of an operation that has ended with ZKL_OK. The caller must release the leases, `*leases_out`, with
  * zkl_leases_release.
  *
- * Returns: ZKL_OK; ZKL_E_INVALID while the operation still runs, where they were taken before, and for an operation on a lock; where
- * it ended with a failure, that one, as zkl_op_result; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_PENDING while the operation is still running.
+ * - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
+ * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
+ZKL_NODISCARD zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
 
 /**
- * Frees an operation. What nobody has heard of does not stay: one that still runs is cancelled, and if it had got the lock, but
- * neither zkl_op_result nor zkl_op_wait had returned ZKL_OK yet, the lock is released again, without waiting for the server. So are leases
- * that were not taken. A hold that was told of stays, and is released by its owner. Those that wait in zkl_op_wait wake with
- * ZKL_E_CLOSED. NULL is allowed. In a forked child nothing is touched.
+ * Gets the number that an operation has found: the value of a shared count (zkl_shared_count_get_start), 1 or 0 for a fencing
+ * token (zkl_fence_check_start), or the number of participants (zkl_participants_start, zkl_queue_start,
+ * zkl_semaphore_participants_start). The program may call the function any number of times.
  *
- * Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
- * Does not block; any thread.
+ * Returns: ZKL_OK, with the number in `*value_out`. On failure:
+ * - ZKL_E_PENDING while the operation is still running.
+ * - ZKL_E_INVALID if an argument is not valid, or if another function has started the operation.
+ * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
+
+/**
+ * Gets a participant that an operation has found (zkl_participants_start, zkl_queue_start, zkl_semaphore_participants_start).
+ * The parameter `index` selects the participant. The index of the first participant in the queue is 0, and zkl_op_value gets
+ * the number of participants. The struct belongs to the library, and is valid until the operation is freed.
+ *
+ * Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
+ * - ZKL_E_PENDING while the operation is still running.
+ * - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if another function has started the
+ *   operation.
+ * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_participant **participant_out);
+
+/**
+ * Takes the client of an operation of zkl_client_start that has ended with ZKL_OK. The caller must free the client,
+ * `*client_out`, with zkl_client_free.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_PENDING while the operation is still running.
+ * - ZKL_E_INVALID if an argument is not valid, if the client was already taken, or if another function has started the
+ *   operation.
+ * - One of the statuses of zkl_op_result, if the operation has failed.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
+
+/**
+ * Takes the semaphore of an operation of zkl_semaphore_new_counted_start that has ended with ZKL_OK. The caller must free the
+ * semaphore, `*semaphore_out`, with zkl_semaphore_free.
+ *
+ * Returns: the statuses of zkl_op_client.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
+
+/**
+ * Frees an operation. If the operation acquires, connects or waits for a loss, and is still running, the call cancels the
+ * operation. Any other operation continues to its end, for example a release. Calls of zkl_op_wait that wait for the operation
+ * fail with ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
+ *
+ * If the program frees the operation before it has taken the client of the operation (zkl_op_client), the library closes the
+ * client in the background, and calls no further callback of this client.
+ *
+ * A successful acquire owns the lock until zkl_op_result or zkl_op_wait has returned ZKL_OK. If the program frees a
+ * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for
+ * the server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
+ * zkl_op_wait has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
+ *
+ * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
  */
 void zkl_op_free(zkl_op *op);
 
 /**
- * Acquires the lock for an owner, as zkl_acquire_timeout does for the calling thread, which owner 0 stands for, and waits. For green threads
- * (goroutines, greenlets, fibers), which share a thread: give each a number of its own. The call blocks the whole thread.
+ * Acquires the lock for an owner, and waits for the lock. All other rules of zkl_acquire_timeout also apply to this function.
+ * To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers) need this
+ * function if several green threads share one thread. Give each green thread its own owner number. The call blocks the whole
+ * thread with all its green threads.
  *
- * Returns: as zkl_acquire_timeout.
- * Blocks until the owner has the lock, but no longer than the limit, as zkl_acquire_timeout; any thread.
+ * Returns: the statuses of zkl_acquire_timeout.
+ * Blocks until the owner holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
+ * second. Any thread may call this function.
  */
-zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
+ZKL_NODISCARD zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
 
 /**
- * Releases one entry of an owner, as zkl_release does for the calling thread, which owner 0 stands for.
+ * Releases the lock once for an owner. The rules of zkl_release also apply to this function. To act for the calling thread,
+ * pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_release.
- * Blocks for the session timeout at most; any thread, whichever acquired.
+ * Returns: the statuses of zkl_release.
+ * Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
  */
 zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
 
 /**
- * The same without waiting for the server: the library sees to it that the lock's node is removed.
+ * Releases the lock once for an owner, and does not wait for the server. The library deletes the node of the lock in the
+ * background.
  *
- * Returns: as zkl_release_nowait.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_release_nowait.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
 
 /**
- * Whether an owner holds the lock, and safely so at this moment, as zkl_is_held does for the calling thread, which owner 0 stands for.
+ * Reports whether an owner holds the lock, and whether the hold is safe at this moment. The rules of zkl_is_held also apply to
+ * this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_is_held: compare with 1.
- * Does not block; any thread.
+ * Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
+ * zkl_lock_state_as.
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * How the hold of an owner stands; unlike with zkl_lock_state, nobody else's is looked at where it has none.
+ * Reports the state of the hold of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling
+ * thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_lock_state.
- * Does not block; any thread.
+ * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+ * Does not block. Any thread may call this function.
  */
 int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * The fencing token of the hold of an owner, and of nobody else.
+ * Gets the fencing token of the hold of an owner. The rules of zkl_fencing_token also apply to this function. To act for the
+ * calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_fencing_token; ZKL_E_NOT_OWNER where that owner does not hold the lock.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
 
 /**
- * How often the lock had been passed on in this process when the hold of an owner, and of nobody else, began, as zkl_fencing_pass.
+ * Gets the fencing pass of the hold of an owner. The rules of zkl_fencing_pass also apply to this function. To act for the
+ * calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_fencing_token_as, with *pass_out set.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *pass_out);
+zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fencing_pass_out);
 
 /**
- * How long the hold of an owner, and of nobody else, is safe without hearing from a server, in milliseconds, as zkl_remaining_ms.
+ * Gets the time in milliseconds for which the hold of an owner remains safe even if no server answers. The rules of
+ * zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
- * Returns: as zkl_fencing_token_as, with *remaining_ms_out set.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *remaining_ms_out);
 
 /**
- * The path of the node of an owner, as zkl_lock_node_path for that of the calling thread, which owner 0 stands for.
+ * Waits until the hold of an owner is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
+ * calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
  *
- * Returns: as zkl_lock_node_path.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_wait_lost.
+ * Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+ */
+zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
+
+/**
+ * Gets the path of the node by which an owner holds the lock. The rules of zkl_lock_node_path also apply to this function. To
+ * act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+ *
+ * Returns: the statuses of zkl_lock_node_path.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_lock_node_path_as(const zkl_lock *lock, uint64_t owner, char *buf, size_t size, size_t *needed_out);
 
 /**
- * Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock
- * to be given up (zkl_revoke, Curator's Revoker): once for each node that is asked for. It is a request: nothing is taken away.
- * The calls come on the thread of the event callbacks, one after the other with those, in the order in which things happened, and cb
- * may do what these may (Callbacks, above). While nobody is called, a node that is asked for again and again may be told once. Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
+ * Makes an empty completion queue. A program usually needs one queue for each event loop. The queue can contain operations of
+ * any number of clients. The caller must free the new queue, `*queue_out`, with zkl_completion_queue_free.
  *
- * Another callback takes the place of the one before; with cb NULL there is none any more, and user_drop is called at once.
- * user_drop, which may be NULL, is called once: when another callback has taken its place, the lock or its client was freed, and
- * cb has returned for the last time. A call that is just beginning when the lock is freed may still come. The callback of a multi-lock is
- * that of each of its locks, in the place of their own, and serves until the multi-lock is freed, or all of them are.
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_EXHAUSTED if the process has no descriptors left.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_INTERNAL.
  *
- * Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL, and user is not taken: user_drop is not called.
- * Does not block; any thread.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_completion_queue_new(zkl_completion_queue **queue_out);
+
+/**
+ * Gets the descriptor of a completion queue, for poll, select, epoll and event loops. The descriptor is readable while the
+ * queue contains keys (level-triggered). The descriptor belongs to the library, and the program must not read, write or close
+ * the descriptor. A call of zkl_completion_queue_free closes the descriptor. The program must remove the descriptor from its
+ * event loop before it frees the queue.
+ *
+ * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor. On failure: ZKL_E_HANDLE,
+ * ZKL_E_FORKED, ZKL_E_CLOSED or ZKL_E_INTERNAL. All statuses are negative.
+ * Does not block. Any thread may call this function.
+ */
+int zkl_completion_queue_fd(const zkl_completion_queue *queue);
+
+/**
+ * Puts `key` into a completion queue when an operation ends, with or without success. If the operation has already ended, the
+ * call puts the key into the queue at once. The program chooses the key, for example an index or an address, to find the
+ * operation again. The queue reports each key once for each call of this function. An operation that the program frees while
+ * the operation is running also reports its key: an acquire at once, any other operation at the latest when it ends. A queue does
+ * not keep an operation alive, and freeing the queue does not affect its operations.
+ *
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_op_notify(zkl_op *op, zkl_completion_queue *queue, uint64_t key);
+
+/**
+ * Takes the oldest keys from a completion queue, in the order in which the operations ended. The call writes at most `count`
+ * keys to the array `keys`, and the number of keys to `*taken_out`. The number is 0 if the queue is empty. If further keys
+ * remain, the descriptor stays readable. After the program has taken a key, zkl_op_result returns the result of the operation.
+ * Several threads may take keys from one queue; each key goes to one thread.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_INVALID if `keys` or `taken_out` is NULL, or if `count` is 0.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_completion_queue_take(zkl_completion_queue *queue, uint64_t *keys, size_t count, size_t *taken_out);
+
+/**
+ * Frees a completion queue and closes its descriptor. Operations that still run continue, and do not report their keys. The
+ * parameter `queue` may be NULL. In a forked child, the call does nothing.
+ *
+ * Returns nothing. If `queue` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
+ */
+void zkl_completion_queue_free(zkl_completion_queue *queue);
+
+/**
+ * Starts to make a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
+ * this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
+ * takes the client from the operation (zkl_op_client). Before that, no handle of the client exists, so no other function can
+ * use a client without a session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+ * the program needs to free nothing else.
+ *
+ * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
+ * the client (zkl_config_set_poll_events), the events wait until the program has taken the client.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
+ * On failure:
+ * - ZKL_E_INVALID if an argument is not valid.
+ * - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config *config, zkl_op **op_out);
+
+/**
+ * Starts to close a client, and does not wait for callbacks or for the server. Calls that wait for a lock of the client fail
+ * with ZKL_E_CLOSED, and so do later calls with its locks. The handle `client` stays valid until the program frees it with
+ * zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new operation,
+ * `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
+ *
+ * This function is for a thread that a callback of the client needs. Such a thread must not call zkl_client_free, because
+ * zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the lock
+ * of an interpreter.
+ *
+ * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time, and calls its
+ * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the events of the client, no thread of the library
+ * calls a callback: until the operation has ended, the program must watch a duplicate of the event descriptor and call
+ * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has ended,
+ * all callbacks have returned, and the library calls no further callback of the client. If the program polls the events, the
+ * library calls each user_drop function in zkl_client_free or zkl_client_free_nowait, on the calling thread. Otherwise the
+ * library has called each user_drop function before the operation ends, on any thread.
+ *
+ * Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
+ * and with ZKL_E_CONNECTION if no server has confirmed it in time. On failure:
+ * - ZKL_E_EXHAUSTED if the process cannot start a thread. The client then stays open.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. The operation ends within two seconds, plus the running time of callbacks. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_out);
+
+/**
+ * Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
+ * callbacks nor for the server. It is for destructors and finalizers, which may run on a thread that a callback needs.
+ *
+ * The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
+ * either. A callback that is running on another thread at this moment continues. The library calls the user_drop function of
+ * this callback after the callback has returned, on the thread of the callback. The library calls all other user_drop functions
+ * of the client before zkl_client_free_nowait returns, on the calling thread. The only exception is the callback that returns
+ * credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
+ * closed. In all other respects, the rules of zkl_client_free apply. The parameter `client` may be NULL. In a forked child, the
+ * call does nothing.
+ *
+ * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
+ */
+void zkl_client_free_nowait(zkl_client *client);
+
+/**
+ * Starts to release the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
+ * decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
+ * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
+ * program frees the operation early, the library still releases the lock.
+ *
+ * Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_release. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
+
+/**
+ * Starts to release all leases of a handle, and frees the handle `leases` at once. The operation ends when the server has
+ * confirmed that the nodes of the leases are deleted. All other rules of zkl_leases_release also apply to this function. The
+ * caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library still
+ * releases the leases.
+ *
+ * Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
+ * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
+ * ZKL_E_INVALID does not free the handle.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **op_out);
+
+/**
+ * Starts to ask the server for the participants of a lock. The rules of zkl_participants apply, except that no callback receives
+ * the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of participants, and
+ * zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_participants.
+ * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
+
+/**
+ * Starts to ask the server for the participants of a lock. For a read/write lock, the operation finds readers and writers
+ * together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+ *
+ * Returns: the statuses of zkl_participants_start.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
+
+/**
+ * Starts to ask the server for the participants of a semaphore, in the order of zkl_semaphore_participants. All other rules of
+ * zkl_participants_start also apply to this function.
+ *
+ * Returns: the statuses of zkl_participants_start.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semaphore, zkl_op **op_out);
+
+/**
+ * Starts to request the revocation of a node, and does not wait for the server. All other rules of zkl_revoke also apply to
+ * this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
+ * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_path, zkl_op **op_out);
+
+/**
+ * Starts to ask the ensemble whether the hold with this fencing token still exists. All other rules of zkl_fence_check also
+ * apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
+ * otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
+ * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_fence_check_start(zkl_client *client, const char *path, int64_t token, zkl_op **op_out);
+
+/**
+ * Starts to read the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
+ * operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
+ * zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+ * zkl_shared_count_get. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path, zkl_op **op_out);
+
+/**
+ * Starts to set a shared count to a new value. All other rules of zkl_shared_count_set also apply to this function. The caller
+ * must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+ * zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
+
+/**
+ * Starts to make a semaphore whose number of leases is a shared count. All other rules of zkl_semaphore_new_counted also apply
+ * to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+ * (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+ * zkl_semaphore_new_counted. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+ * ZKL_E_INTERNAL.
+ * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
+
+/**
+ * Starts to wait until the hold of an owner is no longer safe. The operation ends when the hold is no longer safe, or when the
+ * owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to
+ * this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ *
+ * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
+ * one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
+ * ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
+
+/**
+ * Starts to wait until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to this function.
+ *
+ * Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
+ * zkl_leases_wait_lost.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op **op_out);
+
+/**
+ * Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
+ * release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
+ * lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
+ * `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
+ * than 1024 requests are queued, the library may drop the oldest requests.
+ *
+ * The library delivers revocation requests and events on the same thread, in the order in which the requests and events
+ * occurred. The rules for event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock
+ * belongs to an owner, for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
+ *
+ * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
+ * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
+ * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
+ * wait.
+ *
+ * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
+ * was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
+ * while the library is about to call `cb`, the library may still make this call of `cb`.
+ *
+ * The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
+ * the multi-lock or all of its member locks are freed.
+ *
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
+ * use the pointer `user` and does not call `user_drop`.
+ * Blocks while the previous callback is running. Any thread may call this function.
  */
 zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * The same for a semaphore, of which leases are asked back. Those that are out when it is freed can't be asked back any more.
+ * Sets the callback for revocation requests for the leases of a semaphore. The rules of zkl_set_revocable also apply to the
+ * leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
+ * held.
  *
- * Returns: as zkl_set_revocable.
- * Does not block; any thread.
+ * Returns: the statuses of zkl_set_revocable.
+ * Blocks while the previous callback is running. Any thread may call this function.
  */
 zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Asks the owner of a node to give up what he holds or waits for by it. The node's path is that which zkl_participants shows. It is a
- * request, which he hears of if he wants to (zkl_set_revocable, Curator's makeRevocable).
+ * Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
+ * waiting. The parameter `node_path` is a path that zkl_participants shows. The owner receives the request only if its program
+ * has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
  *
- * Returns: ZKL_OK, also where there is no such node: it was given up; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
- * ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
- * Blocks for the session timeout at most; any thread.
+ * Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
+ * ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+ * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_revoke(zkl_client *client, const char *node_path);
 
 /**
- * Asks the server who holds the lock and who waits for it, in this process and all others, then calls cb once for each, in
- * the order of the queue, with user as it was given. The callback may call any function of zklock. Of a read/write lock, the
- * read lock tells of readers and the write lock of writers; see zkl_queue for both. Of a semaphore mutex, who holds comes first, then
- * those who wait. Of a multi-lock, those of one of its locks come after those of another.
+ * Asks the server for the participants of a lock. The participants are the holders and the waiters, in this process and in all
+ * other processes. The function calls `cb` once for each participant, in the order of the queue, and passes `user` to `cb`.
+ * The callback may call any function of zklock.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED,
- * ZKL_E_SERVER, ZKL_E_INTERNAL. Where it fails, cb was not called.
- * Blocks for the session timeout at most; any thread, and cb is called on that thread.
+ * For the read lock of a read/write lock, `cb` receives only readers. For the write lock, `cb` receives only writers. The
+ * function zkl_queue shows readers and writers. For a semaphore mutex, `cb` receives the holder before the waiters. For a
+ * multi-lock, `cb` receives the participants of the first member lock, then the participants of the second member lock, and so
+ * on.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
+ * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the call fails, the function has not called `cb`.
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
  */
 zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
 
 /**
- * The same, but for a read/write lock it tells of readers and writers together, whichever half is asked.
+ * Shows the participants of a lock. For a read/write lock, the function shows readers and writers together. All other rules of
+ * zkl_participants also apply to this function. The read lock and the write lock of a read/write lock give the same result.
  *
- * Returns: as zkl_participants.
- * Blocks for the session timeout at most; any thread, and cb is called on that thread.
+ * Returns: the statuses of zkl_participants.
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
  */
 zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
 
 /**
- * The same for a semaphore: the leases that are out, the oldest first, each a participant that holds, then those who wait for some.
+ * Shows the participants of a semaphore. The rules of zkl_participants also apply to a semaphore. The callback first receives
+ * the leases, from the oldest to the newest, and then the waiters. Each lease is a separate participant.
  *
- * Returns: as zkl_participants.
- * Blocks for the session timeout at most; any thread, and cb is called on that thread.
+ * Returns: the statuses of zkl_participants.
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
  */
 zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
 
 /**
- * Calls cb once for each acquire by this handle that waits, in any thread of this process, with what it waits for, in the order in
- * which they began, and with user as it was given. Those who wait for a multi-lock do so on its handle, and not on those of its locks.
- * The callback may call any function of zklock. It is what the client knows: no server is asked, so it answers where none does.
- * Who stands ahead in other processes, zkl_participants tells, by the same paths. Who waits behind others of his process
- * (zkl_mutex_set_local_handover) has no node of his own: that which stands for all of them is ahead.
+ * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
+ * passes `user` to `cb`. The acquires can belong to any thread of this process. The function calls `cb` in the order in which
+ * the acquires began. The callback may call any function of zklock. The handle of a multi-lock shows the acquires of the
+ * multi-lock. The handles of its member locks do not show these acquires.
  *
- * Returns: ZKL_OK, also where nobody waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. Where it
- * fails, cb was not called.
- * Does not block; any thread, and cb is called on that thread.
+ * The function shows information that the client already has, and sends no request. The function therefore works even if no
+ * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
+ * can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. The
+ * field ahead then names the common node of these acquires.
+ *
+ * Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
+ * call fails, the function has not called `cb`.
+ * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
  */
 zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
 
 /**
- * The same for those who wait for leases of a semaphore by this handle.
+ * Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
  *
- * Returns: as zkl_waiting.
- * Does not block; any thread, and cb is called on that thread.
+ * Returns: the statuses of zkl_waiting.
+ * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
  */
 zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
 
 /**
- * Has cb called, with user as it was given, for every change in how a client's session or one of its holds stands. The calls
- * come one after the other, in the order in which things happened, on a thread of the library that does nothing else, or where the
- * program wants them (zkl_config_set_poll_events). What cb may call stands under Callbacks, above. While cb does not return on the
- * library's thread, no other callback is called in this process.
+ * Sets the callback of a config for state changes. Each client made with this config calls `cb` for every change of its
+ * session and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of
+ * the changes.
  *
- * Of what happens at one moment, holds come before the session: HELD becomes SUSPENDED, then CONNECTED becomes SUSPENDED. While nobody
- * is called, about a thousand events of a client wait as they came. Those on top of that are joined: each hold and the session are
- * told fewer steps, each of which begins where the one before ended, but not another end; and that they were lost is always told.
+ * By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
+ * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
+ * above describes which functions `cb` may call.
  *
- * user_drop, which may be NULL, is called once: when the config and all clients made with it are freed, or the config was
- * given another callback and those clients are freed, and cb has returned for the last time. With cb NULL there are no
- * events, and user_drop is called at once.
+ * If a hold and the session change at the same moment, the client reports the event of the hold first. For example, a hold
+ * becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is full,
+ * the client merges events of the same hold, and merges events of the session. Merging drops intermediate states. Even after a
+ * merge, the previous state in an event equals the new state in the event before it. The last event contains the current
+ * state. The client always reports the loss of a hold or of a session.
  *
- * Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL, and user is not taken.
- * Does not block; any thread.
+ * If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
+ * `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no
+ * callback, and the library calls `user_drop` at once.
+ *
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer `user` and
+ * does not call `user_drop`.
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_config_set_event_callback(zkl_config *config, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Has cb called, with user as it was given, for every change from now on, and for what still waits to be told, as
- * zkl_config_set_event_callback has it, and beside the callback of the config: for a part of a program that is given a client. Another
- * callback takes the place of the one that was set by this function before; with cb NULL there is none any more, and user_drop is
- * called at once.
+ * Sets a callback for the events of one client. The callback receives changes that are still queued, and all later changes.
+ * The rules of zkl_config_set_event_callback apply to this callback. The library also calls the callback of the config. This
+ * function is useful for code that receives a client from another part of the program. A later call of
+ * zkl_client_set_event_callback replaces the callback. If `cb` is NULL, the call removes the callback and calls `user_drop` at
+ * once.
  *
- * user_drop, which may be NULL, is called once: when another callback has taken its place, or the client was freed, and cb has
- * returned for the last time. A call that is just beginning when another takes its place may still come.
+ * After the function has returned, the previous callback is not running on another thread, and the library does not call this
+ * callback again. If the previous callback itself calls zkl_client_set_event_callback, the function does not wait. If
+ * `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or the client was freed. The library
+ * calls `user_drop` only once, after the last call of `cb` has returned.
  *
- * Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL, and user is not taken.
- * Does not block; any thread.
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
+ * use the pointer `user` and does not call `user_drop`.
+ * Blocks while the previous callback is running. Any thread may call this function.
  */
 zkl_status zkl_client_set_event_callback(zkl_client *client, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * What a client has done so far, and how it stands: counters, histograms and gauges, of one moment. No server is asked, and it goes on
- * to work when the session was lost. docs/observability.md says what to watch.
+ * Registers a callback for the events of a client. The callback receives the queued changes and all later changes of the
+ * session and of the holds. The client calls `cb`, and passes `user` to `cb`, until the listener is freed. The rules of
+ * zkl_config_set_event_callback apply to these calls. Other callbacks and listeners also receive these events. The client may
+ * call `cb` before zkl_client_listen returns. The caller must free the new listener, `*listener_out`, with zkl_listener_free.
  *
- * size is sizeof(zkl_metrics) as the program was compiled, at least 4 bytes. As many bytes are written to metrics_out, and no more
- * than the library's own struct has; which of the two it was, is in its first field. So the fields that are newer than the library have
- * what they had before: a program that may meet an older one sets the struct to zero first.
+ * If `user_drop` is not NULL, the library calls `user_drop` after the listener or the client was freed. The library calls
+ * `user_drop` only once, after the last call of `cb` has returned.
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the
+ * library does not use the pointer `user` and does not call `user_drop`.
+ * Does not block. Any thread may call this function.
  */
-zkl_status zkl_client_metrics(const zkl_client *client, zkl_metrics *metrics_out, size_t size);
+ZKL_NODISCARD zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
 
 /**
- * The same in the text form that Prometheus reads (its exposition format, version 0.0.4), to be served as "text/plain; version=0.0.4".
- * labels are put to each of them, to tell this client from others: name="value",other="value" as Prometheus has them, with \\, \" and
- * \n for what can't stand in a value; or NULL for none. The text is written to the size bytes at buf, with a NUL; how many bytes
- * it takes, to *needed_out. With size 0, buf may be NULL. It takes about 12 KiB, and can be longer from one call to the next: give
- * it some room, or try again.
+ * Registers a callback for changes of all holds that are acquired through this lock handle. The holds can belong to any owner
+ * in this process. With ZKL_LISTEN_ALL, `cb` receives every change. With ZKL_LISTEN_LOSS, `cb` receives only losses. For a
+ * multi-lock, `cb` receives the changes of each member lock. All other rules of zkl_client_listen also apply to this function.
  *
- * Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_INVALID, also for labels that
- * Prometheus would not take; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block; any thread.
+ * The listener receives changes that are still queued, and all later changes. Register the listener before the program
+ * acquires the lock, or query the state of the lock after the registration. The token and the fencing_pass in an event
+ * identify the hold. A listener remains registered when its lock is freed. After the lock was freed, the listener still
+ * receives an event when a hold ends. In such an event, the field lock is NULL.
+ *
+ * Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
+ * ZKL_LISTEN_*.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_lock_listen(zkl_lock *lock, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
+
+/**
+ * Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
+ * leases can change before the registration. The program should therefore query the state after the registration.
+ *
+ * Returns: the statuses of zkl_lock_listen.
+ * Does not block. Any thread may call this function.
+ */
+ZKL_NODISCARD zkl_status zkl_leases_listen(zkl_leases *leases, int32_t events, zkl_event_cb cb, void *user, zkl_user_drop user_drop, zkl_listener **listener_out);
+
+/**
+ * Frees a listener, and ends its registration. After the function has returned, the callback of the listener is not running on
+ * another thread, and the library does not call this callback again. If the callback is running on another thread, the call
+ * waits without a time limit until the callback returns. The caller must therefore not hold a mutex that the callback needs.
+ * If a callback frees its own listener, zkl_listener_free does not wait, and the library does not call the callback again. The
+ * parameter `listener` may be NULL. The program may free the lock, the leases or the client before the listener. In a forked
+ * child, the call does nothing.
+ *
+ * Returns nothing. If `listener` is not a live handle, the call has no effect. The last error message does not change.
+ * Blocks while the callback is running on another thread. Any thread may call this function.
+ */
+void zkl_listener_free(zkl_listener *listener);
+
+/**
+ * Sets a callback for changes of all holds that are acquired through this lock handle. The holds can belong to any owner in
+ * this process. The callback receives the same events as a listener with ZKL_LISTEN_ALL (zkl_lock_listen). A later call of
+ * zkl_lock_set_event_callback replaces the callback. If `cb` is NULL, the call removes the callback and calls `user_drop` at
+ * once.
+ *
+ * After the function has returned, the previous callback is not running on another thread, and the library does not call this
+ * callback again. If the previous callback itself calls zkl_lock_set_event_callback, the function does not wait. If
+ * `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client was
+ * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
+ * while the library is about to call `cb`, the library may still make this call of `cb`.
+ *
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
+ * use the pointer `user` and does not call `user_drop`.
+ * Blocks while the previous callback is running. Any thread may call this function.
+ */
+zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Gets the metrics of a client at one moment. The metrics are counters, histograms and gauges. The call sends no request, and
+ * works even after the session was lost. The page docs/observability.md explains which metrics to watch.
+ *
+ * The parameter `size` is sizeof(zkl_metrics) in the program, and at least 4. The function writes size bytes to `metrics_out`,
+ * or fewer bytes if the struct of the library is smaller. The first field then contains the number of bytes that the function
+ * has written. If the library is older than the header of the program, the function does not write the newer fields. A program
+ * that may run with an older library should set the struct to zero before the call.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_client_metrics(const zkl_client *client, size_t size, zkl_metrics *metrics_out);
+
+/**
+ * Gets the metrics of a client in the text format of Prometheus (exposition format, version 0.0.4). An HTTP server should
+ * serve the text with the content type "text/plain; version=0.0.4". The text has about 12 KiB, and its length can increase
+ * between two calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
+ *
+ * The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels have the form
+ * of Prometheus: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the function
+ * adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The
+ * function writes the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+ *
+ * Returns: ZKL_OK. On failure:
+ * - ZKL_E_BUFFER if the text does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+ * - ZKL_E_INVALID if an argument is not valid, for example if Prometheus would not accept the labels.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
  */
 zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, char *buf, size_t size, size_t *needed_out);
 
 /**
- * Has cb called, with user as it was given, for each line up to this level (a ZKL_LOG_*) that the library logs in this process,
- * whichever client it is of. It takes the place of the one before, whose last call is over when this returns. With cb NULL or
- * ZKL_LOG_OFF nothing is logged any more, which costs nothing; what was logged by then is told before, as far as two seconds allow.
+ * Sets the callback for log lines. The callback receives the log lines of all clients of this process. The parameter `level`
+ * (a ZKL_LOG_*) is the most detailed level that the library logs. For each log line, the library calls `cb` and passes `user`
+ * to `cb`. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
+ * running any more. If `cb` is NULL or `level` is ZKL_LOG_OFF, the call turns logging off. Logging that is turned off costs
+ * nothing. A call that turns logging off first waits up to two seconds for the delivery of queued lines.
  *
- * The calls come one after the other, in the order in which things happened with each client, on the thread of the library that calls the
- * callbacks of events, also where clients poll theirs; that thread goes on as long as there is a cb. What cb may call stands under
- * Callbacks, above; of what is logged meanwhile on the thread that calls it, warnings and errors alone are told. While it does not return, 4096 lines wait. What comes
- * on top of that is dropped, and a line of the target "zklock::log" says how many those were.
+ * The event thread calls `cb` for one line after the other, even if clients poll their events. With zkl_set_log_polling, the
+ * program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
+ * in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
+ * `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
  *
- * user_drop, which may be NULL, is called once: when another cb has taken the place of this one, or none, and cb has returned for the
- * last time. With cb NULL or ZKL_LOG_OFF it is called at once. In a forked child nobody is called by what the parent has set, nor is user_drop.
+ * While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
+ * later logs the number of dropped lines with the target "zklock::log".
  *
- * Returns: ZKL_OK; ZKL_E_INVALID for another level, ZKL_E_INTERNAL, ZKL_E_UNSUPPORTED where a program in Rust has the library linked
- * into it and listens to tracing by itself, and user is not taken.
- * Blocks until the call of the one before that is under way has returned, unless it is that which asks; any thread.
+ * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or removed. The library calls
+ * `user_drop` only once, after the last call of `cb` has returned. If `cb` is NULL or `level` is ZKL_LOG_OFF, the library
+ * calls `user_drop` at once. In a forked child, the library calls neither the callback nor the `user_drop` of the parent.
+ *
+ * Returns: ZKL_OK. If the call fails, the library does not use the pointer `user` and does not call `user_drop`. On failure:
+ * - ZKL_E_INVALID if `level` is not a ZKL_LOG_*.
+ * - ZKL_E_UNSUPPORTED if the library is linked into a Rust program that has its own tracing subscriber.
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Blocks while the previous callback is running, unless the previous callback itself makes the call. A call that turns logging
+ * off also waits for queued lines, for at most two seconds. Any thread may call this function.
  */
 zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Sets the callback for log lines, and lets the program itself call the callback. The program watches the descriptor of
+ * zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
+ * programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
+ * function. Each of the two functions replaces the callback of the other function. A call that turns logging off first
+ * delivers the queued lines on the calling thread.
+ *
+ * Returns: the statuses of zkl_set_log_callback.
+ * Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this
+ * function.
+ */
+zkl_status zkl_set_log_polling(int32_t level, zkl_log_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Gets the descriptor of the log, for poll, select, epoll and event loops. The descriptor is readable while log lines are queued
+ * (level-triggered). The descriptor belongs to the library, and the program must not read, write or close the descriptor. The
+ * library closes the descriptor when a call of zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
+ *
+ * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor until the callback is replaced, unless the
+ * program has closed the descriptor. On failure:
+ * - ZKL_E_INVALID if no callback is set with zkl_set_log_polling.
+ * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+int zkl_log_event_fd(void);
+
+/**
+ * Delivers the queued log lines. The function calls the callback of zkl_set_log_polling on the calling thread, once for each
+ * line, for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
+ * delivering log lines, or if the callback itself makes the call.
+ *
+ * Returns: ZKL_OK, with the number of delivered lines in `*count_out`. On failure:
+ * - ZKL_E_INVALID if no callback is set with zkl_set_log_polling, or if `count_out` is NULL.
+ * - ZKL_E_INTERNAL.
+ *
+ * Blocks while the callback runs. Any thread may call this function.
+ */
+zkl_status zkl_log_dispatch(int32_t *count_out);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -1,5 +1,5 @@
-/* Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator: zklock.h for C++17 and later. Header only; link with
- * -lzklock.
+/* Distributed locks on Apache ZooKeeper, for C++17 and later. The locks use the same znodes as the recipes of Apache Curator. This header calls the
+ * functions of zklock.h. A program that includes this header links with -lzklock; there is no separate C++ library.
  *
  *     #include <mutex>
  *     #include <zklock.hpp>
@@ -7,7 +7,7 @@
  *     zkl::client client("localhost:2181");
  *     zkl::mutex report(client, "/locks/nightly-report");
  *     {
- *         std::lock_guard guard(report);                       // throws zkl::error, and then nothing is locked
+ *         std::lock_guard guard(report);                       // throws zkl::error if it cannot acquire the lock
  *         work(report.fencing_token());
  *     }
  *     if (std::unique_lock guard(report, 5s); guard) work(report.fencing_token());
@@ -15,41 +15,58 @@
  * | class                | what it is                                               | works with                             |
  * |----------------------|----------------------------------------------------------|----------------------------------------|
  * | zkl::client          | one session, shared by locks and threads                 |                                        |
- * | zkl::mutex           | one at a time; its thread may enter again                | lock_guard, unique_lock, scoped_lock   |
- * | zkl::semaphore_mutex | one at a time; any thread may unlock, none enters twice  | the same                               |
+ * | zkl::mutex           | exclusive; the thread that holds it may re-enter it      | lock_guard, unique_lock, scoped_lock   |
+ * | zkl::semaphore_mutex | exclusive; not re-entrant; any thread may unlock it      | the same                               |
  * | zkl::shared_mutex    | many readers or one writer                               | the same, and shared_lock              |
- * | zkl::multi_mutex     | several of the above as one, without deadlocks           | lock_guard, unique_lock                |
- * | zkl::semaphore       | so many leases, which are zkl::leases                    |                                        |
- * | zkl::operation       | an acquire that goes on by itself, for event loops       |                                        |
- * | zkl::owned           | a lock as one owner sees it who is no thread             | lock_guard, unique_lock, scoped_lock   |
+ * | zkl::multi           | several locks as one, without deadlocks                  | lock_guard, unique_lock                |
+ * | zkl::semaphore       | a limited number of zkl::leases                          |                                        |
+ * | zkl::operation       | an acquire that runs in the background, for event loops  |                                        |
+ * | zkl::owned           | a lock for an owner that is not a thread                 | lock_guard, unique_lock, scoped_lock   |
  *
- * What zklock.h says about locks, leases, threads, forks and the end of programs holds here as well. What C++ adds:
+ * The rules of zklock.h about locks, leases, threads, forks and the end of programs also apply to this header. The C++ interface adds the following
+ * rules.
  *
- * Errors     What fails throws zkl::error, a std::system_error with the code of a zkl::status: it compares with zkl::status::timeout and, as far
- *            as errno has a word for it, with std::errc::timed_out. Functions that are noexcept say what they do instead. Wrong
- *            arguments throw as well: status::invalid. An object that was moved from has no handle: status::handle.
- * Unlocking  unlock() can't throw, and tells nobody that the lock had been lost, nor that the thread does not hold it. Who wants to know
- *            calls release() in its place, which returns a status.
- * Owners     A hold belongs to the thread that locked. A guard that is moved to another thread unlocks on that one, which holds nothing: the
- *            lock stays locked. Either destroy it where it was made, or take zkl::semaphore_mutex, which any thread unlocks, or zkl::owned.
- * Several    std::lock and std::scoped_lock take several locks by trying, and what they got is given back while another is taken: each attempt
- *            is a round trip, and the place in the queue is lost. They do not deadlock; zkl::multi_mutex does not either, waits in
- *            line, and takes them in one step.
- * Time       Durations are rounded up to milliseconds; those of a century and more, as duration::max(), are no limit. Deadlines may be of
- *            any clock. try_lock_for() and try_lock_until() return false only when the time is over, never before; where no server
- *            answered in that time they throw status::connection. What is not positive looks once, like try_lock(), which asks the server and
- *            waits for nobody.
- * Loss       on_lost() calls back, and in C++20 lost_token() is a std::stop_token that is asked to stop, when a hold is no longer surely held:
- *            it became UNCERTAIN or LOST. Both use the client's event thread, which starts with the first of them: a callback that does not
- *            return delays them, of all clients, while is_held() and remaining() stay right.
- * Callbacks  come one after the other on a thread of the library, or from client::dispatch_events(), and may do what callbacks of zklock.h may:
- *            everything but wait for other contenders, which throws status::deadlock. An exception that leaves a callback ends there: it is
- *            handed to the function that was given beside the callback, or dropped. An object's callbacks are not called any more when its
- *            destructor, or what sets another, has returned: what runs on another thread is waited for. Do not hold a mutex that it needs.
- *            What they have captured may be destroyed a little later, by that thread.
- * Threads    Every member function may be called by any thread at any time, but for those that move or destroy the object.
- * Objects    Locks and semaphores stay where they are, as in std. A client may be destroyed before its locks, which are of no use then.
- *            Copies of one lock are several objects on one path.
+ * Errors     A function that fails throws zkl::error, a std::system_error whose code is a zkl::status. The error code compares equal to the status,
+ *            for example to zkl::status::timeout. The error code also compares equal to the errno value of the status (zkl_status_errno). For
+ *            example, a timeout compares equal to std::errc::timed_out. If the last parameter of a function is an error_out, the caller may pass a
+ *            std::error_code, as in lock.try_lock(ec). With a std::error_code, the function does not throw zkl::error. Instead, the function sets the
+ *            code on failure, and clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with
+ *            status::handle.
+ * Noexcept   With -fno-exceptions, a program must pass a std::error_code to every function that can fail. A call without a std::error_code does not
+ *            compile. The guards of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call
+ *            lock(ec) first, and then pass the lock to a guard with std::adopt_lock. With -fno-exceptions, the program terminates if a callback
+ *            throws an exception.
+ * Unlocking  The function unlock() never throws. For example, unlock() returns normally even if the lock was lost, or if the thread does not hold the
+ *            lock. To find out whether the unlock succeeded, call release(), which returns a status, or unlock(ec).
+ * Owners     A hold belongs to the thread that acquired the lock. If a program moves a guard to another thread, unlock() does nothing on the other
+ *            thread, and the lock stays locked. A program must destroy a guard on the thread that created the guard. Alternatively, the program can
+ *            use zkl::semaphore_mutex or zkl::owned.
+ * Multiple   The functions std::lock and std::scoped_lock wait for one lock and call try_lock() for the other locks. If try_lock() fails for one
+ *            lock, std::lock and std::scoped_lock release all locks and start again. Each call of try_lock() sends a request to the server, and each
+ *            release gives up a place in a queue. An object of zkl::multi keeps its places in the queues, and acquires the mutexes and read/write
+ *            locks of one client in one step.
+ * Time       The library rounds durations up to milliseconds. A limit of a century or more, such as duration::max(), means no time limit. With a
+ *            limit of zero or less, a call makes one attempt to acquire the lock. A deadline may use any clock. The functions try_lock_for() and
+ *            try_lock_until() never time out early. If no server answers within the time limit, these functions fail with status::connection.
+ * Loss       A loss occurs if a safe hold becomes UNCERTAIN or LOST, or if its client is closed. The function on_lost() registers a callback for
+ *            losses, and wait_lost() waits for a loss. In C++20, lost_token() returns a std::stop_token. After a loss, stop_requested() of this token
+ *            returns true. The library calls callbacks on the event thread, and the functions on_lost() and lost_token() depend on this thread. While
+ *            the event thread runs one callback, the callbacks of all other clients wait. The functions is_held(), remaining() and wait_lost() do not
+ *            depend on the event thread.
+ * Callbacks  The library calls callbacks one after the other, either on the event thread or in client::dispatch_events(). A callback may call any
+ *            function, but must not wait for other participants. In a callback, functions that would wait for other participants fail with
+ *            status::deadlock. If a callback throws an exception, the library passes the exception to the exception handler of the callback. If the
+ *            callback has no exception handler, the library ignores the exception. If a callback is running on another thread, a call that removes or
+ *            replaces this callback waits until the callback returns. The destructor of an object with a callback waits in the same way. The library
+ *            does not call a removed callback again. A thread that removes a callback must not hold a mutex that the callback locks.
+ * Threads    Any thread may call any member function at any time, except functions that move or destroy the object.
+ * Objects    Clients, locks, semaphores, leases and operations can be moved. A program must not move a lock while a guard refers to the lock. A
+ *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the
+ *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
+ *            the second mutex. The call of lock() for the second mutex then fails with status::deadlock.
+ * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category() and error are
+ *            in an inline namespace that names the version. The definitions of status, category() and error never change, because one library can
+ *            throw an exception that another library catches.
  */
 
 #ifndef ZKLOCK_HPP
@@ -60,44 +77,35 @@
 #if !defined(__cplusplus) || __cplusplus < 201703L
 #error "zklock.hpp needs C++17 or later"
 #endif
-#if !defined(__cpp_exceptions)
-#error "zklock.hpp reports errors by exceptions: without them (-fno-exceptions), use zklock.h"
-#endif
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
 #if __cplusplus >= 202002L
 #if __has_include(<stop_token>)
+#include <algorithm>
+#include <mutex>
 #include <stop_token>
+#include <thread>
 #endif
 #endif
 
+/* The part that all versions of this header share. This part must never change, because exceptions cross from code of one version to code of another
+ * version. */
 namespace zkl {
 
-/** How a call ended: the ZKL_E_* of zklock.h. It makes a std::error_code of zkl::category(). */
+/** The result of a call. Each value equals the ZKL_E_* code with the same name in zklock.h, and converts to a std::error_code of zkl::category(). */
 enum class status : zkl_status {
     ok = ZKL_OK,
     invalid = ZKL_E_INVALID,
@@ -118,85 +126,27 @@ enum class status : zkl_status {
     server = ZKL_E_SERVER,
     internal = ZKL_E_INTERNAL,
     unsupported = ZKL_E_UNSUPPORTED,
+    pending = ZKL_E_PENDING,
 };
 
-/** How a client's session stands. */
-enum class state : std::int32_t {
-    connecting = ZKL_STATE_CONNECTING,
-    connected = ZKL_STATE_CONNECTED,
-    suspended = ZKL_STATE_SUSPENDED,
-    lost = ZKL_STATE_LOST,
-    closed = ZKL_STATE_CLOSED,
-};
-
-/** How a hold stands. Safe are held and suspended. */
-enum class lock_state : std::int32_t {
-    free = ZKL_LOCK_FREE,
-    held = ZKL_LOCK_HELD,
-    suspended = ZKL_LOCK_SUSPENDED,
-    uncertain = ZKL_LOCK_UNCERTAIN,
-    lost = ZKL_LOCK_LOST,
-};
-
-/** What an acquire waits for. */
-enum class waits_for : std::int32_t {
-    connection = ZKL_WAITS_FOR_CONNECTION,
-    server = ZKL_WAITS_FOR_SERVER,
-    node = ZKL_WAITS_FOR_NODE,
-    leases = ZKL_WAITS_FOR_LEASES,
-    count = ZKL_WAITS_FOR_COUNT,
-    own_hold = ZKL_WAITS_FOR_OWN_HOLD,
-};
-
-/** What an event is about. */
-enum class event_kind : std::int32_t {
-    client = ZKL_EVENT_CLIENT,
-    lock = ZKL_EVENT_LOCK,
-};
-
-/** How much is logged: each has those before it. What they are about stands in zklock.h. */
-enum class log_level : std::int32_t {
-    off = ZKL_LOG_OFF,
-    error = ZKL_LOG_ERROR,
-    warn = ZKL_LOG_WARN,
-    info = ZKL_LOG_INFO,
-    debug = ZKL_LOG_DEBUG,
-    trace = ZKL_LOG_TRACE,
-};
-
-/** Whom a hold belongs to: the calling thread, or one of your own numbers, like that of a task or a request: zkl::owner{42}. */
-enum class owner : std::uint64_t {
-    this_thread = 0,
-};
-
-} // namespace zkl
-
-template <>
-struct std::is_error_code_enum<zkl::status> : std::true_type {
-};
-
-namespace zkl {
-
-namespace detail {
-
-class status_category final : public std::error_category {
-public:
-    const char *name() const noexcept override { return "zklock"; }
-
-    std::string message(int value) const override { return zkl_strerror(value); }
-
-    std::error_condition default_error_condition(int value) const noexcept override
-    {
-        return {zkl_status_errno(value), std::generic_category()};
-    }
-};
-
-} // namespace detail
-
-/** The category of zkl::status. Its conditions are those of errno: status::timeout is std::errc::timed_out, for instance. */
+/**
+ * Returns the error category of zkl::status. A status is equivalent to its errno value from zkl_status_errno. For example, status::timeout is
+ * equivalent to std::errc::timed_out.
+ */
 [[gnu::visibility("default")]] inline const std::error_category &category() noexcept
 {
-    static const detail::status_category instance;
+    class status_category final : public std::error_category {
+    public:
+        const char *name() const noexcept override { return "zklock"; }
+
+        std::string message(int value) const override { return zkl_strerror(value); }
+
+        std::error_condition default_error_condition(int value) const noexcept override
+        {
+            return {zkl_status_errno(value), std::generic_category()};
+        }
+    };
+    static const status_category instance;
     return instance;
 }
 
@@ -205,7 +155,10 @@ inline std::error_code make_error_code(status value) noexcept
     return {static_cast<int>(value), category()};
 }
 
-/** What failed calls throw. what() names the value, the server or the holder concerned: for people and logs; programs go by status(). */
+/**
+ * The exception that a failed call throws. The text of what() describes the failure for people and logs. The text names the value, the server or the
+ * holder that the failure concerns. Programs should test status() instead of the text.
+ */
 class [[gnu::visibility("default")]] error : public std::system_error {
 public:
     error(zkl::status value, const std::string &message)
@@ -218,97 +171,248 @@ public:
     const char *what() const noexcept override { return what_.what(); }
 
 private:
-    /** Most messages end with it. */
+    /** Appends the text of the status to the message, unless the message already contains this text. */
     static std::string with_text(const std::string &message, const std::string &text)
     {
         return message.find(text) == std::string::npos ? message + ": " + text : message;
     }
 
-    /** A string that is copied without an exception. */
+    /**
+     * The message is in a std::runtime_error because the copy constructor of std::runtime_error does not throw. The copy constructor of std::string
+     * can throw.
+     */
     std::runtime_error what_;
 };
 
+} // namespace zkl
+
+template <>
+struct std::is_error_code_enum<zkl::status> : std::true_type {
+};
+
+namespace zkl {
+
+/* Names that differ between versions are in a namespace with a version number. Rename this namespace when the layout of a class or the behavior of an
+ * inline function changes. Code that is compiled without exceptions has a separate namespace, because the functions differ. */
+#if defined(__cpp_exceptions)
+inline namespace v0_1 {
+#else
+inline namespace v0_1_without_exceptions {
+#endif
+
+/* Functions that return a std::optional or a std::vector are templates over the element type. The compiler therefore compiles these functions only
+ * for programs that call them. */
+
+/** The state of the session of a client. */
+enum class state : std::int32_t {
+    connecting = ZKL_STATE_CONNECTING,
+    connected = ZKL_STATE_CONNECTED,
+    suspended = ZKL_STATE_SUSPENDED,
+    lost = ZKL_STATE_LOST,
+    closed = ZKL_STATE_CLOSED,
+};
+
+/** The state of a hold. A hold is safe while its state is held or suspended. */
+enum class lock_state : std::int32_t {
+    free = ZKL_LOCK_FREE,
+    held = ZKL_LOCK_HELD,
+    suspended = ZKL_LOCK_SUSPENDED,
+    uncertain = ZKL_LOCK_UNCERTAIN,
+    lost = ZKL_LOCK_LOST,
+};
+
+/** The reason why a pending acquire waits. */
+enum class waits_for : std::int32_t {
+    connection = ZKL_WAITS_FOR_CONNECTION,
+    server = ZKL_WAITS_FOR_SERVER,
+    node = ZKL_WAITS_FOR_NODE,
+    leases = ZKL_WAITS_FOR_LEASES,
+    count = ZKL_WAITS_FOR_COUNT,
+    own_hold = ZKL_WAITS_FOR_OWN_HOLD,
+};
+
+/** The subject of an event. An event is about the session of a client, or about a hold of a lock or of leases. */
+enum class event_kind : std::int32_t {
+    client = ZKL_EVENT_CLIENT,
+    lock = ZKL_EVENT_LOCK,
+};
+
+/** The log level. Each level includes the levels before it. The levels are described in zklock.h. */
+enum class log_level : std::int32_t {
+    off = ZKL_LOG_OFF,
+    error = ZKL_LOG_ERROR,
+    warn = ZKL_LOG_WARN,
+    info = ZKL_LOG_INFO,
+    debug = ZKL_LOG_DEBUG,
+    trace = ZKL_LOG_TRACE,
+};
+
 /**
- * The result of a function of zklock.h, if it is not negative: for what is called in C, by a native_handle().
- *
- * Throws: zkl::error with zkl_last_error_message(), otherwise.
+ * The owner of a hold. An owner is the calling thread, or a number that the program chooses. For example, a program can number its tasks or requests,
+ * as in zkl::owner{42}.
  */
-inline std::int32_t check(std::int32_t result)
+enum class owner : std::uint64_t {
+    this_thread = ZKL_OWNER_THREAD,
+};
+
+/**
+ * The last parameter of the functions that can fail. The parameter selects how a function reports a failure. If the caller omits the argument, the
+ * function throws zkl::error. If the caller passes a std::error_code, the function sets the code on failure and clears the code on success. On
+ * failure, a function with a return value returns an empty value, 0 or false, unless its description names another value.
+ */
+class error_out {
+public:
+#if defined(__cpp_exceptions)
+    error_out() noexcept = default;
+#else
+    [[gnu::error("a program compiled without exceptions must pass a std::error_code as the last argument of this function")]] error_out() noexcept;
+#endif
+    error_out(std::error_code &code) noexcept : code_(&code) {}
+
+    /** Reports a failure: sets the std::error_code, or throws a zkl::error with the message. */
+    void fail(status value, [[maybe_unused]] const char *message) const
+    {
+        if (code_ != nullptr) {
+            *code_ = value;
+            return;
+        }
+#if defined(__cpp_exceptions)
+        throw error(value, message);
+#endif
+    }
+
+    /** Returns whether the caller passed a std::error_code that contains a failure. */
+    bool has_failed() const noexcept { return code_ != nullptr && *code_; }
+
+    /** Reports success. */
+    void succeed() const noexcept
+    {
+        if (code_ != nullptr) code_->clear();
+    }
+
+private:
+    std::error_code *code_ = nullptr;
+};
+
+/**
+ * Reports the result of a zklock.h function that the program called with a native_handle(). A negative result is a failure, and
+ * zkl_last_error_message() describes the failure. Returns the result.
+ */
+inline std::int32_t check(std::int32_t result, error_out ec = {})
 {
-    if (result < 0) throw error(static_cast<status>(result), zkl_last_error_message());
+    if (result < 0) {
+        ec.fail(static_cast<status>(result), zkl_last_error_message());
+    } else {
+        ec.succeed();
+    }
     return result;
 }
 
-/** The version of the library that runs, like "0.1.0". */
+/** Returns the version of the library that the program runs with, for example "0.1.0". */
 inline const char *version() noexcept
 {
     return zkl_version();
 }
 
-/** The bound of a bucket of a zkl_histogram (client::metrics), the first of which has index 0; of the last and beyond: the largest there is. */
+/** Returns the version of the library as a number: 10000 * major + 100 * minor + patch. ZKL_VERSION_NUMBER is the number of the header. */
+inline std::int32_t version_number() noexcept
+{
+    return zkl_version_number();
+}
+
+/**
+ * Returns the upper bound of a bucket of a zkl_histogram (client::metrics()). The first bucket has index 0. The bound of the last bucket is the
+ * largest possible duration.
+ */
 constexpr std::chrono::nanoseconds histogram_bound(std::size_t index) noexcept
 {
     if (index >= ZKL_HISTOGRAM_BUCKETS - 1) return (std::chrono::nanoseconds::max)();
     return std::chrono::nanoseconds(std::int64_t{ZKL_HISTOGRAM_FIRST_NS} << index);
 }
 
-/**
- * An event, as a callback is given it; its memory is the library's, and valid until the callback returns.
- */
+/** The argument of an event callback. The memory of the argument belongs to the library and is valid until the callback returns. */
 class event {
 public:
     explicit event(const zkl_event &raw) noexcept : raw_(&raw) {}
 
     zkl::event_kind kind() const noexcept { return static_cast<zkl::event_kind>(raw_->kind); }
 
-    /** How the session stands now, and how it stood before: of an event of a client's. */
-    zkl::state client_state() const noexcept { return static_cast<zkl::state>(raw_->state); }
-    zkl::state previous_client_state() const noexcept { return static_cast<zkl::state>(raw_->previous); }
+    /** Returns the new state of the session. Returns an empty value for an event of a lock or of leases. */
+    template <class State = zkl::state>
+    std::optional<State> client_state() const noexcept
+    {
+        return state_of<State>(event_kind::client, raw_->state);
+    }
 
-    /** How the hold stands now, and how it stood before: of an event of a lock's or of leases'. */
-    zkl::lock_state lock_state() const noexcept { return static_cast<zkl::lock_state>(raw_->state); }
-    zkl::lock_state previous_lock_state() const noexcept { return static_cast<zkl::lock_state>(raw_->previous); }
+    /** Returns the previous state of the session. Returns an empty value for an event of a lock or of leases. */
+    template <class State = zkl::state>
+    std::optional<State> previous_client_state() const noexcept
+    {
+        return state_of<State>(event_kind::client, raw_->previous);
+    }
 
-    /** The handle of the lock; null of leases, of a client, and where the lock was destroyed meanwhile. */
+    /** Returns the new state of the hold. Returns an empty value for an event of a client. */
+    template <class State = zkl::lock_state>
+    std::optional<State> lock_state() const noexcept
+    {
+        return state_of<State>(event_kind::lock, raw_->state);
+    }
+
+    /** Returns the previous state of the hold. Returns an empty value for an event of a client. */
+    template <class State = zkl::lock_state>
+    std::optional<State> previous_lock_state() const noexcept
+    {
+        return state_of<State>(event_kind::lock, raw_->previous);
+    }
+
+    /** Returns the handle of the lock. Returns null if the event is about leases or a client, or if the lock has been destroyed. */
     zkl_lock *lock() const noexcept { return raw_->lock; }
 
-    /** The path of the lock or the semaphore; empty of a client. */
+    /** Returns the path of the lock or of the semaphore. Returns an empty text for an event of a client. */
     std::string_view path() const noexcept { return raw_->path == nullptr ? std::string_view() : raw_->path; }
 
-    /** The hold's fencing token, or 0, and its pass (lockable::fencing_pass). */
+    /** These functions return the fencing token and the fencing pass of the hold. For an event of a client, both functions return 0. */
     std::int64_t token() const noexcept { return raw_->token; }
-    std::int64_t pass() const noexcept { return raw_->pass; }
+    std::int64_t fencing_pass() const noexcept { return raw_->fencing_pass; }
 
     const zkl_event *native_handle() const noexcept { return raw_; }
 
 private:
+    template <class State>
+    std::optional<State> state_of(event_kind expected, std::int32_t value) const noexcept
+    {
+        return kind() == expected ? std::optional<State>(static_cast<State>(value)) : std::nullopt;
+    }
+
     const zkl_event *raw_;
 };
 
-/** A line of the log, as a callback is given it; its memory is the library's, and valid until the callback returns. */
+/** The argument of a log callback. The memory of the argument belongs to the library and is valid until the callback returns. */
 class log_line {
 public:
     explicit log_line(const zkl_log &raw) noexcept : raw_(&raw) {}
 
     zkl::log_level level() const noexcept { return static_cast<zkl::log_level>(raw_->level); }
 
+    template <class = void>
     std::chrono::system_clock::time_point time() const noexcept
     {
         const std::chrono::nanoseconds since_1970(raw_->time_ns);
         return std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(since_1970));
     }
 
-    /** What it is about, like "zklock::session" and "zklock::lock". */
+    /** Returns the part of the library that logged the line, for example "zklock::session" or "zklock::lock". */
     std::string_view target() const noexcept { return raw_->target; }
 
-    /** The message and the fields, ready to be printed. */
+    /** Returns the message and the fields as one printable text, without a newline. */
     std::string_view text() const noexcept { return raw_->line; }
 
-    /** The message alone, which is the same for all that is of one kind. */
+    /** Returns the message without the fields. All lines of one kind have the same message. */
     std::string_view message() const noexcept { return raw_->message; }
 
-    /** The value of a field, like "path" or "token"; nothing where the line has none of this name. */
-    std::optional<std::string_view> field(std::string_view name) const noexcept
+    /** Returns the value of a field, for example of "path" or "token". Returns an empty value if the line has no field with this name. */
+    template <class Text = std::string_view>
+    std::optional<Text> field(std::string_view name) const noexcept
     {
         for (std::size_t i = 0; i < raw_->field_count; i++) {
             if (raw_->fields[i].name == name) return raw_->fields[i].value;
@@ -322,1020 +426,1199 @@ private:
     const zkl_log *raw_;
 };
 
-/** One that holds a lock or leases, or waits for them. */
+/** A node in the queue of a lock or of a semaphore. The node belongs to a holder or to a waiter, in any process. */
 struct participant {
+    /** True if the participant holds the lock or a lease now, and false if the participant waits. */
     bool holds;
-    /** The session that owns the node; 0 if the node is not ephemeral. */
+    /** The id of the session that owns the node. The id is 0 if the node is not ephemeral. */
     std::int64_t session_id;
-    /** The zxid of the node's creation; for a holder, its fencing token. */
+    /** The zxid of the transaction that created the node. For a holder, the zxid is the fencing token. */
     std::int64_t czxid;
-    /** Without the client's chroot: what client::revoke() takes. */
+    /** The path of the node without the client's chroot. The function client::revoke() accepts this path. */
     std::string node_path;
+    /** The data of the node. By default, the data is the network address of the host. */
     std::string data;
 };
 
-/** An acquire that waits, in this process. What is not known is empty, or 0. */
-struct waiter {
+/** A pending acquire of this process. Values that are not known are empty or 0. */
+struct waiting {
     zkl::waits_for what;
     std::string node_path;
-    /** The node nearest ahead, the leases' directory, or the count. */
+    /**
+     * The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits for leases, this node
+     * is the directory of the leases. If the acquire waits for a shared count, this node contains the count.
+     */
     std::string ahead;
-    /** The session that owns the node ahead. */
+    /** The id of the session that owns the nearest node ahead. */
     std::int64_t session_id;
-    /** How many there are to go before. */
+    /**
+     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field is the number of leases
+     * by which the count is too low.
+     */
     std::uint64_t count;
+    /** The time since the acquire began to wait. */
     std::chrono::milliseconds waited;
-    /** How long it will wait at most; nothing without a limit. */
+    /** The time until the acquire times out. The value is empty if the acquire has no time limit. */
     std::optional<std::chrono::milliseconds> left;
 };
 
-/** What is given the exceptions that leave a callback. It is called where the callback was; what it throws is dropped. */
-using exception_handler = std::function<void(std::exception_ptr)>;
-
 namespace detail {
 
-/** Deletes by a function of zklock.h. */
-template <auto Free>
-struct deleter {
-    template <class T>
-    void operator()(T *handle) const noexcept
-    {
-        Free(handle);
-    }
-};
-
-/** The same for what one thread gives up while others ask it something: they have a handle that is over, and are told so. */
+/**
+ * Owns a handle of zklock.h. If one thread releases the handle while other threads use the handle, the calls of the other threads fail with
+ * status::handle.
+ */
 template <class T, auto Free>
-class shared_handle {
+class handle {
 public:
-    shared_handle() noexcept = default;
-    explicit shared_handle(T *handle) noexcept : handle_(handle) {}
-    shared_handle(shared_handle &&other) noexcept : handle_(other.release()) {}
+    explicit handle(T *raw = nullptr) noexcept : raw_(raw) {}
+    handle(handle &&other) noexcept : raw_(other.raw_.exchange(nullptr)) {}
 
-    shared_handle &operator=(shared_handle &&other) noexcept
+    handle &operator=(handle &&other) noexcept
     {
-        reset(other.release());
+        if (this != &other) reset(other.release());
         return *this;
     }
 
-    ~shared_handle() { reset(); }
+    ~handle() { reset(); }
 
-    T *get() const noexcept { return handle_.load(); }
-    T *release() noexcept { return handle_.exchange(nullptr); }
+    T *get() const noexcept { return static_cast<T *>(raw_.load()); }
+    T *release() noexcept { return static_cast<T *>(raw_.exchange(nullptr)); }
 
-    void reset(T *handle = nullptr) noexcept
+    void reset(T *raw = nullptr) noexcept
     {
-        if (T *const before = handle_.exchange(handle); before != nullptr) Free(before);
+        if (void *const before = raw_.exchange(raw); before != nullptr) static_cast<void>(Free(static_cast<T *>(before)));
     }
 
 private:
-    std::atomic<T *> handle_{nullptr};
+    /** The data member has the same type in all handle classes, which makes compilation faster. */
+    std::atomic<void *> raw_;
 };
 
-using config_handle = std::unique_ptr<zkl_config, deleter<zkl_config_free>>;
-using client_handle = shared_handle<zkl_client, zkl_client_free>;
-using lock_handle = std::unique_ptr<zkl_lock, deleter<zkl_lock_free>>;
-using semaphore_handle = std::unique_ptr<zkl_semaphore, deleter<zkl_semaphore_free>>;
-using leases_handle = shared_handle<zkl_leases, zkl_leases_release>;
-using operation_handle = std::unique_ptr<zkl_op, deleter<zkl_op_free>>;
+using config_handle = handle<zkl_config, zkl_config_free>;
+using completion_queue_handle = handle<zkl_completion_queue, zkl_completion_queue_free>;
+using client_handle = handle<zkl_client, zkl_client_free>;
+using lock_handle = handle<zkl_lock, zkl_lock_free>;
+using semaphore_handle = handle<zkl_semaphore, zkl_semaphore_free>;
+using leases_handle = handle<zkl_leases, zkl_leases_release>;
+using operation_handle = handle<zkl_op, zkl_op_free>;
 
-/** What C is to read until a NUL. */
-inline const char *text(const char *what, const std::string &value)
+/** Overwrites a text that may be a secret. A compiler could remove a plain loop, because nothing reads the text afterwards. */
+inline void erase(std::string &text) noexcept
 {
-    if (value.find('\0') == std::string::npos) return value.c_str();
-    throw error(status::invalid, std::string(what) + " \"" + value.c_str() + "\": expected no NUL in it");
+    volatile char *const bytes = text.data();
+    for (std::size_t i = 0; i < text.size(); i++) bytes[i] = 0;
 }
 
-inline const std::uint8_t *bytes(std::string_view value) noexcept
-{
-    return reinterpret_cast<const std::uint8_t *>(value.data());
-}
+/**
+ * A NUL-terminated copy of a text, for C functions. If the text contains a NUL, the constructor reports a failure, and get() returns null. The C
+ * functions refuse a null text.
+ */
+class c_string {
+public:
+    /** If is_secret is true, the message of a failure does not contain the text. */
+    c_string(const char *what, std::string_view text, error_out ec, bool is_secret = false)
+        : text_(text), has_nul_(text.find('\0') != std::string_view::npos)
+    {
+        if (!has_nul_) return;
+        const std::string shown = is_secret ? "" : std::string(" \"") + text_.c_str() + "\"";
+        const std::string message = what + shown + ": expected no NUL in it";
+        ec.fail(status::invalid, message.c_str());
+    }
+
+    c_string(const c_string &) = delete;
+    c_string &operator=(const c_string &) = delete;
+    ~c_string() { erase(text_); }
+
+    const char *get() const noexcept { return has_nul_ ? nullptr : text_.c_str(); }
+
+private:
+    std::string text_;
+    const bool has_nul_;
+};
 
 inline std::string string(const char *value)
 {
     return value == nullptr ? std::string() : std::string(value);
 }
 
-/** What a function writes into a buffer, which it is given with its size. It may be longer each time. */
-template <class Write>
-std::string written(Write write)
-{
-    std::string buffer(256, '\0');
-    std::size_t needed = 0;
-    zkl_status result = write(buffer.data(), buffer.size(), &needed);
-    while (result == ZKL_E_BUFFER) {
-        buffer.resize(needed + needed / 8);
-        result = write(buffer.data(), buffer.size(), &needed);
-    }
-    check(result);
-    return buffer.c_str();
-}
+/** A buffer for the zklock.h functions that write text. The length of a text may change between two calls. */
+class text_buffer {
+public:
+    char *data() noexcept { return text_.data(); }
+    std::size_t size() const noexcept { return text_.size(); }
+    std::size_t *needed() noexcept { return &needed_; }
 
-/* Limits in milliseconds, as zklock.h has them: 0 looks once, -1 is none. */
+    /**
+     * Returns whether the buffer was too small. If the buffer was too small, the function enlarges the buffer, and the caller must repeat the call.
+     */
+    bool is_too_small(zkl_status result)
+    {
+        result_ = result;
+        if (result == ZKL_E_BUFFER) text_.resize(needed_ + needed_ / 8);
+        return result == ZKL_E_BUFFER;
+    }
+
+    std::string take(error_out ec)
+    {
+        if (check(result_, ec) < 0) return std::string();
+        text_.resize(needed_ - 1);
+        return std::move(text_);
+    }
+
+private:
+    std::string text_ = std::string(256, '\0');
+    std::size_t needed_ = 0;
+    zkl_status result_ = ZKL_OK;
+};
+
+/* Time limits are in milliseconds. The limit 0 means one attempt, and the limit -1 means no time limit. */
 
 using exact_ms = std::chrono::duration<long double, std::milli>;
 
-/** Longer than anybody waits, and in every unit of time far from the largest number. */
+/** The shortest duration that means no limit. Every duration type of the standard library can represent a century. */
 inline constexpr exact_ms century{100.0L * 365 * 24 * 3600 * 1000};
 
 template <class Rep, class Period>
 std::int64_t limit(const std::chrono::duration<Rep, Period> &duration)
 {
     const exact_ms exact(duration);
-    // Nor what is no number.
+    // This condition is also true for NaN.
     if (!(exact > exact_ms::zero())) return 0;
     if (exact >= century) return -1;
     return std::chrono::ceil<std::chrono::milliseconds>(duration).count();
 }
 
-/** Attempts, with a limit, until it succeeds or the deadline is over by its own clock, which may be set while we wait. */
+/**
+ * Repeats an attempt until the attempt succeeds or fails, or until the deadline has passed. The limit of each attempt is the remaining time. One
+ * attempt is not enough, because a program can adjust the clock of the deadline during the attempt.
+ */
 template <class Clock, class Duration, class Attempt>
-auto until(const std::chrono::time_point<Clock, Duration> &deadline, Attempt attempt)
+auto until(const std::chrono::time_point<Clock, Duration> &deadline, Attempt attempt, error_out ec)
 {
     for (;;) {
         const auto now = Clock::now();
         const exact_ms left = exact_ms(deadline.time_since_epoch()) - exact_ms(now.time_since_epoch());
         auto result = attempt(limit(left));
-        // Far ones can't be compared without an overflow, and what is no number can't be at all.
-        if (result || !(left >= -century) || Clock::now() >= deadline) return result;
+        // A comparison with a deadline in the far past would overflow, and NaN cannot be compared.
+        if (result || ec.has_failed() || !(left >= -century) || Clock::now() >= deadline) return result;
     }
 }
 
-/** A setting in milliseconds. */
+/**
+ * Calls set(config, ms) with the duration in milliseconds. If the duration is outside the range of int32_t, the function passes the duration as text
+ * to zkl_config_set, which then fails.
+ */
 template <class Rep, class Period>
-std::int32_t setting(const char *what, const std::chrono::duration<Rep, Period> &duration)
+zkl_status setting(zkl_config *config, zkl_status (*set)(zkl_config *, std::int32_t), const char *name,
+                   const std::chrono::duration<Rep, Period> &duration)
 {
     const long double ms = exact_ms(duration).count();
-    if (ms >= 0 && ms <= INT32_MAX) {
-        return static_cast<std::int32_t>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
+    if (ms >= INT32_MIN && ms <= INT32_MAX) {
+        return set(config, static_cast<std::int32_t>(std::chrono::ceil<std::chrono::milliseconds>(duration).count()));
     }
-    const std::string most = std::to_string(INT32_MAX);
-    throw error(status::invalid, std::string(what) + " " + std::to_string(ms) + " ms: expected 0 to " + most + " ms");
+    return zkl_config_set(config, name, std::to_string(ms).c_str());
 }
 
-/* What C calls back with during a call, on the thread that called. An exception waits until C has returned. */
+/** Calls a function. If the function throws an exception, contain() passes the exception to the handler. */
+template <class Function, class Handler>
+void contain(Function function, Handler handler) noexcept
+{
+#if defined(__cpp_exceptions)
+    try {
+        function();
+    } catch (...) {
+        handler(std::current_exception());
+    }
+#else
+    static_cast<void>(handler);
+    function();
+#endif
+}
 
+/**
+ * Collects the arguments of all calls that a C function makes to its callback. If an exception occurs in the callback, take() rethrows the exception
+ * after the C function has returned.
+ */
 template <class T>
 struct collection {
     std::vector<T> items;
     std::exception_ptr failure;
 
-    template <class Make>
-    void add(Make make) noexcept
+    template <class Raw>
+    static void add(void *user, const Raw *raw) noexcept
     {
-        if (failure != nullptr) return;
-        try {
-            items.push_back(make());
-        } catch (...) {
-            failure = std::current_exception();
-        }
+        auto *self = static_cast<collection *>(user);
+        if (self->failure != nullptr) return;
+        contain([&] { self->items.push_back(made(*raw)); }, [&](std::exception_ptr exception) { self->failure = std::move(exception); });
     }
 
-    std::vector<T> take(zkl_status result)
+    std::vector<T> take(zkl_status result, error_out ec)
     {
+#if defined(__cpp_exceptions)
         if (failure != nullptr) std::rethrow_exception(failure);
-        check(result);
+#endif
+        check(result, ec);
         return std::move(items);
-    }
-};
-
-inline void add_participant(void *user, const zkl_participant *raw) noexcept
-{
-    static_cast<collection<participant> *>(user)->add([raw] {
-        std::string data(raw->data_len, '\0');
-        for (std::size_t i = 0; i < raw->data_len; i++) data[i] = static_cast<char>(raw->data[i]);
-        return participant{raw->holds == 1, raw->session_id, raw->czxid, string(raw->node_path), std::move(data)};
-    });
-}
-
-inline void add_waiter(void *user, const zkl_wait *raw) noexcept
-{
-    static_cast<collection<waiter> *>(user)->add([raw] {
-        std::optional<std::chrono::milliseconds> left;
-        if (raw->left_ms >= 0) left = std::chrono::milliseconds(raw->left_ms);
-        return waiter{static_cast<waits_for>(raw->waits_for), string(raw->node_path), string(raw->ahead), raw->session_id,
-                      raw->count, std::chrono::milliseconds(raw->waited_ms), left};
-    });
-}
-
-/** A callback of the program's, which it can take back. */
-class slot {
-public:
-    using function = std::function<void(const zkl_event *)>;
-
-    slot(function callback, exception_handler handler) : callback_(std::move(callback)), handler_(std::move(handler)) {}
-
-    /** Calls it, unless it was taken back. (In a child that another callback has forked, nothing is called any more.) */
-    void run(const zkl_event *told) noexcept
-    {
-        if (home_ != ::getpid()) return;
-        try {
-            const running here(*this);
-            if (here.is_allowed()) callback_(told);
-        } catch (...) {
-            report(std::current_exception());
-        }
-    }
-
-    /** Takes it back, and waits while another thread is in it. (In a forked child, hub leaves all as it is.) */
-    void close() noexcept
-    {
-        std::unique_lock guard(mutex_);
-        is_closed_ = true;
-        ended_.wait(guard, [this] { return others() == 0; });
     }
 
 private:
-    /** One call, from its beginning to its end. */
-    class running {
-    public:
-        explicit running(slot &of) : of_(of)
-        {
-            const std::lock_guard guard(of_.mutex_);
-            if (!of_.is_closed_) of_.threads_.push_back(std::this_thread::get_id());
-            is_allowed_ = !of_.is_closed_;
-        }
-
-        running(const running &) = delete;
-        running &operator=(const running &) = delete;
-
-        ~running()
-        {
-            // In a child that the callback has forked, another thread of the parent's may have it.
-            if (!is_allowed_ || of_.home_ != ::getpid()) return;
-            const std::lock_guard guard(of_.mutex_);
-            of_.threads_.erase(std::find_if(of_.threads_.begin(), of_.threads_.end(), is_this_thread));
-            of_.ended_.notify_all();
-        }
-
-        bool is_allowed() const noexcept { return is_allowed_; }
-
-    private:
-        slot &of_;
-        bool is_allowed_;
-    };
-
-    static bool is_this_thread(std::thread::id id) noexcept { return id == std::this_thread::get_id(); }
-
-    std::ptrdiff_t others() const
+    static participant made(const zkl_participant &raw)
     {
-        return std::count_if(threads_.begin(), threads_.end(), [](std::thread::id id) { return !is_this_thread(id); });
+        std::string data(raw.data_len, '\0');
+        for (std::size_t i = 0; i < raw.data_len; i++) data[i] = static_cast<char>(raw.data[i]);
+        return {raw.holds == 1, raw.session_id, raw.czxid, string(raw.node_path), std::move(data)};
     }
 
-    void report(std::exception_ptr exception) const noexcept
+    static waiting made(const zkl_wait &raw)
     {
-        try {
-            if (handler_) handler_(std::move(exception));
-        } catch (...) {
-        }
+        std::optional<std::chrono::milliseconds> left;
+        if (raw.left_ms >= 0) left = std::chrono::milliseconds(raw.left_ms);
+        return {static_cast<waits_for>(raw.waits_for), string(raw.node_path), string(raw.ahead), raw.session_id, raw.count,
+                std::chrono::milliseconds(raw.waited_ms), left};
     }
-
-    const function callback_;
-    const exception_handler handler_;
-    const pid_t home_ = ::getpid();
-    std::mutex mutex_;
-    std::condition_variable ended_;
-    /** Those that are in it: one, but for a callback of several clients. */
-    std::vector<std::thread::id> threads_;
-    bool is_closed_ = false;
 };
 
-/** The slot of a callback that takes an event, or nothing; null for an empty function. */
+/** The `user` argument of a C callback. The library owns one reference to the target, and an object of this header may own another reference. */
+class target {
+public:
+    target(const target &) = delete;
+    target &operator=(const target &) = delete;
+
+    void acquire() noexcept { references_++; }
+
+    void release() noexcept
+    {
+        if (--references_ == 0) destroy_(this);
+    }
+
+    /** The zkl_user_drop function of every target. */
+    static void drop(void *user) noexcept { static_cast<target *>(user)->release(); }
+
+    /** The zkl_event_cb function of this target. */
+    const zkl_event_cb on_event;
+    zkl_listener *listener = nullptr;
+    /** A second listener, which only detail::lost_holds uses. The library calls this listener when a hold ends. */
+    zkl_listener *listener_of_all = nullptr;
+
+protected:
+    target(zkl_event_cb on_event_, void (*destroy)(target *) noexcept) noexcept : on_event(on_event_), destroy_(destroy) {}
+    ~target() = default;
+
+private:
+    void (*const destroy_)(target *) noexcept;
+    std::atomic<int> references_{1};
+};
+
+/** Does nothing. This type takes the place of a callback or an exception handler that the program did not pass. */
+struct ignore {
+    template <class... Arguments>
+    void operator()(const Arguments &...) const noexcept
+    {
+    }
+};
+
+/** A callback of the program, and the function that handles exceptions of this callback. */
+template <class Callback, class Failed>
+class callback final : public target {
+public:
+    callback(Callback called, Failed failed) : target(run, destroy), called_(std::move(called)), failed_(std::move(failed)) {}
+
+    template <class... Arguments>
+    void call(const Arguments &...arguments) noexcept
+    {
+        contain([&] { called_(arguments...); },
+                [&](std::exception_ptr exception) { contain([&] { failed_(std::move(exception)); }, ignore()); });
+    }
+
+    template <class Raw, class Argument>
+    static void run_with(void *user, const Raw *raw) noexcept
+    {
+        self(user)->call(Argument(*raw));
+    }
+
+    /** Copies the credentials that the callback returns. Returns a negative number if the callback throws an exception. */
+    static std::int64_t run_auth(void *user, char *buf, std::size_t size) noexcept
+    {
+        std::int64_t length = -1;
+        callback *const own = self(user);
+        contain(
+            [&] {
+                std::string credentials = own->called_();
+                if (credentials.size() <= size) credentials.copy(buf, size);
+                length = static_cast<std::int64_t>(credentials.size());
+                erase(credentials);
+            },
+            [&](std::exception_ptr exception) { contain([&] { own->failed_(std::move(exception)); }, ignore()); });
+        return length;
+    }
+
+    template <class Handle>
+    static void run_revocation(void *user, Handle *) noexcept
+    {
+        self(user)->call();
+    }
+
+private:
+    static callback *self(void *user) noexcept { return static_cast<callback *>(static_cast<target *>(user)); }
+    static void destroy(target *of) noexcept { delete static_cast<callback *>(of); }
+
+    static void run(void *user, const zkl_event *c_event) noexcept
+    {
+        if constexpr (std::is_invocable_v<Callback &, const event &>) {
+            self(user)->call(event(*c_event));
+        } else if constexpr (std::is_invocable_v<Callback &>) {
+            self(user)->call();
+        }
+    }
+
+    Callback called_;
+    Failed failed_;
+};
+
+/** Creates a callback. Returns null if the program passes nullptr or an empty std::function. */
+template <class Callback, class Failed>
+callback<Callback, Failed> *make_callback(Callback called, Failed failed)
+{
+    // Only function pointers and types like std::function can be empty. Types like std::function convert to bool only explicitly, but a lambda
+    // converts implicitly.
+    if constexpr (std::is_pointer_v<Callback> || (std::is_constructible_v<bool, Callback &> && !std::is_convertible_v<Callback &, bool>)) {
+        if (!static_cast<bool>(called)) return nullptr;
+    }
+    return new callback<Callback, Failed>(std::move(called), std::move(failed));
+}
+
+template <class Failed>
+callback<ignore, Failed> *make_callback(std::nullptr_t, Failed)
+{
+    return nullptr;
+}
+
+/** Creates a callback for events. The callback must take an event or no argument. */
+template <class Callback, class Failed>
+auto *make_event_callback(Callback called, Failed failed)
+{
+    static_assert(std::is_null_pointer_v<Callback> || std::is_invocable_v<Callback &, const event &> || std::is_invocable_v<Callback &>,
+                  "an event callback must take a const zkl::event & or no argument");
+    return make_callback(std::move(called), std::move(failed));
+}
+
+/** Reports the result of a zkl_*_wait_lost function, and returns whether the hold was lost. */
+inline bool was_lost(zkl_status result, error_out ec)
+{
+    check(result == ZKL_E_LOST || result == ZKL_E_TIMEOUT ? ZKL_OK : result, ec);
+    return result == ZKL_E_LOST;
+}
+
+/**
+ * Returns the result of a C function that received a callback. If the C function failed, the library owns no reference to the callback. This function
+ * then releases the reference that was meant for the library.
+ */
 template <class Callback>
-std::shared_ptr<slot> make_slot(Callback callback, exception_handler handler)
+zkl_status taken(zkl_status result, Callback *handed) noexcept
 {
-    if constexpr (std::is_null_pointer_v<Callback>) {
-        return nullptr;
-    } else if constexpr (std::is_invocable_v<Callback &, const event &>) {
-        std::function<void(const event &)> function(std::move(callback));
-        if (!function) return nullptr;
-        auto call = [function = std::move(function)](const zkl_event *told) { function(event(*told)); };
-        return std::make_shared<slot>(std::move(call), std::move(handler));
-    } else {
-        std::function<void()> function(std::move(callback));
-        if (!function) return nullptr;
-        auto call = [function = std::move(function)](const zkl_event *) { function(); };
-        return std::make_shared<slot>(std::move(call), std::move(handler));
-    }
+    if (result != ZKL_OK && handed != nullptr) handed->release();
+    return result;
 }
 
-/* Callbacks as C has them: the user is a pointer of its own to what they need. */
+/**
+ * Enables an overload only if its second argument is a function that handles exceptions. A std::error_code as the second argument selects another
+ * overload.
+ */
+template <class Failed>
+using if_handler = std::enable_if_t<std::is_invocable_v<Failed &, std::exception_ptr>, int>;
 
-template <class T>
-void drop(void *user) noexcept
-{
-    delete static_cast<std::shared_ptr<T> *>(user);
-}
+/** The registration of one listener of an object. Any thread may replace the registration. */
+class listening {
+public:
+    listening() noexcept = default;
+    listening(listening &&other) noexcept : target_(other.target_.exchange(nullptr)) {}
 
-inline void run_slot(void *user, const zkl_event *told) noexcept
-{
-    (*static_cast<std::shared_ptr<slot> *>(user))->run(told);
-}
-
-template <class Handle>
-void run_revocation(void *user, Handle *) noexcept
-{
-    (*static_cast<std::shared_ptr<slot> *>(user))->run(nullptr);
-}
-
-/** Gives C a callback with what it belongs to, by a function that takes both; C takes nothing where that fails. */
-template <class T, class Callback, class Give>
-void give(const std::shared_ptr<T> &user, Callback callback, Give set)
-{
-    if (user == nullptr) {
-        check(set(nullptr, nullptr, nullptr));
-        return;
-    }
-    auto owned = std::make_unique<std::shared_ptr<T>>(user);
-    check(set(callback, owned.get(), drop<T>));
-    static_cast<void>(owned.release());
-}
-
-/** Who is told the lines of the log. C waits for the last call itself. */
-struct log_listener {
-    std::function<void(const log_line &)> callback;
-    exception_handler failed;
-
-    void run(const zkl_log &told) const noexcept
+    listening &operator=(listening &&other) noexcept
     {
-        try {
-            callback(log_line(told));
-        } catch (...) {
-            report(std::current_exception());
-        }
+        if (this != &other) reset(other.target_.exchange(nullptr));
+        return *this;
     }
 
-    void report(std::exception_ptr exception) const noexcept
+    ~listening() { reset(); }
+
+    /**
+     * Replaces the current target by null, or by a target that a C function has accepted. The call waits until the callback of the previous target
+     * has returned.
+     */
+    void reset(target *to = nullptr) noexcept { end(target_.exchange(to)); }
+
+    /** Takes the target of another registration, unless this registration already has a target. Returns the target that is registered now. */
+    target *adopt(listening &other) noexcept
     {
-        try {
-            if (failed) failed(std::move(exception));
-        } catch (...) {
-        }
+        target *before = nullptr, *const next = other.get();
+        if (!target_.compare_exchange_strong(before, next)) return before;
+        static_cast<void>(other.target_.exchange(nullptr));
+        return next;
     }
+
+    target *get() const noexcept { return target_.load(); }
+
+    /**
+     * Handles the result of a zkl_*_listen function that received the target `to`. If that function succeeded, `to` replaces the current target of
+     * this object. Otherwise, take() releases `to` and reports the error.
+     */
+    bool take(zkl_status result, target *to, error_out ec)
+    {
+        if (result != ZKL_OK) {
+            // Release our reference, and the reference of the library, because the library did not accept the target.
+            to->release();
+            to->release();
+        } else {
+            reset(to);
+        }
+        return check(result, ec) == ZKL_OK;
+    }
+
+private:
+    static void end(target *over) noexcept
+    {
+        if (over == nullptr) return;
+        zkl_listener_free(over->listener);
+        zkl_listener_free(over->listener_of_all);
+        over->release();
+    }
+
+    std::atomic<target *> target_{nullptr};
 };
 
-inline void run_log(void *user, const zkl_log *told) noexcept
-{
-    (*static_cast<std::shared_ptr<log_listener> *>(user))->run(*told);
-}
-
-/** What a callback wants to hear of. */
-enum class hears {
-    /** Every event. */
-    everything,
-    /** That a hold is no longer safe, each time. */
-    lapses,
-    /** The same of one hold, until that is over, and that the client is closed. */
-    end,
-    /** No event. */
-    revocation,
-};
-
-/** Of which events: those of one hold, of one lock (no token), or of all (no lock). Those of leases have a token and no lock. */
+#ifdef __cpp_lib_jthread
+/** The values that identify a hold in an event. */
 struct hold {
-    zkl_lock *lock = nullptr;
-    std::int64_t token = 0;
-    std::int64_t pass = 0;
+    zkl_lock *lock;
+    std::int64_t token;
+    std::int64_t pass;
 
-    friend bool operator<(const hold &one, const hold &other) noexcept
+    bool operator==(const hold &) const = default;
+
+    /** Returns whether the event is about this hold. An event of a destroyed lock contains no handle of the lock. */
+    bool is_in(const zkl_event &c_event) const noexcept
     {
-        const std::less<zkl_lock *> less;
-        if (one.lock != other.lock) return less(one.lock, other.lock);
-        return std::tie(one.token, one.pass) < std::tie(other.token, other.pass);
-    }
-};
-
-/** Who wants to hear: of one object there is one for each purpose, and each owner. */
-struct listener {
-    const void *object = nullptr;
-    hears what = hears::everything;
-    owner who = owner::this_thread;
-    std::thread::id thread = {};
-
-    friend bool operator==(const listener &one, const listener &other) noexcept
-    {
-        return std::tie(one.object, one.what, one.who, one.thread) == std::tie(other.object, other.what, other.who, other.thread);
+        return (c_event.lock == lock || c_event.lock == nullptr) && c_event.token == token && c_event.fencing_pass == pass;
     }
 };
 
 /**
- * A client's callbacks. C has one for all events of a client, which is set when the first is wanted. The client and its locks share it.
- *
- * Nothing of the program's is called, or destroyed, under its mutex. In a forked child it does nothing.
+ * The stop sources for the holds of one object. Each owner has one stop source until the hold of the owner ends. The listener for losses must run
+ * before the listener that forgets holds. The function watching() therefore registers the listener for losses first.
  */
-class hub : public std::enable_shared_from_this<hub> {
+class lost_holds final : public target {
 public:
-    using callbacks = std::vector<std::shared_ptr<slot>>;
+    lost_holds() : target(stop, destroy) {}
 
-    explicit hub(zkl_client *of) noexcept : client_(of) {}
-
-    /** Has C tell of events from now on. */
-    void listen()
+    /** Returns the stop source for these holds. Later calls return the same stop source until this source has received a stop request. */
+    std::stop_source watch(owner who, std::vector<hold> holds)
     {
-        check_home();
-        const std::lock_guard guard(listening_);
-        if (is_listening_) return;
-        give(shared_from_this(), deliver, [this](zkl_event_cb cb, void *user, zkl_user_drop user_drop) {
-            return zkl_client_set_event_callback(client_, cb, user, user_drop);
-        });
-        is_listening_ = true;
-    }
-
-    /** Puts a callback, or none, in the place of what the same listener had for the same lock, which is given back. */
-    callbacks put(const hold &of, const listener &who, std::shared_ptr<slot> callback, std::shared_ptr<void> source = nullptr)
-    {
-        callbacks before;
-        if (home_ != ::getpid()) return before;
+        const auto thread = who == owner::this_thread ? std::this_thread::get_id() : std::thread::id();
         const std::lock_guard guard(mutex_);
-        before = take(of, [&who](const listener &other) { return other == who; });
-        if (callback != nullptr) entries_.emplace(of, entry{who, std::move(callback), std::move(source)});
-        return before;
-    }
-
-    /** Takes out all that an object has for a lock, or for leases. */
-    callbacks remove(const hold &of, const void *object)
-    {
-        if (home_ != ::getpid()) return {};
-        const std::lock_guard guard(mutex_);
-        return take(of, [object](const listener &other) { return other.object == object; });
-    }
-
-    /** What was put beside the callback of a listener. */
-    std::shared_ptr<void> source(const hold &of, const listener &who)
-    {
-        const std::lock_guard guard(mutex_);
-        const auto [begin, end] = entries_.equal_range(of);
-        for (auto at = begin; at != end; ++at) {
-            if (at->second.who == who) return at->second.source;
-        }
-        return nullptr;
-    }
-
-    /** The client is about to be closed: nothing is surely held any more. */
-    void end() noexcept
-    {
-        if (home_ != ::getpid()) return;
-        callbacks ended;
-        {
-            const std::lock_guard guard(mutex_);
-            for (const auto &[of, listening] : entries_) {
-                if (ends(listening.who)) ended.push_back(listening.callback);
+        for (entry &known : entries_) {
+            if (known.who != who || known.thread != thread) continue;
+            if (known.holds != holds || known.source.stop_requested()) {
+                known.holds = std::move(holds);
+                replace(known.source, std::stop_source());
             }
+            return known.source;
         }
-        for (const auto &callback : ended) callback->run(nullptr);
+        return entries_.emplace_back(entry{who, thread, std::move(holds), std::stop_source()}).source;
     }
 
-    /** Of two that ask for a token, one goes first. */
-    std::mutex &watching()
+    /** Forgets a hold that has ended. The library calls this function for every change of a hold. */
+    static void forget(void *user, const zkl_event *c_event) noexcept
     {
-        check_home();
-        return watching_;
-    }
-
-    /** Of two that set a revocable callback, one goes first. */
-    std::mutex &revocable()
-    {
-        check_home();
-        return revocable_;
+        auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
+        if (c_event->state != ZKL_LOCK_FREE && c_event->state != ZKL_LOCK_LOST) return;
+        const std::lock_guard guard(self->mutex_);
+        const auto at = self->find(*c_event);
+        if (at == self->entries_.end()) return;
+        at->holds.erase(std::find_if(at->holds.begin(), at->holds.end(), [c_event](const hold &of) { return of.is_in(*c_event); }));
+        if (!at->holds.empty()) return;
+        replace(at->source, std::stop_source(std::nostopstate));
+        self->entries_.erase(at);
     }
 
 private:
     struct entry {
-        listener who;
-        std::shared_ptr<slot> callback;
-        /** What else goes with it; for what this C++ may not have. */
-        std::shared_ptr<void> source;
+        owner who;
+        std::thread::id thread;
+        std::vector<hold> holds;
+        std::stop_source source;
     };
 
-    void check_home() const
+    static void stop(void *user, const zkl_event *c_event) noexcept
     {
-        if (home_ != ::getpid()) throw error(status::forked, "the client belongs to the parent of this forked process");
-    }
-
-    static void deliver(void *user, const zkl_event *told) noexcept
-    {
-        try {
-            // It may be dropped meanwhile.
-            const std::shared_ptr<hub> self = *static_cast<std::shared_ptr<hub> *>(user);
-            callbacks over;
-            for (const auto &callback : self->concerned(*told, over)) callback->run(told);
-        } catch (const std::bad_alloc &) {
-            // There is nobody left to tell.
+        auto *const self = static_cast<lost_holds *>(static_cast<target *>(user));
+        std::stop_source found(std::nostopstate);
+        {
+            const std::lock_guard guard(self->mutex_);
+            const auto at = self->find(*c_event);
+            if (at != self->entries_.end()) found = at->source;
         }
+        // The call of request_stop() runs callbacks of the program. This thread must therefore not hold the mutex during the call.
+        found.request_stop();
     }
 
-    /** Who is to hear, and who has heard the last of his hold. */
-    callbacks concerned(const zkl_event &told, callbacks &over)
+    static void destroy(target *of) noexcept { delete static_cast<lost_holds *>(of); }
+
+    /**
+     * Replaces a stop source by another stop source. After the replacement, the tokens of the previous source can no longer receive a stop request.
+     * The function uses swap() because the move assignment of libstdc++ 12 does not count the sources correctly.
+     */
+    static void replace(std::stop_source &source, std::stop_source by) noexcept { source.swap(by); }
+
+    std::vector<entry>::iterator find(const zkl_event &c_event) noexcept
     {
-        const bool is_hold = told.kind == ZKL_EVENT_LOCK;
-        const bool lapses = is_hold && !is_safe(told.state) && is_safe(told.previous);
-        const bool is_over = told.state == ZKL_LOCK_FREE || told.state == ZKL_LOCK_LOST;
-        const hold of{told.lock, told.token, told.pass};
-        callbacks found;
-        const std::lock_guard guard(mutex_);
-        if (of.token != 0) find(of, lapses, found);
-        if (of.lock != nullptr) find({of.lock, 0, 0}, lapses, found);
-        find({}, lapses, found);
-        if (is_hold && is_over && of.token != 0) over = take(entries_.equal_range(of), ends);
-        return found;
+        return std::find_if(entries_.begin(), entries_.end(), [&c_event](const entry &one) {
+            return std::any_of(one.holds.begin(), one.holds.end(), [&c_event](const hold &of) { return of.is_in(c_event); });
+        });
     }
 
-    void find(const hold &of, bool lapses, callbacks &found)
-    {
-        const auto [begin, end] = entries_.equal_range(of);
-        for (auto at = begin; at != end; ++at) {
-            const hears what = at->second.who.what;
-            const bool is_concerned = what == hears::everything || (lapses && what != hears::revocation);
-            if (is_concerned) found.push_back(at->second.callback);
-        }
-    }
-
-    static bool ends(const listener &who) noexcept { return who.what == hears::end; }
-
-    static bool is_safe(std::int32_t lock_state) noexcept
-    {
-        return lock_state != ZKL_LOCK_UNCERTAIN && lock_state != ZKL_LOCK_LOST;
-    }
-
-    using entries = std::multimap<hold, entry>;
-    using range = std::pair<entries::iterator, entries::iterator>;
-
-    /** Of a lock, those of all its holds. */
-    template <class Matches>
-    callbacks take(const hold &of, Matches matches)
-    {
-        if (of.lock == nullptr) return take(entries_.equal_range(of), matches);
-        const hold first{of.lock, INT64_MIN, INT64_MIN}, last{of.lock, INT64_MAX, INT64_MAX};
-        return take(range(entries_.lower_bound(first), entries_.upper_bound(last)), matches);
-    }
-
-    template <class Matches>
-    callbacks take(range among, Matches matches)
-    {
-        callbacks taken;
-        for (auto at = among.first; at != among.second;) {
-            if (matches(at->second.who)) {
-                taken.push_back(at->second.callback);
-                at = entries_.erase(at);
-            } else {
-                ++at;
-            }
-        }
-        return taken;
-    }
-
-    zkl_client *const client_;
-    const pid_t home_ = ::getpid();
-    std::mutex listening_;
-    bool is_listening_ = false;
-    std::mutex revocable_;
-    std::mutex watching_;
     std::mutex mutex_;
-    entries entries_;
+    std::vector<entry> entries_;
 };
 
-inline void close(const hub::callbacks &callbacks) noexcept
+/** Returns the lost_holds target of an object. If the object has no such target yet, the function registers a new target. Returns null on failure. */
+template <auto Listen, class Handle>
+lost_holds *watching(listening &by, Handle *object, error_out ec)
 {
-    for (const auto &callback : callbacks) callback->close();
+    if (target *const known = by.get(); known != nullptr) return static_cast<lost_holds *>(known);
+    auto *const made = new lost_holds();
+    made->acquire();
+    listening next;
+    if (!next.take(Listen(object, ZKL_LISTEN_LOSS, made->on_event, made, made->drop, &made->listener), made, ec)) return nullptr;
+    made->acquire();
+    const zkl_status all = Listen(object, ZKL_LISTEN_ALL, made->forget, made, made->drop, &made->listener_of_all);
+    if (check(taken(all, made), ec) != ZKL_OK) return nullptr;
+    return static_cast<lost_holds *>(by.adopt(next));
 }
 
-#ifdef __cpp_lib_jthread
 inline std::stop_token stopped()
 {
     std::stop_source source;
     source.request_stop();
     return source.get_token();
 }
-
-/** A hold, with who hears of it. */
-struct watched {
-    std::shared_ptr<hub> by;
-    hold of;
-};
-
-/** What is asked to stop when one of these holds lapses: the same for who asks again. */
-inline std::shared_ptr<std::stop_source> watch(const std::vector<watched> &holds, const listener &who)
-{
-    // Of two threads that ask at once the second is to find what the first has made.
-    const std::lock_guard guard(holds.front().by->watching());
-    std::shared_ptr<void> known = holds.front().by->source(holds.front().of, who);
-    for (const auto &[by, of] : holds) {
-        if (by->source(of, who) != known) known = nullptr;
-    }
-    auto source = std::static_pointer_cast<std::stop_source>(known);
-    if (source != nullptr && !source->stop_requested()) return source;
-
-    source = std::make_shared<std::stop_source>();
-    auto callback = std::make_shared<slot>([source](const zkl_event *) { source->request_stop(); }, nullptr);
-    for (const auto &[by, of] : holds) {
-        by->listen();
-        by->put(of, who, callback, source);
-    }
-    return source;
-}
 #endif
+
+template <class Callback, class Failed>
+void set_log(decltype(zkl_set_log_callback) *set, log_level level, Callback callback, Failed failed, error_out ec)
+{
+    auto *const made = make_callback(std::move(callback), std::move(failed));
+    zkl_log_cb run = nullptr;
+    if constexpr (!std::is_null_pointer_v<Callback>) {
+        if (made != nullptr) run = made->template run_with<zkl_log, log_line>;
+    }
+    check(taken(set(static_cast<std::int32_t>(level), run, made, made == nullptr ? nullptr : made->drop), made), ec);
+}
 
 } // namespace detail
 
 /**
- * Has the callback called, as void(const zkl::log_line &), with each line up to this level that the library logs in this process, whichever
- * client it is of. It takes the place of the one before, whose last call is over when this returns; nullptr or log_level::off for none.
- * While it does not return, 4096 lines wait, and what is dropped on top of that is counted, and told (zkl_set_log_callback).
+ * Sets the log callback of this process. The library calls the callback as void(const zkl::log_line &). The callback receives all lines of all
+ * clients up to the given level. The new callback replaces the previous log callback. After this function has returned, the previous callback is not
+ * running, and the library does not call it again. A callback of nullptr or a level of log_level::off turns logging off. While the callback runs, the
+ * library queues up to 4096 lines. The library drops and counts further lines (zkl_set_log_callback).
  *
- * Throws: zkl::error, std::bad_alloc, and nothing has changed. Any thread, also in the callback.
+ * Fails with status::invalid if the level is unknown. Fails with status::unsupported if the library is part of a Rust program that has its own
+ * tracing subscriber. The callback itself may call this function.
  */
-template <class Callback>
-void set_log_callback(log_level level, Callback callback, exception_handler failed = {})
+template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+void set_log_callback(log_level level, Callback callback, Failed failed, error_out ec = {})
 {
-    std::shared_ptr<detail::log_listener> listener;
-    if constexpr (!std::is_null_pointer_v<Callback>) {
-        std::function<void(const log_line &)> function(std::move(callback));
-        if (function) listener = std::make_shared<detail::log_listener>(detail::log_listener{std::move(function), std::move(failed)});
-    }
-    detail::give(listener, detail::run_log, [level](zkl_log_cb cb, void *user, zkl_user_drop user_drop) {
-        return zkl_set_log_callback(static_cast<std::int32_t>(level), cb, user, user_drop);
-    });
+    detail::set_log(zkl_set_log_callback, level, std::move(callback), std::move(failed), ec);
+}
+
+template <class Callback>
+void set_log_callback(log_level level, Callback callback, error_out ec = {})
+{
+    set_log_callback(level, std::move(callback), detail::ignore(), ec);
 }
 
 /**
- * A client's settings. A config may serve for many clients, and be changed in between; they copy it.
+ * Sets the log callback of this process, and lets the program itself call the callback: the program watches log_event_fd(), and calls dispatch_log().
+ * All other rules of set_log_callback() also apply. Each of the two functions replaces the callback of the other function.
+ */
+template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+void set_log_polling(log_level level, Callback callback, Failed failed, error_out ec = {})
+{
+    detail::set_log(zkl_set_log_polling, level, std::move(callback), std::move(failed), ec);
+}
+
+template <class Callback>
+void set_log_polling(log_level level, Callback callback, error_out ec = {})
+{
+    set_log_polling(level, std::move(callback), detail::ignore(), ec);
+}
+
+/**
+ * Returns a descriptor that is readable while log lines are queued, for poll() and similar functions. Returns a negative number on failure. The
+ * descriptor belongs to the library. Fails with status::invalid if no callback is set with set_log_polling(). Does not block.
+ */
+[[nodiscard]] inline int log_event_fd(error_out ec = {})
+{
+    return check(zkl_log_event_fd(), ec);
+}
+
+/**
+ * Calls the callback of set_log_polling() on the calling thread, once for each queued log line. Returns the number of lines, and 0 on failure. Fails
+ * with status::invalid if no callback is set with set_log_polling().
+ */
+inline std::int32_t dispatch_log(error_out ec = {})
+{
+    std::int32_t count = 0;
+    check(zkl_log_dispatch(&count), ec);
+    return count;
+}
+
+/**
+ * The settings of a client. When a program creates a client, the client copies the settings of the config. A program can therefore use one config for
+ * many clients, and can change the config after it has created a client.
  *
- * Setters give the config back, so that they can be strung together. They throw zkl::error: status::invalid for a wrong value. None blocks.
+ * Each setter returns the config, so that a program can chain the calls. A setter fails with status::invalid if the value is not allowed. The setters
+ * do not block, except load(), which reads a file.
  */
 class config {
 public:
-    /** With the defaults. Throws: zkl::error. */
-    config() : handle_(zkl_config_new())
+    /** Creates a config with the default settings. */
+    explicit config(error_out ec = {}) : handle_(zkl_config_new())
     {
-        if (handle_ == nullptr) throw error(status::internal, zkl_last_error_message());
-    }
-
-    /** How long the servers keep a session they do not hear of: 10 s by default. They may negotiate another value. */
-    template <class Rep, class Period>
-    config &session_timeout(const std::chrono::duration<Rep, Period> &timeout)
-    {
-        check(zkl_config_set_session_timeout_ms(native_handle(), detail::setting("session timeout", timeout)));
-        return *this;
-    }
-
-    /** How long the client's constructor may take: 10 s by default. */
-    template <class Rep, class Period>
-    config &connect_timeout(const std::chrono::duration<Rep, Period> &timeout)
-    {
-        check(zkl_config_set_connect_timeout_ms(native_handle(), detail::setting("connect timeout", timeout)));
-        return *this;
-    }
-
-    /** How long before its session can end a lock ceases to count as held: a third of the session timeout by default. */
-    template <class Rep, class Period>
-    config &lease_margin(const std::chrono::duration<Rep, Period> &margin)
-    {
-        check(zkl_config_set_lease_margin_ms(native_handle(), detail::setting("lease margin", margin)));
-        return *this;
-    }
-
-    /** Sets an option by its name, for instance "session.timeout" to "5000". The page on options (docs/options.md) has all of them. */
-    config &set(const std::string &name, const std::string &value)
-    {
-        check(zkl_config_set(native_handle(), detail::text("name", name), detail::text("value", value)));
-        return *this;
-    }
-
-    /** Sets the options in a file, one "name = value" a line (zkl_config_load). If the file has an error, no option is set. */
-    config &load(const std::string &file)
-    {
-        check(zkl_config_load(native_handle(), detail::text("file", file)));
-        return *this;
-    }
-
-    /** Adds credentials, for instance "digest" and "user:password". */
-    config &add_auth(const std::string &scheme, std::string_view auth)
-    {
-        check(zkl_config_add_auth(native_handle(), detail::text("scheme", scheme), detail::bytes(auth), auth.size()));
-        return *this;
-    }
-
-    /** Whether locks queue with kazoo's on the same path, instead of throwing status::foreign (zkl_config_set_wait_for_kazoo). */
-    config &wait_for_kazoo(bool wait = true)
-    {
-        check(zkl_config_set_wait_for_kazoo(native_handle(), wait ? 1 : 0));
-        return *this;
-    }
-
-    /** Whether the program calls the callbacks itself, by client::dispatch_events(), instead of a thread of the library. */
-    config &poll_events(bool poll = true)
-    {
-        check(zkl_config_set_poll_events(native_handle(), poll ? 1 : 0));
-        return *this;
+        if (native_handle() == nullptr) {
+            ec.fail(status::internal, zkl_last_error_message());
+        } else {
+            ec.succeed();
+        }
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), with every event of every client made with this config, the first included:
-     * connecting becomes connected. It is destroyed with the last of them. One at a time; nullptr for none.
+     * Sets the session timeout. The servers end a session after they have received nothing from its client for the session timeout. The default is 10
+     * s. The servers may negotiate another session timeout with the client.
      */
-    template <class Callback>
-    config &on_event(Callback callback, exception_handler failed = {})
+    template <class Rep, class Period>
+    config &session_timeout(const std::chrono::duration<Rep, Period> &timeout, error_out ec = {})
     {
-        detail::give(detail::make_slot(std::move(callback), std::move(failed)), detail::run_slot,
-                     [this](zkl_event_cb cb, void *user, zkl_user_drop user_drop) {
-                         return zkl_config_set_event_callback(native_handle(), cb, user, user_drop);
-                     });
-        return *this;
+        return checked(detail::setting(native_handle(), zkl_config_set_session_timeout_ms, "session.timeout", timeout), ec);
+    }
+
+    /** Sets the time limit for the constructor of a client. The default is 10 s. */
+    template <class Rep, class Period>
+    config &connect_timeout(const std::chrono::duration<Rep, Period> &timeout, error_out ec = {})
+    {
+        return checked(detail::setting(native_handle(), zkl_config_set_connect_timeout_ms, "connect.timeout", timeout), ec);
+    }
+
+    /**
+     * Sets the lease margin. The lease margin is the time between the end of the session lease and the earliest end of the session. The default is a
+     * third of the negotiated session timeout.
+     */
+    template <class Rep, class Period>
+    config &lease_margin(const std::chrono::duration<Rep, Period> &margin, error_out ec = {})
+    {
+        return checked(detail::setting(native_handle(), zkl_config_set_lease_margin_ms, "lease.margin", margin), ec);
+    }
+
+    /**
+     * Sets the option with a given name, for example "session.timeout", to a value, for example "5000". The page docs/options.md lists all options.
+     */
+    config &set(std::string_view name, std::string_view value, error_out ec = {})
+    {
+        const detail::c_string name_text("option", name, ec), value_text("value", value, ec, true);
+        return checked(zkl_config_set(native_handle(), name_text.get(), value_text.get()), ec);
+    }
+
+    /**
+     * Sets the options that a file contains. Each line of the file has the form "name = value" (zkl_config_load). If the file contains an error, the
+     * function sets no option.
+     */
+    config &load(std::string_view file, error_out ec = {})
+    {
+        const detail::c_string text("options file", file, ec);
+        return checked(zkl_config_load(native_handle(), text.get()), ec);
+    }
+
+    /** Adds credentials to the config, for example "digest" and "user:password". */
+    config &add_auth(std::string_view scheme, std::string_view auth, error_out ec = {})
+    {
+        const detail::c_string text("scheme", scheme, ec);
+        return checked(zkl_config_add_auth(native_handle(), text.get(), auth.data(), auth.size()), ec);
+    }
+
+    /**
+     * Sets a callback that returns credentials for a scheme, for example "user:password" for the scheme "digest"
+     * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. The library calls the callback before each attempt
+     * to connect, on a thread of the library. The callback may block. If the callback throws an exception, the attempt fails, and the library calls
+     * the function `failed` with this exception. The new callback replaces the previous callback for the same scheme. A callback of nullptr removes
+     * the previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
+     */
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    config &auth_callback(std::string_view scheme, Callback callback, Failed failed, error_out ec = {})
+    {
+        const detail::c_string text("scheme", scheme, ec);
+        auto *const made = detail::make_callback(std::move(callback), std::move(failed));
+        zkl_auth_cb run = nullptr;
+        if constexpr (!std::is_null_pointer_v<Callback>) {
+            static_assert(std::is_invocable_r_v<std::string, Callback &>, "an auth callback must take no argument and return a std::string");
+            if (made != nullptr) run = made->run_auth;
+        }
+        void (*const drop)(void *) = made == nullptr ? nullptr : made->drop;
+        return checked(detail::taken(zkl_config_set_auth_callback(native_handle(), text.get(), run, made, drop), made), ec);
+    }
+
+    template <class Callback>
+    config &auth_callback(std::string_view scheme, Callback callback, error_out ec = {})
+    {
+        return auth_callback(scheme, std::move(callback), detail::ignore(), ec);
+    }
+
+    /**
+     * Sets whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path (zkl_config_set_wait_for_kazoo). By default,
+     * an acquire fails with status::foreign if it finds a lock of kazoo.
+     */
+    config &wait_for_kazoo(bool wait = true, error_out ec = {})
+    {
+        return checked(zkl_config_set_wait_for_kazoo(native_handle(), wait ? 1 : 0), ec);
+    }
+
+    /** Sets whether the program itself calls the callbacks, with client::dispatch_events(). By default, the event thread calls the callbacks. */
+    config &poll_events(bool poll = true, error_out ec = {})
+    {
+        return checked(zkl_config_set_poll_events(native_handle(), poll ? 1 : 0), ec);
+    }
+
+    /**
+     * Sets a callback for every event of every client made with this config. The library calls the callback as void() or void(const zkl::event &).
+     * The first event of a client is the change from connecting to connected. The new callback replaces the previous callback. A callback of nullptr
+     * removes the previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
+     */
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    config &on_event(Callback callback, Failed failed, error_out ec = {})
+    {
+        auto *const made = detail::make_event_callback(std::move(callback), std::move(failed));
+        return checked(detail::taken(zkl_config_set_event_callback(native_handle(), made == nullptr ? nullptr : made->on_event, made,
+                                                                   made == nullptr ? nullptr : made->drop),
+                                     made),
+                       ec);
+    }
+
+    template <class Callback>
+    config &on_event(Callback callback, error_out ec = {})
+    {
+        return on_event(std::move(callback), detail::ignore(), ec);
     }
 
     using native_handle_type = zkl_config *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 private:
-    detail::config_handle handle_;
-};
-
-/** A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, it seeks the next one by itself. */
-class client {
-public:
-    /**
-     * Connects, and waits for the session. The servers are like "host:2181,host:2181/chroot"; all paths are below the chroot, if
-     * there is one.
-     *
-     * Throws: zkl::error with status::connection, auth, invalid, exhausted, internal.
-     * Blocks until there is a session, but no longer than the connect timeout.
-     */
-    explicit client(const std::string &servers) : client(servers, nullptr) {}
-    client(const std::string &servers, const config &settings) : client(servers, given(settings)) {}
-
-    client(client &&) noexcept = default;
-
-    client &operator=(client &&other) noexcept
+    config &checked(zkl_status result, error_out ec)
     {
-        if (this != &other) {
-            close();
-            handle_ = std::move(other.handle_);
-            hub_ = std::move(other.hub_);
-        }
+        check(result, ec);
         return *this;
     }
 
-    /** As close(). */
+    detail::config_handle handle_;
+};
+
+class operation;
+class semaphore;
+
+/**
+ * A client has one ZooKeeper session, which any number of locks and threads share. If the session ends, all holds of the session are lost, and the
+ * client begins a new session.
+ */
+class client {
+public:
+    /**
+     * Connects to a server, and waits until the session exists. The parameter servers has the form "host:2181,host:2181/chroot". If servers contains
+     * a chroot, all paths of the client are relative to the chroot.
+     *
+     * Can fail with status::connection, auth, invalid, exhausted and other statuses (zkl_client_new). Blocks for at most the connect timeout.
+     */
+    explicit client(std::string_view servers, error_out ec = {}) { connect(servers, nullptr, ec); }
+
+    client(std::string_view servers, const config &settings, error_out ec = {})
+    {
+        // The C function would treat a null config as the default settings.
+        if (settings.native_handle() == nullptr) {
+            ec.fail(status::handle, "the config was moved from");
+        } else {
+            connect(servers, settings.native_handle(), ec);
+        }
+    }
+
+    /**
+     * Starts to connect to a server, and does not wait until the session exists. After the operation has ended with status::ok,
+     * operation::take_client() returns the client. All other rules of the constructor also apply. Does not block.
+     */
+    [[nodiscard]] static operation start(std::string_view servers, error_out ec = {});
+    [[nodiscard]] static operation start(std::string_view servers, const config &settings, error_out ec = {});
+
+    client(client &&) noexcept = default;
+    client &operator=(client &&) noexcept = default;
+
+    /** Calls close(). */
     ~client() { close(); }
 
     /**
-     * Ends the session. Those that wait for its locks throw status::closed, what is held is given up, and lost tokens are asked to stop
-     * before. Once more it does nothing; other calls throw then: status::handle.
+     * Ends the session of the client. Calls that wait for locks of this client fail with status::closed. All holds of the client end, and the end of
+     * each hold counts as a loss. The library therefore calls the on_lost() callbacks of these holds. In C++20, the stop token of each hold, from
+     * lost_token(), then receives a stop request. A second call of close() does nothing. All other later calls fail with status::handle.
      *
-     * Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than two
-     * seconds. (In a callback of the client's it does not wait for that one.)
+     * Blocks until the server has confirmed the end of the session and the last callback has returned. A call of close() takes at most two seconds,
+     * unless a callback takes longer. If a callback of this client calls close(), close() does not wait for this callback.
      */
     void close() noexcept
     {
-        if (native_handle() == nullptr) return;
-        hub_->end();
         handle_.reset();
-    }
-
-    /** How the session stands. Throws: zkl::error. Does not block. */
-    zkl::state state() const { return static_cast<zkl::state>(check(zkl_client_state(native_handle()))); }
-
-    /** The session's id, as the servers' logs have it; 0 while there is none. Throws: zkl::error. Does not block. */
-    std::int64_t session_id() const
-    {
-        check(zkl_client_state(native_handle()));
-        return zkl_client_session_id(native_handle());
+        // The callback received the last events during handle_.reset().
+        event_.reset();
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), with every event of the session and of all holds: those from now on, and those
-     * that still wait to be told. It takes the place of the one before; nullptr for none. That of the config is called as well.
-     *
-     * Throws: zkl::error, std::bad_alloc, and nothing has changed. Waits for the callback before, where it is being called.
+     * Starts to close the client, and does not wait for callbacks or for the server (zkl_client_close_start). After the operation has ended, close()
+     * and the destructor do not block. If the program polls the events of the client, the program must call dispatch_events() until the operation
+     * has ended. Does not block.
      */
+    [[nodiscard]] operation start_close(error_out ec = {});
+
+    /**
+     * Closes the client in the background, and drops its queued events. The library calls no further callback of the client (zkl_client_free_nowait).
+     * The call waits only for a running callback of on_event().
+     */
+    void close_nowait() noexcept
+    {
+        zkl_client_free_nowait(handle_.release());
+        event_.reset();
+    }
+
+    /**
+     * Replaces the server list of the client (zkl_client_set_servers). The parameter servers has the same form as in the constructor, with the chroot of
+     * the client or without a chroot. The client keeps its session and its holds. If the client must move to another server, its holds are suspended for
+     * a moment.
+     *
+     * Fails with status::invalid if the list is not valid or has another chroot. Does not block. Any thread may call this function.
+     */
+    void set_servers(std::string_view servers, error_out ec = {})
+    {
+        const detail::c_string text("servers", servers, ec);
+        check(zkl_client_set_servers(native_handle(), text.get()), ec);
+    }
+
+    /** Returns the state of the session. Returns state::closed on failure. Does not block. */
+    zkl::state state(error_out ec = {}) const
+    {
+        const std::int32_t result = check(zkl_client_state(native_handle()), ec);
+        return result < 0 ? zkl::state::closed : static_cast<zkl::state>(result);
+    }
+
+    /** Returns the id of the session, which the servers also use in their logs. Returns 0 while the client has no session. Does not block. */
+    std::int64_t session_id(error_out ec = {}) const
+    {
+        return check(zkl_client_state(native_handle()), ec) < 0 ? 0 : zkl_client_session_id(native_handle());
+    }
+
+    /**
+     * Sets a callback for every event of the session and of all holds. The library calls the callback as void() or void(const zkl::event &). The
+     * callback also receives earlier events that are still queued. The new callback replaces the previous callback. A callback of nullptr removes the
+     * previous callback. The callback of the config remains set, and also receives the events.
+     *
+     * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
+     * returns.
+     */
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void on_event(Callback callback, Failed failed, error_out ec = {})
+    {
+        listen(detail::make_event_callback(std::move(callback), std::move(failed)), ec);
+    }
+
     template <class Callback>
-    void on_event(Callback callback, exception_handler failed = {})
+    void on_event(Callback callback, error_out ec = {})
     {
-        auto made = detail::make_slot(std::move(callback), std::move(failed));
-        if (made != nullptr) hub()->listen();
-        detail::close(hub()->put({}, {this_client(), detail::hears::everything}, std::move(made)));
+        listen(detail::make_event_callback(std::move(callback), detail::ignore()), ec);
     }
 
     /**
-     * Calls the callbacks that wait, on this thread, and gives how many were called: for a config with poll_events().
+     * Calls the pending callbacks on the calling thread, and returns the number of calls. The config of the client must enable poll_events().
      *
-     * Throws: zkl::error with status::invalid without poll_events(). Blocks as long as the callbacks do.
+     * Fails with status::invalid if the config does not enable poll_events(). Blocks until the callbacks have returned.
      */
-    int dispatch_events() { return check(zkl_client_dispatch_events(native_handle())); }
-
-    /**
-     * A descriptor that is readable while callbacks wait, for poll and its likes; it is the library's.
-     *
-     * Throws: as dispatch_events(). Does not block.
-     */
-    int event_fd() const { return check(zkl_client_event_fd(native_handle())); }
-
-    /**
-     * Asks the owner of a node to give up what he holds or waits for by it: a path that participants() shows.
-     *
-     * Throws: zkl::error. Blocks for the session timeout at most.
-     */
-    void revoke(const std::string &node_path) { check(zkl_revoke(native_handle(), detail::text("node path", node_path))); }
-
-    /**
-     * Asks the ensemble whether the hold with this fencing token is still the holder's on a path (zkl_fence_check).
-     *
-     * Throws: zkl::error. Blocks for the session timeout at most.
-     */
-    bool fence_check(const std::string &path, std::int64_t token)
+    std::int32_t dispatch_events(error_out ec = {})
     {
-        return check(zkl_fence_check(native_handle(), detail::text("path", path), token)) == 1;
+        std::int32_t count = 0;
+        check(zkl_client_dispatch_events(native_handle(), &count), ec);
+        return count;
     }
 
     /**
-     * Reads a count (Curator's SharedCount).
+     * Returns a descriptor that is readable while callbacks are pending, for poll() and similar functions. Returns a negative number on failure. The
+     * descriptor belongs to the library, and the program must not read, write or close it.
      *
-     * Throws: zkl::error with status::server where it has no node, invalid where its node holds something else. Blocks for the
-     * session timeout at most.
+     * Can fail with the same statuses as dispatch_events(). Does not block.
      */
-    std::int32_t shared_count(const std::string &path)
+    [[nodiscard]] int event_fd(error_out ec = {}) const { return check(zkl_client_event_fd(native_handle()), ec); }
+
+    /**
+     * Asks the owner of a node to release its hold, or to stop waiting. To get the path of a node, call participants() of the lock or the semaphore.
+     * Blocks for at most the session timeout.
+     */
+    void revoke(std::string_view node_path, error_out ec = {})
     {
+        const detail::c_string text("node path", node_path, ec);
+        check(zkl_revoke(native_handle(), text.get()), ec);
+    }
+
+    /**
+     * Asks the ensemble whether the hold with this fencing token still exists on a path (zkl_fence_check). Returns false on failure.
+     *
+     * Blocks for at most the session timeout.
+     */
+    [[nodiscard]] bool fence_check(std::string_view path, std::int64_t token, error_out ec = {})
+    {
+        const detail::c_string text("path", path, ec);
+        std::int32_t valid = 0;
+        return check(zkl_fence_check(native_handle(), text.get(), token, &valid), ec) == ZKL_OK && valid == 1;
+    }
+
+    /**
+     * Reads a shared count (Curator's SharedCount).
+     *
+     * Fails with status::server if the count has no node. Fails with status::invalid if the node does not contain a count. Blocks for at most the
+     * session timeout.
+     */
+    std::int32_t shared_count_get(std::string_view path, error_out ec = {})
+    {
+        const detail::c_string text("count path", path, ec);
         std::int32_t value = 0;
-        check(zkl_shared_count_get(native_handle(), detail::text("count path", path), &value));
+        check(zkl_shared_count_get(native_handle(), text.get(), &value), ec);
         return value;
     }
 
-    /** Sets a count, and makes its node where there is none. Throws: zkl::error. Blocks for the session timeout at most. */
-    void set_shared_count(const std::string &path, std::int32_t value)
+    /** Sets a shared count. The call creates the node of the count if the node does not exist. Blocks for at most the session timeout. */
+    void shared_count_set(std::string_view path, std::int32_t value, error_out ec = {})
     {
-        check(zkl_shared_count_set(native_handle(), detail::text("count path", path), value));
+        const detail::c_string text("count path", path, ec);
+        check(zkl_shared_count_set(native_handle(), text.get(), value), ec);
     }
 
     /**
-     * What it has done so far, and how it stands, at one moment: counters, histograms and gauges, each with its meaning in zklock.h.
-     *
-     * Throws: zkl::error with status::handle, forked. Does not block.
+     * These functions start revoke(), fence_check(), shared_count_get() and shared_count_set(), and do not wait for the server. After the end of a
+     * check, operation::value() returns 1 or 0. After the end of shared_count_get(), operation::value() returns the count. They do not block.
      */
-    zkl_metrics metrics() const
+    [[nodiscard]] operation start_revoke(std::string_view node_path, error_out ec = {});
+    [[nodiscard]] operation start_fence_check(std::string_view path, std::int64_t token, error_out ec = {});
+    [[nodiscard]] operation start_shared_count_get(std::string_view path, error_out ec = {});
+    [[nodiscard]] operation start_shared_count_set(std::string_view path, std::int32_t value, error_out ec = {});
+
+    /** Returns the present counters, histograms and gauges of this client. The header zklock.h describes the struct. Does not block. */
+    zkl_metrics metrics(error_out ec = {}) const
     {
         zkl_metrics made{};
-        check(zkl_client_metrics(native_handle(), &made, sizeof made));
+        check(zkl_client_metrics(native_handle(), sizeof made, &made), ec);
         return made;
     }
 
     /**
-     * The same in the text form of Prometheus, with labels like service="reports" put to each (zkl_client_prometheus).
+     * Returns the metrics of this client in the text format of Prometheus (zkl_client_prometheus). The function adds the labels, for example
+     * service="reports", to each metric.
      *
-     * Throws: as metrics(); status::invalid for labels that Prometheus would not take. Does not block.
+     * Fails with status::invalid if Prometheus does not accept the labels. Does not block.
      */
-    std::string prometheus(const std::string &labels = {}) const
+    std::string prometheus(std::string_view labels = {}, error_out ec = {}) const
     {
-        const char *const given = labels.empty() ? nullptr : detail::text("labels", labels);
-        return detail::written([this, given](char *buffer, std::size_t size, std::size_t *needed) {
-            return zkl_client_prometheus(native_handle(), given, buffer, size, needed);
-        });
+        const detail::c_string text("labels", labels, ec);
+        if (text.get() == nullptr) return std::string();
+        const char *const given = labels.empty() ? nullptr : text.get();
+        detail::text_buffer buffer;
+        while (buffer.is_too_small(zkl_client_prometheus(native_handle(), given, buffer.data(), buffer.size(), buffer.needed()))) {}
+        return buffer.take(ec);
     }
 
     using native_handle_type = zkl_client *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 private:
-    friend class lockable;
-    friend class semaphore;
+    friend class operation;
 
-    client(const std::string &servers, const zkl_config *settings)
+    explicit client(zkl_client *made) noexcept : handle_(made) {}
+
+    static operation start_with(std::string_view servers, const zkl_config *settings, error_out ec);
+
+    void connect(std::string_view servers, const zkl_config *settings, error_out ec)
     {
+        const detail::c_string text("servers", servers, ec);
         zkl_client *made = nullptr;
-        check(zkl_client_new(detail::text("servers", servers), settings, &made));
-        handle_.reset(made);
-        hub_ = std::make_shared<detail::hub>(made);
+        if (check(zkl_client_new(text.get(), settings, &made), ec) == ZKL_OK) handle_.reset(made);
     }
 
-    /** To C, none would be the defaults. */
-    static const zkl_config *given(const config &settings)
+    void listen(detail::target *to, error_out ec)
     {
-        if (settings.native_handle() == nullptr) throw error(status::handle, "the config was moved from");
-        return settings.native_handle();
-    }
-
-    const void *this_client() const noexcept { return handle_.get(); }
-
-    const std::shared_ptr<detail::hub> &hub() const
-    {
-        check(zkl_client_state(native_handle()));
-        return hub_;
+        if (to == nullptr) {
+            event_.reset();
+            ec.succeed();
+            return;
+        }
+        to->acquire();
+        event_.take(zkl_client_listen(native_handle(), to->on_event, to, to->drop, &to->listener), to, ec);
     }
 
     detail::client_handle handle_;
-    std::shared_ptr<detail::hub> hub_;
+    detail::listening event_;
 };
 
-/** Leases of a semaphore, which are given back when they are destroyed. They belong to whoever has the object, whichever thread that is. */
-class leases {
+/** Leases of a semaphore. The destructor releases the leases. The leases belong to this object and not to a thread. Any thread may use the object. */
+class [[nodiscard]] leases {
 public:
-    /** None. */
+    /** Creates an object without leases. */
     leases() noexcept = default;
     leases(leases &&) noexcept = default;
 
     leases &operator=(leases &&other) noexcept
     {
         if (this != &other) {
-            release();
+            static_cast<void>(release());
             handle_ = std::move(other.handle_);
-            hub_ = std::move(other.hub_);
-            hold_ = other.hold_;
-            count_ = other.count_;
+            lost_ = std::move(other.lost_);
+            lost_holds_ = std::move(other.lost_holds_);
+            quantity_ = other.quantity_;
         }
         return *this;
     }
 
-    /** As release(), whose status is dropped. */
-    ~leases() { release(); }
+    /** Calls release(), and ignores the status. */
+    ~leases() { static_cast<void>(release()); }
 
-    /** Whether there are any: not after release(), nor after a move. */
+    /** Returns whether the object has leases. After release() or a move, the object has no leases. */
     explicit operator bool() const noexcept { return native_handle() != nullptr; }
 
-    /** How many. */
-    int count() const noexcept { return native_handle() == nullptr ? 0 : count_; }
+    /** Returns the number of leases. */
+    std::int32_t quantity() const noexcept { return native_handle() == nullptr ? 0 : quantity_; }
 
     /**
-     * Gives all of them back, whatever is returned: status::ok when the server has confirmed, or there are none; lost where one of them had
-     * been lost; connection where no server confirmed within the session timeout, and the library goes on trying; closed where the client is.
+     * Releases all leases of this object. The object has no leases after this call, even if the call returns a failure. Returns status::ok if the
+     * server has confirmed the release, or if the object had no leases. Returns status::lost if one of the leases was already lost. Returns
+     * status::closed if the client was closed. Returns status::connection if no server confirmed the release within the session timeout. After
+     * status::connection, the library still tries to release the leases in the background. The comment of zkl_leases_release lists further statuses.
      *
-     * Blocks for the session timeout at most.
+     * Blocks for at most the session timeout. If a callback of these leases is running on another thread, the call also waits until the callback
+     * returns.
      */
-    zkl::status release() noexcept
+    [[nodiscard]] zkl::status release() noexcept
     {
         zkl_leases *const given = handle_.release();
-        if (given == nullptr) return status::ok;
-        detail::close(hub_->remove(hold_, given));
-        return static_cast<zkl::status>(zkl_leases_release(given));
+        lost_.reset();
+        return given == nullptr ? status::ok : static_cast<zkl::status>(zkl_leases_release(given));
     }
 
-    /** Whether they are held, and safely so at this moment. Throws: zkl::error. Does not block. */
-    bool is_held() const { return check(zkl_leases_is_held(native_handle())) == 1; }
+    /**
+     * Starts to release all leases of this object, and does not wait for the server. The object has no leases after this call. The returned operation
+     * has the result of release(). Fails with status::handle if the object has no leases. If a callback of these leases is running on another thread,
+     * the call waits until the callback returns.
+     */
+    [[nodiscard]] operation start_release(error_out ec = {});
 
-    /** How they stand: as badly as the worst of them. Throws: zkl::error. Does not block. */
-    zkl::lock_state state() const { return static_cast<zkl::lock_state>(check(zkl_leases_state(native_handle()))); }
+    /** Returns whether the leases are held and safe at this moment. The function returns false on every error. Does not block. */
+    bool is_held() const noexcept { return zkl_leases_is_held(native_handle()) == 1; }
 
-    /** Their fencing token, which grows with every acquire. Throws: zkl::error with status::lost. Does not block. */
-    std::int64_t fencing_token() const
+    /** Returns the worst state of the leases. Returns lock_state::free on failure. Does not block. */
+    zkl::lock_state state(error_out ec = {}) const
+    {
+        const std::int32_t result = check(zkl_leases_state(native_handle()), ec);
+        return result < 0 ? zkl::lock_state::free : static_cast<zkl::lock_state>(result);
+    }
+
+    /**
+     * Returns the fencing token of the leases. The token grows with every acquire of the semaphore. Fails with status::lost if a lease was lost. Does
+     * not block.
+     */
+    std::int64_t fencing_token(error_out ec = {}) const
     {
         std::int64_t token = 0;
-        check(zkl_leases_fencing_token(native_handle(), &token));
+        check(zkl_leases_fencing_token(native_handle(), &token), ec);
         return token;
     }
 
-    /** How long they are safe without hearing from a server. Throws: zkl::error with status::lost. Does not block. */
-    std::chrono::milliseconds remaining() const
+    /**
+     * Returns how long the leases remain safe if no server answers from now on. Fails with status::lost if a lease was lost. Does not block.
+     */
+    std::chrono::milliseconds remaining(error_out ec = {}) const
     {
         std::int64_t ms = 0;
-        check(zkl_leases_remaining_ms(native_handle(), &ms));
+        check(zkl_leases_remaining_ms(native_handle(), &ms), ec);
         return std::chrono::milliseconds(ms);
     }
 
-    /** The path of the node of one of them, from 0. Throws: zkl::error with status::lost, invalid. Does not block. */
-    std::string node_path(std::size_t index = 0) const
+    /**
+     * Returns the path of the node of one lease. The first lease has index 0. Fails with status::lost if a lease was lost. Fails with status::invalid
+     * if the index is too large. Does not block.
+     */
+    std::string node_path(std::size_t index = 0, error_out ec = {}) const
     {
-        return detail::written([this, index](char *buffer, std::size_t size, std::size_t *needed) {
-            return zkl_leases_node_path(native_handle(), index, buffer, size, needed);
-        });
+        detail::text_buffer buffer;
+        while (buffer.is_too_small(zkl_leases_node_path(native_handle(), index, buffer.data(), buffer.size(), buffer.needed()))) {}
+        return buffer.take(ec);
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), when they are no longer surely held: one became UNCERTAIN or LOST. It
-     * takes the place of the one before; nullptr for none. Where they are not safe now, it is also called at once, on this
-     * thread, and so perhaps twice.
+     * Sets a callback for the loss of these leases. The library calls the callback as void() or void(const zkl::event &). A loss occurs if one lease
+     * becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. A callback of nullptr removes the
+     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. In this case, the
+     * event thread may also call the callback for the same loss, even at the same moment.
      *
-     * Throws: zkl::error, std::bad_alloc, and nothing has changed. Waits for the callback before, where it is being called.
+     * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
+     * returns.
      */
-    template <class Callback>
-    void on_lost(Callback callback, exception_handler failed = {})
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void on_lost(Callback callback, Failed failed, error_out ec = {})
     {
-        zkl_event now{};
-        now.size = sizeof now;
-        now.kind = ZKL_EVENT_LOCK;
-        now.previous = ZKL_LOCK_HELD;
-        now.token = hold_.token;
-        const auto made = detail::make_slot(std::move(callback), std::move(failed));
-        if (made != nullptr) hub()->listen();
-        detail::close(hub()->put(hold_, {native_handle(), detail::hears::lapses}, made));
-        now.state = check(zkl_leases_state(native_handle()));
-        if (made != nullptr && !is_safe(now.state)) made->run(&now);
+        listen(detail::make_event_callback(std::move(callback), std::move(failed)), ec);
     }
+
+    template <class Callback>
+    void on_lost(Callback callback, error_out ec = {})
+    {
+        listen(detail::make_event_callback(std::move(callback), detail::ignore()), ec);
+    }
+
+    /**
+     * Waits until the leases are no longer safe. Returns true if one lease became UNCERTAIN or LOST. Returns false if the leases are still safe at
+     * the end of the time limit, and on failure.
+     *
+     * Fails with status::handle if the leases are released during the wait. Fails with status::closed if the client is closed. Fails with
+     * status::deadlock in a callback. Blocks for at most the time limit.
+     */
+    template <class Rep, class Period>
+    [[nodiscard]] bool wait_lost(const std::chrono::duration<Rep, Period> &limit, error_out ec = {}) const
+    {
+        return detail::was_lost(zkl_leases_wait_lost(native_handle(), detail::limit(limit)), ec);
+    }
+
+    /** Starts to wait until the leases are no longer safe. The returned operation then ends with status::lost. Does not block. */
+    [[nodiscard]] operation start_wait_lost(error_out ec = {});
 
 #ifdef __cpp_lib_jthread
     /**
-     * A token that is asked to stop as soon as they are no longer surely held: one became UNCERTAIN or LOST, or the client is closed. Where that is
-     * so already, it is so at once.
-     *
-     * Throws: zkl::error, std::bad_alloc. Does not block.
+     * Returns a stop token for the loss of these leases. When one lease becomes UNCERTAIN or LOST, or when the client is closed, stop_requested() of
+     * the token becomes true. If the leases are already unsafe, stop_requested() is true from the beginning. Does not block.
      */
-    std::stop_token lost_token() const
+    template <class = void>
+    [[nodiscard]] std::stop_token lost_token(error_out ec = {}) const
     {
-        const std::int32_t before = zkl_leases_state(native_handle());
-        if (before == ZKL_E_CLOSED) return detail::stopped();
-        check(before);
-        const auto source = detail::watch({{hub_, hold_}}, {native_handle(), detail::hears::end});
-        const std::int32_t held = zkl_leases_is_held(native_handle());
-        if (held != ZKL_E_CLOSED) check(held);
-        if (held != 1) source->request_stop();
-        return source->get_token();
+        detail::hold of{nullptr, 0, 0};
+        const zkl_status known = zkl_leases_fencing_token(native_handle(), &of.token);
+        if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) {
+            ec.succeed();
+            return detail::stopped();
+        }
+        if (check(known, ec) != ZKL_OK) return {};
+        auto *const watching = detail::watching<zkl_leases_listen>(lost_holds_, native_handle(), ec);
+        if (watching == nullptr) return {};
+        std::stop_source source = watching->watch(owner{0}, {of});
+        // The leases may have been lost before the listener was registered.
+        if (!is_held()) source.request_stop();
+        return source.get_token();
     }
 #endif
 
@@ -1346,120 +1629,260 @@ private:
     friend class semaphore;
     friend class operation;
 
-    leases(zkl_leases *handle, std::shared_ptr<detail::hub> hub, int count) noexcept
-        : handle_(handle), hub_(std::move(hub)), count_(count)
-    {
-        // Of those that are lost by now there is nothing to be heard.
-        if (zkl_leases_fencing_token(handle, &hold_.token) != ZKL_OK) hold_.token = -1;
-    }
+    leases(zkl_leases *handle, std::int32_t quantity) noexcept : handle_(handle), quantity_(quantity) {}
 
-    static bool is_safe(std::int32_t state) noexcept { return state == ZKL_LOCK_HELD || state == ZKL_LOCK_SUSPENDED; }
-
-    const std::shared_ptr<detail::hub> &hub() const
+    void listen(detail::target *to, error_out ec)
     {
-        check(zkl_leases_state(native_handle()));
-        return hub_;
+        if (to == nullptr) {
+            lost_.reset();
+            ec.succeed();
+            return;
+        }
+        to->acquire();
+        detail::listening next;
+        if (!next.take(zkl_leases_listen(native_handle(), ZKL_LISTEN_LOSS, to->on_event, to, to->drop, &to->listener), to, ec)) return;
+        zkl_event now{};
+        now.size = sizeof now;
+        now.kind = ZKL_EVENT_LOCK;
+        now.previous = ZKL_LOCK_HELD;
+        now.state = zkl_leases_state(native_handle());
+        // The callback may destroy these leases. The function therefore does not use the leases after the call.
+        to->acquire();
+        lost_ = std::move(next);
+        if (now.state == ZKL_LOCK_UNCERTAIN || now.state == ZKL_LOCK_LOST) to->on_event(to, &now);
+        to->release();
     }
 
     detail::leases_handle handle_;
-    std::shared_ptr<detail::hub> hub_;
-    detail::hold hold_;
-    int count_ = 0;
+    detail::listening lost_;
+    /** The detail::lost_holds of these leases. Only C++20 code uses this member. */
+    mutable detail::listening lost_holds_;
+    std::int32_t quantity_ = 0;
 };
 
 /**
- * An acquire under way, of a lock or of leases. It goes on by itself, whether anybody waits for it or not, and ends within its limit.
- *
- * Destroyed, it is cancelled if it still runs, and what it got is given back if nobody has heard of it yet: by result(), wait(), wait_for()
- * or get(), and for leases by take_leases(). What was heard of stays, and is released by its owner.
+ * A queue of the operations that have ended (operation::notify()). A program polls one descriptor for any number of operations. The destructor does not
+ * affect the operations.
  */
-class operation {
+class completion_queue {
 public:
-    /** None. */
+    /** Creates an empty queue. Fails with status::exhausted if the process has no free descriptor. Does not block. */
+    explicit completion_queue(error_out ec = {})
+    {
+        zkl_completion_queue *made = nullptr;
+        check(zkl_completion_queue_new(&made), ec);
+        handle_.reset(made);
+    }
+
+    /**
+     * Returns a descriptor that is readable while the queue contains keys, for poll, epoll and event loops. Returns a negative number on failure. The
+     * descriptor belongs to the library. Does not block.
+     */
+    [[nodiscard]] int fd(error_out ec = {}) const { return check(zkl_completion_queue_fd(native_handle()), ec); }
+
+    /** Removes the oldest keys from the queue, and returns at most this number of keys. Returns no keys if the queue is empty. Does not block. */
+    template <class Key = std::uint64_t>
+    [[nodiscard]] std::vector<Key> take(std::size_t most = 256, error_out ec = {})
+    {
+        std::vector<Key> keys(most);
+        std::size_t count = 0;
+        check(zkl_completion_queue_take(native_handle(), keys.data(), keys.size(), &count), ec);
+        keys.resize(count);
+        return keys;
+    }
+
+    using native_handle_type = zkl_completion_queue *;
+    native_handle_type native_handle() const noexcept { return handle_.get(); }
+
+private:
+    detail::completion_queue_handle handle_;
+};
+
+/**
+ * A pending call: an acquire of a lock or of leases, a release, a query, a wait for a loss, or the begin or the end of a client. The operation continues
+ * in the background, even if no thread waits for it. An acquire ends within its time limit, and the begin of a client within the connect timeout. A wait
+ * for a loss ends with the hold. All other operations end within the session timeout, and continue after the destructor.
+ *
+ * The destructor cancels an acquire, a wait for a loss, or the begin of a client, that is still pending. If the acquire has succeeded, but the program
+ * has not received the result yet, the destructor releases the lock or the leases. For a lock, the program receives the result from result(), wait(), wait_for() or get(). For leases, the
+ * program receives the result from take_leases(). After the program has received the result, the destructor does not release anything.
+ */
+class [[nodiscard]] operation {
+public:
+    /** Creates an object without an operation. */
     operation() noexcept = default;
     operation(operation &&) noexcept = default;
     operation &operator=(operation &&) noexcept = default;
     ~operation() = default;
 
     /**
-     * A descriptor that becomes readable when it is over, and stays so: for poll, epoll and event loops. It is the library's: not to be
-     * read, written or closed. Take it out of a loop before the operation is destroyed.
+     * Returns a descriptor that becomes readable when the operation ends, and then stays readable. Returns a negative number on failure. The program
+     * can pass the descriptor to poll, epoll and event loops. The descriptor belongs to the library, and the program must not read, write or close
+     * it. The program must remove the descriptor from its event loop before the operation is destroyed.
      *
-     * Throws: zkl::error with status::exhausted where there is no descriptor left, and the operation goes on. Does not block.
+     * Fails with status::exhausted if the process has no free descriptor. The operation continues even if it has no descriptor. Does not block.
      */
-    int fd() const { return check(zkl_op_fd(native_handle())); }
+    [[nodiscard]] int fd(error_out ec = {}) const { return check(zkl_op_fd(native_handle()), ec); }
 
-    /** How it ended; nothing while it still runs. Throws: zkl::error with status::handle, forked. Does not block. */
-    std::optional<zkl::status> result() const
+    /**
+     * Puts a key into a completion queue when the operation ends, or at once if it has already ended. The program chooses the key. Does not block.
+     */
+    void notify(completion_queue &queue, std::uint64_t key, error_out ec = {})
     {
-        const zkl_status ended = zkl_op_result(native_handle());
-        if (ended == ZKL_E_INVALID) return std::nullopt;
-        return told(ended);
+        check(zkl_op_notify(native_handle(), queue.native_handle(), key), ec);
     }
 
     /**
-     * Waits until it is over, and tells how it ended.
-     *
-     * Throws: zkl::error with status::deadlock in a callback, where it would have to wait; handle, forked.
+     * Returns the result of the operation, or an empty value while the operation is pending. Can fail with status::handle or forked. Does not block.
      */
-    zkl::status wait() const { return *wait_ms(-1); }
-
-    /** The same with a limit, after which it still runs: nothing. The operation is not concerned by this limit. */
-    template <class Rep, class Period>
-    std::optional<zkl::status> wait_for(const std::chrono::duration<Rep, Period> &limit) const
+    template <class Status = zkl::status>
+    [[nodiscard]] std::optional<Status> result(error_out ec = {}) const
     {
-        return wait_ms(detail::limit(limit));
+        return ended<Status>(zkl_op_result(native_handle()), ec);
     }
 
-    /** Waits until it is over. Throws: zkl::error where it failed, and as wait(). */
-    void get() const { check(zkl_op_wait(native_handle(), -1)); }
-
-    /** Cancels it: it ends with status::canceled, unless it is over, or just succeeding. Throws: zkl::error. Does not block. */
-    void cancel() { check(zkl_op_cancel(native_handle())); }
+    /**
+     * Waits until the operation ends, and returns its result.
+     *
+     * Can fail with status::handle or forked. In a callback, the call fails with status::deadlock if the operation is still pending. If the wait
+     * itself fails, the function returns the status of this failure.
+     */
+    [[nodiscard]] zkl::status wait(error_out ec = {}) const
+    {
+        const zkl_status result = zkl_op_wait(native_handle(), -1);
+        check(is_end(result) ? ZKL_OK : result, ec);
+        return static_cast<zkl::status>(result);
+    }
 
     /**
-     * The leases of an operation of a semaphore's that has ended with status::ok; once.
-     *
-     * Throws: zkl::error with how it failed; status::invalid while it runs, the second time, and for a lock. Does not block.
+     * Waits until the operation ends or the time limit has passed. Returns the result, or an empty value if the operation is still pending. The time
+     * limit of the wait does not affect the operation. Can fail with the same statuses as wait().
      */
-    [[nodiscard]] leases take_leases()
+    template <class Rep, class Period, class Status = zkl::status>
+    [[nodiscard]] std::optional<Status> wait_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {}) const
+    {
+        return ended<Status>(zkl_op_wait(native_handle(), detail::limit(limit)), ec);
+    }
+
+    /**
+     * Returns a text that describes why the operation failed. The text is for people and logs. The text is empty while the operation is pending and
+     * after a success. The memory of the text belongs to the operation.
+     */
+    const char *message() const noexcept { return zkl_op_message(native_handle()); }
+
+    /** Waits until the operation ends. Fails with the status of the operation if the operation failed. Can also fail with the same statuses as wait(). */
+    void get(error_out ec = {}) const { check(zkl_op_wait(native_handle(), -1), ec); }
+
+    /**
+     * Cancels an acquire, a wait for a loss, or the begin of a client. The operation then ends with status::canceled. If the operation has already ended, the call has no
+     * effect. If the lock or the leases are granted at the same moment, the operation may still succeed. The call has no effect on other operations.
+     * Does not block.
+     */
+    void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
+
+    /**
+     * Returns the leases of an operation that a semaphore started and that ended with status::ok.
+     *
+     * Fails with the status of the acquire if the acquire failed. Fails with status::pending while the operation is pending. Fails with
+     * status::invalid if the operation acquires a lock, or if the program has already taken the leases. Does not block.
+     */
+    [[nodiscard]] leases take_leases(error_out ec = {})
     {
         zkl_leases *taken = nullptr;
-        check(zkl_op_leases(native_handle(), &taken));
-        return leases(taken, hub_, quantity_);
+        check(zkl_op_leases(native_handle(), &taken), ec);
+        return leases(taken, quantity_);
+    }
+
+    /**
+     * Returns the number that the operation has found: the value of a shared count, or 1 or 0 for a fencing token. Returns 0 on failure.
+     *
+     * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
+     * status::invalid if the operation finds no number. Does not block.
+     */
+    [[nodiscard]] std::int64_t value(error_out ec = {}) const
+    {
+        std::int64_t found = 0;
+        check(zkl_op_value(native_handle(), &found), ec);
+        return found;
+    }
+
+    /**
+     * Returns the client of an operation of client::start(). The program can take the client once. Fails with the same statuses as value(). Does not
+     * block.
+     */
+    [[nodiscard]] client take_client(error_out ec = {})
+    {
+        zkl_client *taken = nullptr;
+        check(zkl_op_client(native_handle(), &taken), ec);
+        return client(taken);
+    }
+
+    /**
+     * Returns the semaphore of an operation of semaphore::start_counted(). The program can take the semaphore once. Fails with the same statuses as
+     * value(). Does not block.
+     */
+    [[nodiscard]] semaphore take_semaphore(error_out ec = {});
+
+    /**
+     * Returns the participants that the operation has found (lockable::start_participants(), lockable::start_queue(),
+     * semaphore::start_participants()).
+     *
+     * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
+     * status::invalid if the operation finds no participants. Does not block.
+     */
+    template <class Participant = participant>
+    [[nodiscard]] std::vector<Participant> participants(error_out ec = {}) const
+    {
+        detail::collection<Participant> found;
+        std::int64_t count = 0;
+        zkl_status result = zkl_op_value(native_handle(), &count);
+        for (std::int64_t index = 0; result == ZKL_OK && index < count; index++) {
+            const zkl_participant *each = nullptr;
+            result = zkl_op_participant(native_handle(), static_cast<std::size_t>(index), &each);
+            if (result == ZKL_OK) found.template add<zkl_participant>(&found, each);
+        }
+        return found.take(result, ec);
     }
 
     using native_handle_type = zkl_op *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 private:
+    friend class client;
+    friend class leases;
     friend class lockable;
     friend class semaphore;
 
-    operation(zkl_op *handle, std::shared_ptr<detail::hub> hub, int quantity) noexcept
-        : handle_(handle), hub_(std::move(hub)), quantity_(quantity)
+    template <class Start>
+    static operation started(error_out ec, Start start)
     {
+        zkl_op *op = nullptr;
+        check(start(&op), ec);
+        return operation(op);
     }
 
-    static zkl::status told(zkl_status ended)
+    explicit operation(zkl_op *handle, std::int32_t quantity = 0) noexcept : handle_(handle), quantity_(quantity) {}
+
+    /**
+     * Returns whether the value is the result of the operation. If the value is not the result, the query failed or the operation is still pending.
+     */
+    bool is_end(zkl_status result) const noexcept
     {
-        if (ended == ZKL_E_HANDLE || ended == ZKL_E_FORKED) check(ended);
-        return static_cast<zkl::status>(ended);
+        // The value DEADLOCK has two meanings: the operation ended with DEADLOCK, or a callback made this call and must not wait.
+        if (result == ZKL_E_DEADLOCK) return zkl_op_result(native_handle()) != ZKL_E_PENDING;
+        return result != ZKL_E_PENDING && result != ZKL_E_HANDLE && result != ZKL_E_FORKED;
     }
 
-    std::optional<zkl::status> wait_ms(std::int64_t limit) const
+    template <class Status>
+    std::optional<Status> ended(zkl_status result, error_out ec) const
     {
-        const zkl_status ended = zkl_op_wait(native_handle(), limit);
-        // These may be the wait's own, or the operation's.
-        if (ended != ZKL_E_TIMEOUT && ended != ZKL_E_DEADLOCK) return told(ended);
-        const error own(static_cast<zkl::status>(ended), zkl_last_error_message());
-        if (const auto over = result()) return over;
-        if (ended == ZKL_E_TIMEOUT) return std::nullopt;
-        throw own;
+        const bool is_over = is_end(result);
+        check(is_over || result == ZKL_E_PENDING ? ZKL_OK : result, ec);
+        return is_over ? std::optional<Status>(static_cast<Status>(result)) : std::nullopt;
     }
 
 #ifdef __cpp_lib_jthread
-    /** Waits, and cancels it when it is to stop. */
+    /** Waits until the operation ends. If the token receives a stop request, the function cancels the operation. */
     zkl_status wait_or(const std::stop_token &stop) const
     {
         const std::stop_callback cancel_it(stop, [this] { zkl_op_cancel(native_handle()); });
@@ -1468,750 +1891,1110 @@ private:
 #endif
 
     detail::operation_handle handle_;
-    std::shared_ptr<detail::hub> hub_;
-    int quantity_ = 0;
+    std::int32_t quantity_ = 0;
 };
 
+inline operation client::start(std::string_view servers, error_out ec)
+{
+    return start_with(servers, nullptr, ec);
+}
+
+inline operation client::start(std::string_view servers, const config &settings, error_out ec)
+{
+    // The C function would treat a null config as the default settings.
+    if (settings.native_handle() != nullptr) return start_with(servers, settings.native_handle(), ec);
+    ec.fail(status::handle, "the config was moved from");
+    return operation();
+}
+
+inline operation client::start_with(std::string_view servers, const zkl_config *settings, error_out ec)
+{
+    const detail::c_string text("servers", servers, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_client_start(text.get(), settings, op); });
+}
+
+inline operation client::start_close(error_out ec)
+{
+    return operation::started(ec, [&](zkl_op **op) { return zkl_client_close_start(native_handle(), op); });
+}
+
+inline operation client::start_revoke(std::string_view node_path, error_out ec)
+{
+    const detail::c_string text("node path", node_path, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_revoke_start(native_handle(), text.get(), op); });
+}
+
+inline operation client::start_fence_check(std::string_view path, std::int64_t token, error_out ec)
+{
+    const detail::c_string text("path", path, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_fence_check_start(native_handle(), text.get(), token, op); });
+}
+
+inline operation client::start_shared_count_get(std::string_view path, error_out ec)
+{
+    const detail::c_string text("count path", path, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_shared_count_get_start(native_handle(), text.get(), op); });
+}
+
+inline operation client::start_shared_count_set(std::string_view path, std::int32_t value, error_out ec)
+{
+    const detail::c_string text("count path", path, ec);
+    return operation::started(ec, [&](zkl_op **op) { return zkl_shared_count_set_start(native_handle(), text.get(), value, op); });
+}
+
+inline operation leases::start_wait_lost(error_out ec)
+{
+    return operation::started(ec, [&](zkl_op **op) { return zkl_leases_wait_lost_start(native_handle(), op); });
+}
+
+inline operation leases::start_release(error_out ec)
+{
+    zkl_leases *const given = handle_.release();
+    lost_.reset();
+    return operation::started(ec, [&](zkl_op **op) { return zkl_leases_release_start(given, op); });
+}
+
 /**
- * What all locks can do. Lockable and TimedLockable, so it works with the standard's guards.
+ * The functions that all locks have. Locks satisfy the requirements Lockable and TimedLockable, and therefore work with the guards of the standard
+ * library.
  *
- * Where a function takes an owner, it is about his hold and nobody else's; without, about the calling thread's, and where that has none,
- * some have another thread's of this process, as they say.
+ * A function with an owner parameter acts on the hold of that owner. A function without an owner parameter acts on the hold of the calling thread. A
+ * function whose name ends in _in_process acts on the hold of any owner in this process.
  */
 class lockable {
 public:
-    lockable(const lockable &) = delete;
-    lockable &operator=(const lockable &) = delete;
-
     /**
-     * Acquires the lock for the calling thread, or enters it once more; each entry takes an unlock(). Waits without limit, also through
-     * losses of the connection and of the session.
+     * Acquires the lock for the calling thread. If the thread already holds a re-entrant lock, the call increments the hold count. The thread must
+     * call unlock() once for each call of lock(). The call waits without a time limit, even if the connection or the session is lost.
      *
-     * Throws: zkl::error, and nothing is acquired: status::canceled by cancel(), closed, deadlock where the thread would wait for itself, lost
-     * where its hold was lost and is not released yet, and others (zkl_acquire). Blocks until it has the lock.
+     * Fails with status::canceled after cancel(). Fails with status::closed if the lock or its client is closed. Fails with status::deadlock if the
+     * thread would wait for itself. Fails with status::lost if an earlier hold of the thread was lost, and the thread has not released this hold yet.
+     * The comment of zkl_acquire lists further statuses. A call that fails acquires nothing. Blocks until the thread holds the lock.
      */
-    void lock() { check(zkl_acquire(native_handle())); }
+    void lock(error_out ec = {}) { check(zkl_acquire(native_handle()), ec); }
 
     /**
-     * Looks once, without waiting for anybody: false where another holds the lock.
+     * Makes one attempt to acquire the lock. Returns false if the lock is not free or the call fails.
      *
-     * Throws: as lock(); status::connection where no server answered. Blocks for one answer of the server, and a second at most.
+     * Can fail with the same statuses as lock(). If no server answered, the call fails with status::connection. Waits at most one second for the
+     * answer of the server.
      */
-    [[nodiscard]] bool try_lock() { return acquired(zkl_acquire_timeout(native_handle(), 0)); }
+    [[nodiscard]] bool try_lock(error_out ec = {}) { return acquired(zkl_acquire_timeout(native_handle(), 0), ec); }
 
     /**
-     * Acquires it within so much time: false where it was not got by then, never early. Not positive: as try_lock().
+     * Acquires the lock within a time limit. Returns false when the time limit has passed, and on failure. The function never times out early. With a
+     * limit of zero or less, the acquire makes one attempt.
      *
-     * Throws: as lock(); status::connection where no server had answered by then. Blocks until it has the lock, but no longer than the limit.
+     * Can fail with the same statuses as lock(). If no server answered within the time limit, the call fails with status::connection. Blocks until
+     * the thread holds the lock, or until the time limit has passed.
      */
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit)
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
     {
-        return acquired(zkl_acquire_timeout(native_handle(), detail::limit(limit)));
+        return acquired(zkl_acquire_timeout(native_handle(), detail::limit(limit)), ec);
     }
 
-    /** The same until a point in time, by its own clock. */
+    /** Acquires the lock before a deadline. The deadline may use any clock. All other rules of try_lock_for() also apply. */
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline)
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, error_out ec = {})
     {
-        return detail::until(deadline, [this](std::int64_t limit) { return acquired(zkl_acquire_timeout(native_handle(), limit)); });
+        return detail::until(deadline, [&](std::int64_t limit) { return acquired(zkl_acquire_timeout(native_handle(), limit), ec); }, ec);
     }
 
 #ifdef __cpp_lib_jthread
     /**
-     * The same as above, but that they end when the token is asked to stop, with status::canceled: for this call, and no other that waits for the
-     * lock. One that is just succeeding may still succeed.
+     * The following functions fail with status::canceled if the token receives a stop request. All other rules of lock(), try_lock_for() and
+     * try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at the same moment,
+     * the call may still succeed.
      */
-    void lock(const std::stop_token &stop) { static_cast<void>(acquire(-1, stop)); }
+    void lock(const std::stop_token &stop, error_out ec = {}) { static_cast<void>(acquire(-1, stop, ec)); }
 
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop)
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop, error_out ec = {})
     {
-        return acquire(detail::limit(limit), stop);
+        return acquire(detail::limit(limit), stop, ec);
     }
 
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, const std::stop_token &stop)
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, const std::stop_token &stop, error_out ec = {})
     {
-        return detail::until(deadline, [this, &stop](std::int64_t limit) { return acquire(limit, stop); });
+        return detail::until(deadline, [&](std::int64_t limit) { return acquire(limit, stop, ec); }, ec);
     }
 #endif
 
-    /** As lock(), for an owner that is no thread: a task, a fiber. */
-    void lock(owner who) { check(zkl_acquire_as(native_handle(), number(who), -1)); }
+    /** Acquires the lock for an owner that is not a thread, for example a task or a fiber. All other rules of lock() also apply. */
+    void lock(owner who, error_out ec = {}) { check(zkl_acquire_as(native_handle(), number(who), -1), ec); }
 
-    /** As try_lock(), for an owner. */
-    [[nodiscard]] bool try_lock(owner who) { return acquired(zkl_acquire_as(native_handle(), number(who), 0)); }
+    /** Makes one attempt to acquire the lock for an owner. All other rules of try_lock() also apply. */
+    [[nodiscard]] bool try_lock(owner who, error_out ec = {}) { return acquired(zkl_acquire_as(native_handle(), number(who), 0), ec); }
 
-    /** As try_lock_for(), for an owner. */
+    /** Acquires the lock for an owner within a time limit. All other rules of try_lock_for() also apply. */
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, owner who)
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {})
     {
-        return acquired(zkl_acquire_as(native_handle(), number(who), detail::limit(limit)));
+        return acquired(zkl_acquire_as(native_handle(), number(who), detail::limit(limit)), ec);
     }
 
     /**
-     * Releases one entry of the calling thread; the last one gives the lock up, and waits for the server's confirmation. Whatever goes wrong
-     * is dropped: also that the lock had been lost, and that the thread does not hold it. See release().
+     * Decrements the hold count of the calling thread. If the hold count becomes 0, the call releases the lock, and waits until the server has
+     * confirmed the release. The function unlock() does not report failures, for example that the lock was lost. To get the status, call release().
      *
-     * Blocks for the session timeout at most.
+     * Blocks for at most the session timeout.
      */
     void unlock() noexcept { static_cast<void>(zkl_release(native_handle())); }
 
-    /**
-     * The same, and tells how it went: status::ok; not_owner where the thread, or the owner, does not hold it, and nothing changes; lost where
-     * it had been lost, so that others may have held it; connection where no server confirmed within the session timeout, and the
-     * library goes on trying; and others (zkl_release). After lost and connection the entry is released, too.
-     *
-     * Blocks for the session timeout at most.
-     */
-    zkl::status release() noexcept { return static_cast<zkl::status>(zkl_release(native_handle())); }
-    zkl::status release(owner who) noexcept { return static_cast<zkl::status>(zkl_release_as(native_handle(), number(who))); }
+    /** Calls release(), and sets the code to the returned status. */
+    void unlock(std::error_code &ec) noexcept { ec = release(); }
+    void unlock(owner who, std::error_code &ec) noexcept { ec = release(who); }
 
-    /** The same without waiting for the server: the library sees to it that the lock's node is removed. */
-    zkl::status release_nowait() noexcept { return static_cast<zkl::status>(zkl_release_nowait(native_handle())); }
-    zkl::status release_nowait(owner who) noexcept
+    /**
+     * Decrements the hold count of the calling thread or of the given owner. If the hold count becomes 0, the call releases the lock. Returns
+     * status::ok on success. Returns status::not_owner, and changes nothing, if the thread or the given owner does not hold the lock. Returns
+     * status::lost if the hold was already lost. In this case, another owner may have held the lock since the loss. Returns status::connection if no
+     * server confirmed the release within the session timeout. After status::connection, the library still tries to release the lock in the
+     * background. The comment of zkl_release lists further statuses. The call decrements the hold count even if it returns status::lost or
+     * status::connection.
+     *
+     * Blocks for at most the session timeout.
+     */
+    [[nodiscard]] zkl::status release() noexcept { return static_cast<zkl::status>(zkl_release(native_handle())); }
+    [[nodiscard]] zkl::status release(owner who) noexcept { return static_cast<zkl::status>(zkl_release_as(native_handle(), number(who))); }
+
+    /**
+     * Releases the lock like release(), but does not wait for the server. The library deletes the node of the lock in the background. The statuses
+     * have the same meanings as for release().
+     */
+    [[nodiscard]] zkl::status release_nowait() noexcept { return static_cast<zkl::status>(zkl_release_nowait(native_handle())); }
+    [[nodiscard]] zkl::status release_nowait(owner who) noexcept
     {
         return static_cast<zkl::status>(zkl_release_nowait_as(native_handle(), number(who)));
     }
 
     /**
-     * Starts to acquire it for an owner, and does not wait. An owner of your own may act on any thread: release(owner).
+     * Starts to release the lock once for the calling thread or for an owner, and does not wait for the server. The release takes effect at once. The
+     * returned operation has the result of release(). If the program destroys the operation early, the library still releases the lock.
      *
-     * Throws: zkl::error; how the acquire ends is told by the operation. Does not block.
+     * Does not block.
      */
-    [[nodiscard]] operation start(owner who = owner::this_thread) { return start_ms(who, -1); }
+    [[nodiscard]] operation start_release(error_out ec = {}) { return start_release(owner::this_thread, ec); }
+    [[nodiscard]] operation start_release(owner who, error_out ec = {})
+    {
+        return operation::started(ec, [&](zkl_op **op) { return zkl_release_start(native_handle(), number(who), op); });
+    }
 
-    /** The same with a limit; not positive looks once. */
+    /**
+     * Starts to acquire the lock for the calling thread or for an owner, and does not wait for the result. The returned operation reports the result.
+     * If the owner is not a thread, any thread may call functions for the owner, for example release(owner).
+     *
+     * Does not block.
+     */
+    [[nodiscard]] operation start(error_out ec = {}) { return start_ms(owner::this_thread, -1, ec); }
+    [[nodiscard]] operation start(owner who, error_out ec = {}) { return start_ms(who, -1, ec); }
+
+    /** Starts an acquire with a time limit. All other rules of start() also apply. With a limit of zero or less, the acquire makes one attempt. */
     template <class Rep, class Period>
-    [[nodiscard]] operation start_for(const std::chrono::duration<Rep, Period> &limit, owner who = owner::this_thread)
+    [[nodiscard]] operation start_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
     {
-        return start_ms(who, detail::limit(limit));
+        return start_ms(owner::this_thread, detail::limit(limit), ec);
     }
 
-    /** Has those that wait by this object now throw status::canceled, in any thread. Throws: zkl::error. Does not block. */
-    void cancel() { check(zkl_cancel(native_handle())); }
-
-    /** Whether the calling thread, or the owner, holds it, and safely so at this moment. Throws: zkl::error. Does not block. */
-    bool is_held() const { return check(zkl_is_held(native_handle())) == 1; }
-    bool is_held(owner who) const { return check(zkl_is_held_as(native_handle(), number(who))) == 1; }
-
-    /** Whether any thread of this process does, by this object. Throws: zkl::error. Does not block. */
-    bool is_held_in_process() const { return check(zkl_is_held_in_process(native_handle())) == 1; }
-
-    /** How the hold stands; without an owner: that of another thread, where the calling one has none. Throws: zkl::error. Does not block. */
-    zkl::lock_state state() const { return static_cast<zkl::lock_state>(check(zkl_lock_state(native_handle()))); }
-    zkl::lock_state state(owner who) const
+    template <class Rep, class Period>
+    [[nodiscard]] operation start_for(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {})
     {
-        return static_cast<zkl::lock_state>(check(zkl_lock_state_as(native_handle(), number(who))));
+        return start_ms(who, detail::limit(limit), ec);
     }
 
     /**
-     * The fencing token of that hold: a number that grows with every hold of the path, for a store to refuse a smaller one.
-     *
-     * Throws: zkl::error with status::not_owner, lost. Does not block.
+     * Cancels all acquires that are pending on this object at this moment, in all threads. The canceled acquires fail with status::canceled. Does not
+     * block.
      */
-    std::int64_t fencing_token() const
+    void cancel(error_out ec = {}) { check(zkl_cancel(native_handle()), ec); }
+
+    /**
+     * Returns true if the calling thread or the given owner holds the lock, and the hold is safe at this moment. In all other cases, including
+     * errors, returns false. Does not block.
+     */
+    bool is_held() const noexcept { return zkl_is_held(native_handle()) == 1; }
+    bool is_held(owner who) const noexcept { return zkl_is_held_as(native_handle(), number(who)) == 1; }
+
+    /** Returns true if any owner in this process holds the lock through this object, and the hold is safe at this moment. Does not block. */
+    bool is_held_in_process() const noexcept { return zkl_is_held_in_process(native_handle()) == 1; }
+
+    /** Returns the state of the hold. Returns lock_state::free if there is no hold, and on failure. Does not block. */
+    zkl::lock_state state(error_out ec = {}) const { return state_of(zkl_lock_state(native_handle()), ec); }
+    zkl::lock_state state(owner who, error_out ec = {}) const { return state_of(zkl_lock_state_as(native_handle(), number(who)), ec); }
+
+    /** Returns the state of a hold that was acquired through this object. The hold may belong to any owner in this process. */
+    zkl::lock_state state_in_process(error_out ec = {}) const { return state_of(zkl_lock_state_in_process(native_handle()), ec); }
+
+    /**
+     * Returns the fencing token of the hold. Each hold of the path has a larger token than all earlier holds, except after a local hand-over. A store
+     * can therefore refuse writes of earlier holders.
+     *
+     * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Does not block.
+     */
+    std::int64_t fencing_token(error_out ec = {}) const
     {
         std::int64_t token = 0;
-        check(zkl_fencing_token(native_handle(), &token));
+        check(zkl_fencing_token(native_handle(), &token), ec);
         return token;
     }
 
-    std::int64_t fencing_token(owner who) const
+    std::int64_t fencing_token(owner who, error_out ec = {}) const
     {
         std::int64_t token = 0;
-        check(zkl_fencing_token_as(native_handle(), number(who), &token));
+        check(zkl_fencing_token_as(native_handle(), number(who), &token), ec);
         return token;
     }
 
-    /** How often it had been passed on in this process, with the same token, when that hold began (mutex::local_handover). */
-    std::int64_t fencing_pass() const
+    /** Returns the fencing token of a hold that was acquired through this object. The hold may belong to any owner in this process. */
+    std::int64_t fencing_token_in_process(error_out ec = {}) const
+    {
+        std::int64_t token = 0;
+        check(zkl_fencing_token_in_process(native_handle(), &token), ec);
+        return token;
+    }
+
+    /**
+     * Returns the fencing pass of the hold. The fencing pass is the number of local hand-overs that occurred under the same token before the hold
+     * began (mutex::set_local_handover()). Can fail with the same statuses as fencing_token().
+     */
+    std::int64_t fencing_pass(error_out ec = {}) const
     {
         std::int64_t pass = 0;
-        check(zkl_fencing_pass(native_handle(), &pass));
+        check(zkl_fencing_pass(native_handle(), &pass), ec);
         return pass;
     }
 
-    std::int64_t fencing_pass(owner who) const
+    std::int64_t fencing_pass(owner who, error_out ec = {}) const
     {
         std::int64_t pass = 0;
-        check(zkl_fencing_pass_as(native_handle(), number(who), &pass));
+        check(zkl_fencing_pass_as(native_handle(), number(who), &pass), ec);
         return pass;
     }
 
-    /** How long that hold is safe without hearing from a server; 0 where it is not safe now. Throws: as fencing_token(). */
-    std::chrono::milliseconds remaining() const
+    /**
+     * Returns how long the hold remains safe if no server answers from now on. Returns 0 if the hold is not safe now. Can fail with the same statuses
+     * as fencing_token().
+     */
+    std::chrono::milliseconds remaining(error_out ec = {}) const
     {
         std::int64_t ms = 0;
-        check(zkl_remaining_ms(native_handle(), &ms));
+        check(zkl_remaining_ms(native_handle(), &ms), ec);
         return std::chrono::milliseconds(ms);
     }
 
-    std::chrono::milliseconds remaining(owner who) const
+    std::chrono::milliseconds remaining(owner who, error_out ec = {}) const
     {
         std::int64_t ms = 0;
-        check(zkl_remaining_ms_as(native_handle(), number(who), &ms));
+        check(zkl_remaining_ms_as(native_handle(), number(who), &ms), ec);
+        return std::chrono::milliseconds(ms);
+    }
+
+    /** Returns the remaining safe time of a hold that was acquired through this object. The hold may belong to any owner in this process. */
+    std::chrono::milliseconds remaining_in_process(error_out ec = {}) const
+    {
+        std::int64_t ms = 0;
+        check(zkl_remaining_ms_in_process(native_handle(), &ms), ec);
         return std::chrono::milliseconds(ms);
     }
 
     /**
-     * The path of the calling thread's, or the owner's, node, without the client's chroot.
+     * Returns the path of the node of the hold, without the client's chroot.
      *
-     * Throws: zkl::error with status::not_owner, lost; invalid of a multi_mutex. Does not block.
+     * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Fails with status::invalid for a multi-lock.
+     * For a multi-lock, call node_path() of each member lock instead. Does not block.
      */
-    std::string node_path() const
+    std::string node_path(error_out ec = {}) const
     {
-        return detail::written([this](char *buffer, std::size_t size, std::size_t *needed) {
-            return zkl_lock_node_path(native_handle(), buffer, size, needed);
-        });
+        detail::text_buffer buffer;
+        while (buffer.is_too_small(zkl_lock_node_path(native_handle(), buffer.data(), buffer.size(), buffer.needed()))) {}
+        return buffer.take(ec);
     }
 
-    std::string node_path(owner who) const
+    std::string node_path(owner who, error_out ec = {}) const
     {
-        return detail::written([this, who](char *buffer, std::size_t size, std::size_t *needed) {
-            return zkl_lock_node_path_as(native_handle(), number(who), buffer, size, needed);
-        });
-    }
-
-    /** The data of the nodes that later acquires create, 512 KiB at most. Throws: zkl::error with status::invalid. Does not block. */
-    void set_data(std::string_view data) { check(zkl_lock_set_data(native_handle(), detail::bytes(data), data.size())); }
-
-    /**
-     * Asks the server who holds it and who waits for it, in this process and all others, in the order of the queue. Of a shared_mutex: the
-     * writers; see queue().
-     *
-     * Throws: zkl::error, std::bad_alloc. Blocks for the session timeout at most.
-     */
-    std::vector<participant> participants()
-    {
-        detail::collection<participant> found;
-        return found.take(zkl_participants(native_handle(), detail::add_participant, &found));
-    }
-
-    /** The same, but of a shared_mutex readers and writers together, whichever half is asked. */
-    std::vector<participant> queue()
-    {
-        detail::collection<participant> found;
-        return found.take(zkl_queue(native_handle(), detail::add_participant, &found));
-    }
-
-    /** Who waits by this object in this process, and what for. No server is asked. Throws: zkl::error, std::bad_alloc. Does not block. */
-    std::vector<waiter> waiting() const
-    {
-        detail::collection<waiter> found;
-        return found.take(zkl_waiting(native_handle(), detail::add_waiter, &found));
+        detail::text_buffer buffer;
+        while (buffer.is_too_small(zkl_lock_node_path_as(native_handle(), number(who), buffer.data(), buffer.size(), buffer.needed()))) {}
+        return buffer.take(ec);
     }
 
     /**
-     * Has the callback called, as void() or void(const zkl::event &), with every change of a hold of this lock: of a multi_mutex, of any
-     * hold of one of its locks. It takes the place of the one before; nullptr for none.
-     *
-     * Throws: zkl::error, std::bad_alloc. Waits for the callback before, where it is being called.
+     * Sets the data of the nodes that later acquires create. Fails with status::invalid if the data is longer than 512 KiB. Does not
+     * block.
      */
+    void set_data(std::string_view data, error_out ec = {}) { check(zkl_lock_set_data(native_handle(), data.data(), data.size()), ec); }
+
+    /**
+     * Asks the server for the participants of this lock, in the order of the queue. The participants are the holders and the waiters of all
+     * processes. For a shared_mutex, the result contains only writers. For the reader() of a shared_mutex, the result contains only readers. The
+     * function queue() returns both.
+     *
+     * Blocks for at most the session timeout.
+     */
+    template <class Participant = participant>
+    std::vector<Participant> participants(error_out ec = {})
+    {
+        detail::collection<Participant> found;
+        return found.take(zkl_participants(native_handle(), found.template add<zkl_participant>, &found), ec);
+    }
+
+    /**
+     * Asks the server for the participants of this lock. For a shared_mutex or its reader(), the result contains both the readers and the writers.
+     */
+    template <class Participant = participant>
+    std::vector<Participant> queue(error_out ec = {})
+    {
+        detail::collection<Participant> found;
+        return found.take(zkl_queue(native_handle(), found.template add<zkl_participant>, &found), ec);
+    }
+
+    /** Starts the query of participants(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    [[nodiscard]] operation start_participants(error_out ec = {})
+    {
+        return operation::started(ec, [&](zkl_op **op) { return zkl_participants_start(native_handle(), op); });
+    }
+
+    /** Starts the query of queue(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    [[nodiscard]] operation start_queue(error_out ec = {})
+    {
+        return operation::started(ec, [&](zkl_op **op) { return zkl_queue_start(native_handle(), op); });
+    }
+
+    /** Returns the acquires of this process that are pending on this object. The call sends no request to the server. Does not block. */
+    template <class Waiting = zkl::waiting>
+    std::vector<Waiting> waiting(error_out ec = {}) const
+    {
+        detail::collection<Waiting> found;
+        return found.take(zkl_waiting(native_handle(), found.template add<zkl_wait>, &found), ec);
+    }
+
+    /**
+     * Sets a callback for every change of a hold of this lock. The library calls the callback as void() or void(const zkl::event &). For a
+     * multi-lock, the callback receives the changes of all member locks. The new callback replaces the previous callback. A callback of nullptr
+     * removes the previous callback.
+     *
+     * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
+     * returns.
+     */
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void on_event(Callback callback, Failed failed, error_out ec = {})
+    {
+        listen(event_, ZKL_LISTEN_ALL, detail::make_event_callback(std::move(callback), std::move(failed)), ec);
+    }
+
     template <class Callback>
-    void on_event(Callback callback, exception_handler failed = {})
+    void on_event(Callback callback, error_out ec = {})
     {
-        listen(detail::hears::everything, detail::make_slot(std::move(callback), std::move(failed)));
+        listen(event_, ZKL_LISTEN_ALL, detail::make_event_callback(std::move(callback), detail::ignore()), ec);
     }
 
     /**
-     * The same, but only when a hold is no longer surely held: it became UNCERTAIN, or LOST without having been UNCERTAIN. What happened
-     * before this call is not told: set it before the lock is acquired.
+     * Sets a callback for losses. A loss occurs if a hold becomes UNCERTAIN or LOST, or if the client is closed. All other rules of on_event() also
+     * apply. The callback does not receive losses that occurred before this call. A program should therefore set the callback before it acquires the
+     * lock.
      */
-    template <class Callback>
-    void on_lost(Callback callback, exception_handler failed = {})
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void on_lost(Callback callback, Failed failed, error_out ec = {})
     {
-        listen(detail::hears::lapses, detail::make_slot(std::move(callback), std::move(failed)));
+        listen(lost_, ZKL_LISTEN_LOSS, detail::make_event_callback(std::move(callback), std::move(failed)), ec);
+    }
+
+    template <class Callback>
+    void on_lost(Callback callback, error_out ec = {})
+    {
+        listen(lost_, ZKL_LISTEN_LOSS, detail::make_event_callback(std::move(callback), detail::ignore()), ec);
+    }
+
+    /**
+     * Waits until the hold of the calling thread, or of the given owner, is no longer safe. Returns true if the hold became UNCERTAIN or LOST.
+     * Returns false if the hold is still safe at the end of the time limit, and on failure.
+     *
+     * Fails with status::not_owner if there is no hold, or if the hold is released during the wait. Fails with status::closed if the lock or the
+     * client is closed. Fails with status::deadlock in a callback. Blocks for at most the time limit.
+     */
+    template <class Rep, class Period>
+    [[nodiscard]] bool wait_lost(const std::chrono::duration<Rep, Period> &limit, error_out ec = {}) const
+    {
+        return detail::was_lost(zkl_wait_lost(native_handle(), detail::limit(limit)), ec);
+    }
+
+    template <class Rep, class Period>
+    [[nodiscard]] bool wait_lost(const std::chrono::duration<Rep, Period> &limit, owner who, error_out ec = {}) const
+    {
+        return detail::was_lost(zkl_wait_lost_as(native_handle(), number(who), detail::limit(limit)), ec);
+    }
+
+    /**
+     * Starts to wait until the hold of the calling thread, or of the given owner, is no longer safe. The returned operation then ends with status::lost.
+     * If the owner releases the hold, the operation ends with status::not_owner. Fails with status::not_owner if there is no hold. Does not block.
+     */
+    [[nodiscard]] operation start_wait_lost(error_out ec = {}) { return start_wait_lost(owner::this_thread, ec); }
+    [[nodiscard]] operation start_wait_lost(owner who, error_out ec = {})
+    {
+        return operation::started(ec, [&](zkl_op **op) { return zkl_wait_lost_start(native_handle(), number(who), op); });
     }
 
 #ifdef __cpp_lib_jthread
     /**
-     * A token that is asked to stop as soon as the hold of the calling thread, or the owner, is no longer surely held: it became UNCERTAIN or LOST,
-     * or the client is closed. Where that is so already, it is so at once. When the hold is released it stays as it is, and is done with: the next
-     * hold has another.
+     * Returns a stop token for the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes UNCERTAIN or
+     * LOST, or when the client is closed, stop_requested() of the token becomes true. If the hold is already unsafe, or if a member lock of this
+     * multi-lock was destroyed, stop_requested() is true from the beginning. A release of the hold does not change stop_requested(). The next hold
+     * has a new token.
      *
-     * Throws: zkl::error with status::not_owner, std::bad_alloc. Does not block.
+     * Fails with status::not_owner if there is no hold. Does not block.
      */
-    std::stop_token lost_token(owner who = owner::this_thread) const
+    template <class = void>
+    [[nodiscard]] std::stop_token lost_token(error_out ec = {}) const { return lost_token(owner::this_thread, ec); }
+
+    template <class = void>
+    [[nodiscard]] std::stop_token lost_token(owner who, error_out ec = {}) const
     {
-        std::vector<detail::watched> holds;
-        for (const auto &[hub, lock] : parts_) {
+        // A multi-lock is closed as soon as one of its member locks is destroyed.
+        if (zkl_lock_state_as(native_handle(), number(who)) == ZKL_E_CLOSED) {
+            ec.succeed();
+            return detail::stopped();
+        }
+        std::vector<zkl_lock *> locks = parts();
+        std::vector<detail::hold> holds;
+        for (zkl_lock *lock : locks) {
             detail::hold of{lock, 0, 0};
             zkl_status known = zkl_fencing_token_as(lock, number(who), &of.token);
             if (known == ZKL_OK) known = zkl_fencing_pass_as(lock, number(who), &of.pass);
-            if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) return detail::stopped();
-            check(known);
-            holds.push_back({hub, of});
+            if (known == ZKL_E_LOST || known == ZKL_E_CLOSED) {
+                ec.succeed();
+                return detail::stopped();
+            }
+            if (check(known, ec) != ZKL_OK) return {};
+            holds.push_back(of);
         }
-        const auto thread = who == owner::this_thread ? std::this_thread::get_id() : std::thread::id();
-        const auto source = detail::watch(holds, {native_handle(), detail::hears::end, who, thread});
-        // It may have happened before it was watched.
-        for (const auto &[hub, lock] : parts_) {
+        auto *const watching = detail::watching<zkl_lock_listen>(lost_holds_, native_handle(), ec);
+        if (watching == nullptr) return {};
+        std::stop_source source = watching->watch(who, std::move(holds));
+        // The hold may have been lost before the listener was registered.
+        for (zkl_lock *lock : locks) {
             const std::int32_t now = zkl_lock_state_as(lock, number(who));
-            if (now != ZKL_E_CLOSED) check(now);
-            if (now == ZKL_E_CLOSED || now == ZKL_LOCK_UNCERTAIN || now == ZKL_LOCK_LOST) source->request_stop();
+            if (now != ZKL_LOCK_HELD && now != ZKL_LOCK_SUSPENDED) source.request_stop();
         }
-        return source->get_token();
+        return source.get_token();
     }
 #endif
 
     /**
-     * Has the callback called, as void(), whenever somebody asks for what is held or waited for by this lock to be given up (client::revoke). It is a
-     * request. The callback is not on the thread that holds: tell that one to release. Of a multi_mutex: in the place of its locks' own. It
-     * takes the place of the one before; nullptr for none.
+     * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). In a revocation request, a program asks
+     * the holder to release this lock, or asks a waiter to stop waiting for the lock. A revocation request does not release the lock by itself. The
+     * callback does not run on the thread that holds the lock, and should therefore ask that thread to release the lock. The callback of a multi-lock
+     * replaces the callbacks of its member locks. A new callback replaces the previous callback. A callback of nullptr removes the previous callback.
      *
-     * Throws: zkl::error, std::bad_alloc. Waits for the callback before, where it is being called.
+     * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
+     * returns.
      */
-    template <class Callback>
-    void set_revocable(Callback callback, exception_handler failed = {})
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void set_revocable(Callback callback, Failed failed, error_out ec = {})
     {
-        const auto made = detail::make_slot(std::function<void()>(std::move(callback)), std::move(failed));
-        detail::close(revocable(made));
+        auto *const made = detail::make_callback(std::move(callback), std::move(failed));
+        zkl_revocable_cb run = nullptr;
+        if (made != nullptr) run = made->template run_revocation<zkl_lock>;
+        revocable(run, made, ec);
+    }
+
+    template <class Callback>
+    void set_revocable(Callback callback, error_out ec = {})
+    {
+        set_revocable(std::move(callback), detail::ignore(), ec);
     }
 
     using native_handle_type = zkl_lock *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 protected:
-    /** A lock that events name, with who hears them. */
-    struct part {
-        std::shared_ptr<detail::hub> hub;
-        zkl_lock *lock;
-    };
+    explicit lockable(zkl_lock *made, std::vector<zkl_lock *> parts = {}) noexcept : handle_(made), parts_(std::move(parts)) {}
 
-    lockable(const client &of, detail::lock_handle made) : handle_(std::move(made)), parts_{{of.hub(), handle_.get()}} {}
-    lockable(std::vector<part> parts, detail::lock_handle made) : handle_(std::move(made)), parts_(std::move(parts)) {}
-
-    /** Those that wait throw status::closed; what is held is released, without waiting for the server. Waits for callbacks of its own. */
-    ~lockable()
+    lockable(lockable &&other) noexcept
+        : handle_(std::move(other.handle_)), event_(std::move(other.event_)), lost_(std::move(other.lost_)),
+          lost_holds_(std::move(other.lost_holds_)), is_revocable_(other.is_revocable_.exchange(false)), parts_(std::move(other.parts_))
     {
-        for (const auto &[hub, lock] : parts_) detail::close(hub->remove({lock, 0, 0}, native_handle()));
-        detail::close(parts_.front().hub->remove({native_handle(), 0, 0}, native_handle()));
     }
 
-    static const std::vector<part> &parts_of(const lockable &lock) noexcept { return lock.parts_; }
+    lockable &operator=(lockable &&other) noexcept
+    {
+        if (this != &other) {
+            close();
+            handle_ = std::move(other.handle_);
+            event_ = std::move(other.event_);
+            lost_ = std::move(other.lost_);
+            lost_holds_ = std::move(other.lost_holds_);
+            is_revocable_ = other.is_revocable_.exchange(false);
+            parts_ = std::move(other.parts_);
+        }
+        return *this;
+    }
+
+    /**
+     * Destroys the lock. Calls that wait for the lock fail with status::closed. The destructor releases all holds of this lock, and does not wait for
+     * the server. If a callback of this lock is running on another thread, the destructor waits until the callback returns.
+     */
+    ~lockable() { close(); }
+
+    /**
+     * Returns the locks whose events belong to this lock. For a multi-lock, the result contains its member locks. For every other lock, the result
+     * contains only the lock itself.
+     */
+    template <class = void>
+    std::vector<zkl_lock *> parts() const
+    {
+        return parts_.empty() ? std::vector<zkl_lock *>{native_handle()} : parts_;
+    }
 
 private:
+    friend class multi;
     friend class owned;
+    friend class semaphore;
 
     static std::uint64_t number(owner who) noexcept { return static_cast<std::uint64_t>(who); }
 
-    static bool acquired(zkl_status result)
+    static bool acquired(zkl_status result, error_out ec)
     {
-        if (result == ZKL_E_TIMEOUT) return false;
-        check(result);
-        return true;
+        if (result != ZKL_E_TIMEOUT) return check(result, ec) == ZKL_OK;
+        ec.succeed();
+        return false;
     }
 
-    operation start_ms(owner who, std::int64_t limit)
+    static zkl::lock_state state_of(std::int32_t result, error_out ec)
     {
-        zkl_op *started = nullptr;
-        check(zkl_acquire_start(native_handle(), number(who), limit, &started));
-        return operation(started, parts_.front().hub, 0);
+        return check(result, ec) < 0 ? zkl::lock_state::free : static_cast<zkl::lock_state>(result);
+    }
+
+    operation start_ms(owner who, std::int64_t limit, error_out ec)
+    {
+        return operation::started(ec, [&](zkl_op **op) { return zkl_acquire_start(native_handle(), number(who), limit, op); });
     }
 
 #ifdef __cpp_lib_jthread
-    bool acquire(std::int64_t limit, const std::stop_token &stop)
+    bool acquire(std::int64_t limit, const std::stop_token &stop, error_out ec)
     {
-        if (stop.stop_requested()) throw error(status::canceled, "the stop token was asked to stop before the wait began");
-        const operation started = start_ms(owner::this_thread, limit);
-        return acquired(started.wait_or(stop));
+        if (stop.stop_requested()) {
+            ec.fail(status::canceled, "the stop token received a stop request before the wait began");
+            return false;
+        }
+        const operation started = start_ms(owner::this_thread, limit, ec);
+        return started.native_handle() != nullptr && acquired(started.wait_or(stop), ec);
     }
-
 #endif
 
-    void listen(detail::hears what, const std::shared_ptr<detail::slot> &callback)
+    bool listen(detail::listening &by, std::int32_t events, detail::target *to, error_out ec) const
     {
-        for (const auto &[hub, lock] : parts_) {
-            if (callback != nullptr) hub->listen();
-            detail::close(hub->put({lock, 0, 0}, {native_handle(), what}, callback));
+        if (to == nullptr) {
+            by.reset();
+            ec.succeed();
+            return true;
         }
+        to->acquire();
+        return by.take(zkl_lock_listen(native_handle(), events, to->on_event, to, to->drop, &to->listener), to, ec);
     }
 
-    detail::hub::callbacks revocable(const std::shared_ptr<detail::slot> &callback)
+    void revocable(zkl_revocable_cb run, detail::target *with, error_out ec)
     {
-        detail::hub &hub = *parts_.front().hub;
-        const std::lock_guard guard(hub.revocable());
-        // It stays until C has let go of it, and is destroyed by who calls.
-        auto before = hub.put({native_handle(), 0, 0}, {native_handle(), detail::hears::revocation}, callback);
-        detail::give(callback, detail::run_revocation<zkl_lock>, [this](zkl_revocable_cb cb, void *user, zkl_user_drop user_drop) {
-            return zkl_set_revocable(native_handle(), cb, user, user_drop);
-        });
-        return before;
+        // Set the flag before the call, so that close() also removes a callback that another thread is setting at the same moment.
+        is_revocable_ = true;
+        check(detail::taken(zkl_set_revocable(native_handle(), run, with, with == nullptr ? nullptr : with->drop), with), ec);
+    }
+
+    void close() noexcept
+    {
+        if (is_revocable_.exchange(false)) static_cast<void>(zkl_set_revocable(native_handle(), nullptr, nullptr, nullptr));
+        event_.reset();
+        lost_.reset();
+        lost_holds_.reset();
+        handle_.reset();
     }
 
     detail::lock_handle handle_;
-    const std::vector<part> parts_;
+    detail::listening event_;
+    detail::listening lost_;
+    /** The detail::lost_holds of this lock. Only C++20 code uses this member. */
+    mutable detail::listening lost_holds_;
+    std::atomic<bool> is_revocable_{false};
+    std::vector<zkl_lock *> parts_;
 };
 
-/** A mutex on a path: re-entrant, each thread owning its own hold; on the znodes of Curator's InterProcessMutex. */
+/** A mutex on a path. The thread that holds the mutex may re-enter the mutex. The mutex uses the same znodes as Curator's InterProcessMutex. */
 class mutex : public lockable {
 public:
-    /** Nothing is sent yet. Throws: zkl::error with status::invalid for a wrong path. Does not block. */
-    mutex(client &of, const std::string &path) : lockable(of, make(of, path)) {}
+    /** Creates the lock object without a request to the server. Fails with status::invalid if the path is not valid. Does not block. */
+    mutex(client &of, std::string_view path, error_out ec = {}) : lockable(make(of, path, ec)) {}
 
     /**
-     * Lets threads of this process that queue for it pass it on among themselves, up to so many times in a row, before its node is given up; 0,
-     * as at first: never (zkl_mutex_set_local_handover). Throws: zkl::error with status::invalid. Does not block.
+     * Allows local hand-overs. In a local hand-over, a release passes the lock to the next waiter of the same client without a request to the server.
+     * After max_passes local hand-overs in a row, the next release deletes the node. The next waiter of the client then joins the end of the queue.
+     * The default of max_passes is 0, which disables local hand-overs (zkl_mutex_set_local_handover). Fails with status::invalid if the number is
+     * negative. Does not block.
      */
-    void set_local_handover(std::int32_t max_passes) { check(zkl_mutex_set_local_handover(native_handle(), max_passes)); }
+    void set_local_handover(std::int32_t max_passes, error_out ec = {}) { check(zkl_mutex_set_local_handover(native_handle(), max_passes), ec); }
 
 private:
-    static detail::lock_handle make(const client &of, const std::string &path)
+    static zkl_lock *make(const client &of, std::string_view path, error_out ec)
     {
+        const detail::c_string text("path", path, ec);
         zkl_lock *made = nullptr;
-        check(zkl_mutex_new(of.native_handle(), detail::text("path", path), &made));
-        return detail::lock_handle(made);
+        check(zkl_mutex_new(of.native_handle(), text.get(), &made), ec);
+        return made;
     }
 };
 
 /**
- * A lock on a path that any thread may unlock, and none enters twice: a thread that locks it again waits for an unlock. On the znodes
- * of Curator's InterProcessSemaphoreMutex.
+ * A lock on a path. Any thread may unlock the lock. The lock is not re-entrant: if the thread that holds the lock calls lock() again, the call waits
+ * until another thread unlocks the lock. The lock uses the same znodes as Curator's InterProcessSemaphoreMutex.
  */
 class semaphore_mutex : public lockable {
 public:
-    /** Nothing is sent yet. Throws: zkl::error with status::invalid for a wrong path. Does not block. */
-    semaphore_mutex(client &of, const std::string &path) : lockable(of, make(of, path)) {}
+    /** Creates the lock object without a request to the server. Fails with status::invalid if the path is not valid. Does not block. */
+    semaphore_mutex(client &of, std::string_view path, error_out ec = {}) : lockable(make(of, path, ec)) {}
 
 private:
-    static detail::lock_handle make(const client &of, const std::string &path)
+    static zkl_lock *make(const client &of, std::string_view path, error_out ec)
     {
+        const detail::c_string text("path", path, ec);
         zkl_lock *made = nullptr;
-        check(zkl_semaphore_mutex_new(of.native_handle(), detail::text("path", path), &made));
-        return detail::lock_handle(made);
+        check(zkl_semaphore_mutex_new(of.native_handle(), text.get(), &made), ec);
+        return made;
     }
 };
 
 /**
- * A read/write lock on a path: SharedTimedLockable; on the znodes of Curator's InterProcessReadWriteLock, as of 5.5. It is its own writer's
- * half; what readers can do beyond the standard's functions is at reader(). Each half is re-entrant. A thread that has it exclusively may
- * also take it shared, and goes on reading when it unlocks the other; one that has it shared may not take it exclusively: status::deadlock.
+ * A read/write lock on a path (SharedTimedLockable). The object itself is the write lock. The function reader() returns the read lock, which has all
+ * functions of a lock. Both locks are re-entrant. A thread that holds the write lock may also acquire the read lock. A thread that holds both locks
+ * keeps the read lock when it releases the write lock. If a thread that holds only the read lock tries to acquire the write lock, the call fails with
+ * status::deadlock. The lock uses the same znodes as Curator's InterProcessReadWriteLock, version 5.5 or later.
  */
 class shared_mutex : public lockable {
 public:
-    /** Nothing is sent yet. Throws: zkl::error with status::invalid for a wrong path. Does not block. */
-    shared_mutex(client &of, const std::string &path) : shared_mutex(of, make(of, path)) {}
+    /** Creates the lock object without a request to the server. Fails with status::invalid if the path is not valid. Does not block. */
+    shared_mutex(client &of, std::string_view path, error_out ec = {}) : shared_mutex(make(of, path, ec)) {}
 
-    /** The half that is shared, as a lock of its own: its token, its loss, its participants; also for a multi_mutex. */
+    /**
+     * Returns the read lock. The read lock has its own fencing token, losses and participants, and can be a member lock of a multi-lock.
+     */
     lockable &reader() noexcept { return reader_; }
     const lockable &reader() const noexcept { return reader_; }
 
-    /** As those without "shared", for a reader. */
-    void lock_shared() { reader_.lock(); }
-    [[nodiscard]] bool try_lock_shared() { return reader_.try_lock(); }
+    /** The following functions act on the read lock. The functions without "shared" in their names act on the write lock. */
+    void lock_shared(error_out ec = {}) { reader_.lock(ec); }
+    [[nodiscard]] bool try_lock_shared(error_out ec = {}) { return reader_.try_lock(ec); }
     void unlock_shared() noexcept { reader_.unlock(); }
-    zkl::status release_shared() noexcept { return reader_.release(); }
+    void unlock_shared(std::error_code &ec) noexcept { reader_.unlock(ec); }
+    [[nodiscard]] zkl::status release_shared() noexcept { return reader_.release(); }
 
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period> &limit)
+    [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
     {
-        return reader_.try_lock_for(limit);
+        return reader_.try_lock_for(limit, ec);
     }
 
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration> &deadline)
+    [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration> &deadline, error_out ec = {})
     {
-        return reader_.try_lock_until(deadline);
+        return reader_.try_lock_until(deadline, ec);
     }
 
 #ifdef __cpp_lib_jthread
-    void lock_shared(const std::stop_token &stop) { reader_.lock(stop); }
+    void lock_shared(const std::stop_token &stop, error_out ec = {}) { reader_.lock(stop, ec); }
 
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop)
+    [[nodiscard]] bool try_lock_shared_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop, error_out ec = {})
     {
-        return reader_.try_lock_for(limit, stop);
+        return reader_.try_lock_for(limit, stop, ec);
     }
 
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration> &deadline, const std::stop_token &stop)
+    [[nodiscard]] bool try_lock_shared_until(const std::chrono::time_point<Clock, Duration> &deadline, const std::stop_token &stop,
+                                             error_out ec = {})
     {
-        return reader_.try_lock_until(deadline, stop);
+        return reader_.try_lock_until(deadline, stop, ec);
     }
 #endif
 
 private:
     class half : public lockable {
     public:
-        half(const client &of, detail::lock_handle made) : lockable(of, std::move(made)) {}
+        explicit half(zkl_lock *made) : lockable(made) {}
     };
 
     struct halves {
-        detail::lock_handle read, write;
+        zkl_lock *read = nullptr, *write = nullptr;
     };
 
-    shared_mutex(const client &of, halves made) : lockable(of, std::move(made.write)), reader_(of, std::move(made.read)) {}
+    explicit shared_mutex(halves made) : lockable(made.write), reader_(made.read) {}
 
-    static halves make(const client &of, const std::string &path)
+    static halves make(const client &of, std::string_view path, error_out ec)
     {
-        zkl_lock *read = nullptr, *write = nullptr;
-        check(zkl_rwlock_new(of.native_handle(), detail::text("path", path), &read, &write));
-        return {detail::lock_handle(read), detail::lock_handle(write)};
+        const detail::c_string text("path", path, ec);
+        halves made;
+        check(zkl_rwlock_new(of.native_handle(), text.get(), &made.read, &made.write), ec);
+        return made;
     }
 
     half reader_;
 };
 
-/** Says that the locks of a multi_mutex are taken one after the other, in the order given, as Curator's: zkl::in_order. */
+/**
+ * The type of the argument zkl::in_order, which the constructors of zkl::multi accept. With this argument, the multi-lock acquires its member locks
+ * one after the other, in the given order. Curator's multi-locks acquire their locks in the same way.
+ */
 struct in_order_t {
     explicit in_order_t() = default;
 };
 inline constexpr in_order_t in_order{};
 
 /**
- * Several locks, each of a path of its own, as one: all or none, within one limit, and without deadlocks between those who name them in another
- * order (but for zkl::in_order). Those of one client are taken in one step. While it is held, each of them is. They may be of
- * different kinds and of different clients, and stay what they are; once one of them is destroyed, the multi_mutex is of no use: status::closed.
+ * A multi-lock consists of several locks that act as one lock. Each member lock has a different path. An acquire of the multi-lock acquires either
+ * all member locks or no member lock, within one time limit. Programs that name the same locks in different orders do not deadlock, except with
+ * zkl::in_order. The multi-lock acquires the mutexes and read/write locks of one client in one step. The multi-lock acquires semaphore mutexes, and
+ * locks of different clients, one after the other. The order of these steps is the same in all programs with the same connect strings. While an owner
+ * holds the multi-lock, the owner holds each member lock. Member locks may have different kinds and belong to different clients. A program can still
+ * use each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed.
  */
-class multi_mutex : public lockable {
+class multi : public lockable {
 public:
-    /** Of two or more. Throws: zkl::error with status::invalid for two on one path. Does not block. */
+    /** Creates a multi-lock of two or more locks. Fails with status::invalid if two locks have the same path. Does not block. */
     template <class... Locks>
-    multi_mutex(lockable &first, lockable &second, Locks &...more)
-        : multi_mutex(std::vector<lockable *>{&first, &second, &more...})
+    multi(lockable &first, lockable &second, Locks &...more) : multi(std::vector<lockable *>{&first, &second, &more...})
     {
     }
 
     template <class... Locks>
-    multi_mutex(in_order_t order, lockable &first, lockable &second, Locks &...more)
-        : multi_mutex(order, std::vector<lockable *>{&first, &second, &more...})
+    multi(in_order_t order, lockable &first, lockable &second, Locks &...more)
+        : multi(order, std::vector<lockable *>{&first, &second, &more...})
     {
     }
 
-    /** Of any number but none. */
-    explicit multi_mutex(const std::vector<lockable *> &locks) : multi_mutex(locks, zkl_multi_new) {}
-    multi_mutex(in_order_t, const std::vector<lockable *> &locks) : multi_mutex(locks, zkl_multi_new_in_order) {}
+    /** Creates a multi-lock of one or more locks. */
+    template <class Lock = lockable>
+    explicit multi(const std::vector<Lock *> &locks, error_out ec = {}) : multi(zkl_multi_new, locks, ec) {}
+    template <class Lock = lockable>
+    multi(in_order_t, const std::vector<Lock *> &locks, error_out ec = {}) : multi(zkl_multi_new_in_order, locks, ec) {}
 
 private:
     using maker = zkl_status (*)(zkl_lock *const *, std::size_t, zkl_lock **);
 
-    multi_mutex(const std::vector<lockable *> &locks, maker of) : lockable(parts(locks), make(locks, of)) {}
+    template <class Lock>
+    multi(maker of, const std::vector<Lock *> &locks, error_out ec) : lockable(make(of, locks, ec), parts_of(locks)) {}
 
-    static const lockable &there(const lockable *lock)
+    template <class Lock>
+    static std::vector<zkl_lock *> parts_of(const std::vector<Lock *> &locks)
     {
-        if (lock == nullptr) throw error(status::invalid, "locks: a null pointer; expected pointers to locks");
-        return *lock;
-    }
-
-    static std::vector<part> parts(const std::vector<lockable *> &locks)
-    {
-        std::vector<part> all;
-        for (const lockable *lock : locks) {
-            const std::vector<part> &of = parts_of(there(lock));
+        std::vector<zkl_lock *> all;
+        for (const Lock *lock : locks) {
+            if (lock == nullptr) continue;
+            const std::vector<zkl_lock *> of = static_cast<const lockable *>(lock)->parts();
             all.insert(all.end(), of.begin(), of.end());
         }
         return all;
     }
 
-    static detail::lock_handle make(const std::vector<lockable *> &locks, maker of)
+    template <class Lock>
+    static zkl_lock *make(maker of, const std::vector<Lock *> &locks, error_out ec)
     {
         std::vector<zkl_lock *> handles;
-        for (const lockable *lock : locks) handles.push_back(there(lock).native_handle());
+        for (const Lock *lock : locks) handles.push_back(lock == nullptr ? nullptr : lock->native_handle());
         zkl_lock *made = nullptr;
-        check(of(handles.data(), handles.size(), &made));
-        return detail::lock_handle(made);
+        check(of(handles.data(), handles.size(), &made), ec);
+        return made;
     }
 };
 
 /**
- * A lock as one owner sees it, who is no thread: Lockable and TimedLockable. A guard of it may be moved to another thread, and unlock there.
- * The lock is to live longer.
+ * A lock for an owner that is not a thread. The class satisfies the requirements Lockable and TimedLockable. A program may move a guard of this
+ * object to another thread. The guard can then unlock the lock on the other thread. The lock object must exist longer than this object, but the
+ * program may move the lock object.
  */
 class owned {
 public:
-    owned(lockable &of, owner who) noexcept : lock_(of), who_(who) {}
+    owned(lockable &of, owner who) noexcept : lock_(of.native_handle()), who_(lockable::number(who)) {}
 
-    /** As lockable's, for the owner. */
-    void lock() { lock_.lock(who_); }
-    [[nodiscard]] bool try_lock() { return acquire(0); }
-    void unlock() noexcept { static_cast<void>(lock_.release(who_)); }
+    /** The following functions act on the hold of the owner. */
+    void lock(error_out ec = {}) { check(zkl_acquire_as(lock_, who_, -1), ec); }
+    [[nodiscard]] bool try_lock(error_out ec = {}) { return acquire(0, ec); }
+    void unlock() noexcept { static_cast<void>(release()); }
+    void unlock(std::error_code &ec) noexcept { ec = release(); }
+    [[nodiscard]] zkl::status release() noexcept { return static_cast<zkl::status>(zkl_release_as(lock_, who_)); }
 
     template <class Rep, class Period>
-    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit)
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period> &limit, error_out ec = {})
     {
-        return acquire(detail::limit(limit));
+        return acquire(detail::limit(limit), ec);
     }
 
     template <class Clock, class Duration>
-    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline)
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration> &deadline, error_out ec = {})
     {
-        return detail::until(deadline, [this](std::int64_t limit) { return acquire(limit); });
+        return detail::until(deadline, [&](std::int64_t limit) { return acquire(limit, ec); }, ec);
     }
 
 private:
-    bool acquire(std::int64_t limit)
-    {
-        return lockable::acquired(zkl_acquire_as(lock_.native_handle(), lockable::number(who_), limit));
-    }
+    bool acquire(std::int64_t limit, error_out ec) { return lockable::acquired(zkl_acquire_as(lock_, who_, limit), ec); }
 
-    lockable &lock_;
-    const owner who_;
+    zkl_lock *lock_;
+    std::uint64_t who_;
 };
 
-/** A semaphore on a path: so many leases, which threads and processes take and give back; on the znodes of Curator's InterProcessSemaphoreV2. */
+/**
+ * A semaphore on a path. A semaphore has a limited number of leases, which threads and processes share. The semaphore uses the same znodes as
+ * Curator's InterProcessSemaphoreV2.
+ */
 class semaphore {
 public:
-    /** All its users have to agree on the number. Nothing is sent yet. Throws: zkl::error with status::invalid. Does not block. */
-    semaphore(client &of, const std::string &path, std::int32_t max_leases) : semaphore(of, make(of, path, max_leases)) {}
-
     /**
-     * With as many leases as the count at count_path says, now and whenever it changes (client::set_shared_count). Where it has no node yet, it
-     * is made with the initial number.
-     *
-     * Throws: zkl::error. Blocks for the session timeout at most.
+     * Creates a semaphore with a fixed number of leases, without a request to the server. All programs that use the semaphore must set the same
+     * number of leases. Fails with status::invalid if max_leases is below 1. Does not block.
      */
-    semaphore(client &of, const std::string &path, const std::string &count_path, std::int32_t initial)
-        : semaphore(of, make(of, path, count_path, initial))
+    semaphore(client &of, std::string_view path, std::int32_t max_leases, error_out ec = {})
     {
+        const detail::c_string text("path", path, ec);
+        take(zkl_semaphore_new, ec, of.native_handle(), text.get(), max_leases);
     }
 
-    semaphore(const semaphore &) = delete;
-    semaphore &operator=(const semaphore &) = delete;
-
-    /** Those that wait throw status::closed; leases that are out stay out. Waits for its callback. */
-    ~semaphore() { detail::close(hub_->remove({}, native_handle())); }
-
     /**
-     * Acquires so many leases, all or none. Requests are served in their order, whole. Waits without limit.
+     * Creates a semaphore that takes its number of leases from the shared count at count_path. If the count changes later, the number of leases
+     * changes too (client::shared_count_set()). If the count has no node yet, the constructor creates the node with the initial value.
      *
-     * Throws: zkl::error, and nothing is acquired: status::canceled, closed, invalid for a quantity below 1 or above the maximum, and others
-     * (zkl_semaphore_acquire_timeout). Blocks until it has them.
+     * Blocks for at most the session timeout.
      */
-    [[nodiscard]] leases acquire(std::int32_t quantity = 1) { return *acquire_ms(quantity, -1); }
-
-    /** Looks once, without waiting for anybody: nothing where there are not enough. Throws: as acquire(); status::connection. */
-    [[nodiscard]] std::optional<leases> try_acquire(std::int32_t quantity = 1) { return acquire_ms(quantity, 0); }
-
-    /** Acquires them within so much time: nothing where they were not got by then, never early. Throws: as try_acquire(). */
-    template <class Rep, class Period>
-    [[nodiscard]] std::optional<leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1)
+    semaphore(client &of, std::string_view path, std::string_view count_path, std::int32_t initial, error_out ec = {})
     {
-        return acquire_ms(quantity, detail::limit(limit));
+        const detail::c_string text("path", path, ec), count_text("count path", count_path, ec);
+        take(zkl_semaphore_new_counted, ec, of.native_handle(), text.get(), count_text.get(), initial);
     }
 
-    template <class Clock, class Duration>
-    [[nodiscard]] std::optional<leases> try_acquire_until(const std::chrono::time_point<Clock, Duration> &deadline,
-                                                          std::int32_t quantity = 1)
+    /**
+     * Starts to create a semaphore that takes its number of leases from a shared count, and does not wait for the server. After the operation has
+     * ended with status::ok, operation::take_semaphore() returns the semaphore. Does not block.
+     */
+    [[nodiscard]] static operation start_counted(client &of, std::string_view path, std::string_view count_path, std::int32_t initial,
+                                                 error_out ec = {})
     {
-        return detail::until(deadline, [this, quantity](std::int64_t limit) { return acquire_ms(quantity, limit); });
+        const detail::c_string text("path", path, ec), count_text("count path", count_path, ec);
+        return operation::started(ec, [&](zkl_op **op) {
+            return zkl_semaphore_new_counted_start(of.native_handle(), text.get(), count_text.get(), initial, op);
+        });
+    }
+
+    semaphore(semaphore &&other) noexcept : handle_(std::move(other.handle_)), is_revocable_(other.is_revocable_.exchange(false)) {}
+
+    semaphore &operator=(semaphore &&other) noexcept
+    {
+        if (this != &other) {
+            close();
+            handle_ = std::move(other.handle_);
+            is_revocable_ = other.is_revocable_.exchange(false);
+        }
+        return *this;
+    }
+
+    /**
+     * Destroys the semaphore. Calls that wait for leases fail with status::closed. Leases that the program has already acquired remain valid. If the
+     * callback of the semaphore is running on another thread, the destructor waits until the callback returns.
+     */
+    ~semaphore() { close(); }
+
+    /**
+     * Acquires the given number of leases. The semaphore serves requests in the order of their arrival. Requests for few leases do not overtake a
+     * request for many leases. The call waits without a time limit.
+     *
+     * Fails with status::invalid if the quantity is below 1 or above the fixed number of leases. Fails with status::closed if the semaphore or its
+     * client is closed. Fails with status::canceled after cancel(). The comment of zkl_semaphore_acquire_timeout lists further statuses. A call that
+     * fails acquires nothing. Blocks until the leases are acquired.
+     */
+    [[nodiscard]] leases acquire(std::int32_t quantity = 1, error_out ec = {}) { return acquire_ms(quantity, -1, ec); }
+
+    /**
+     * Makes one attempt to acquire leases. Returns an empty value if not enough leases are free or the call fails. Can fail with the same statuses as
+     * acquire(). If no server answered, the call fails with status::connection.
+     */
+    template <class Leases = leases>
+    [[nodiscard]] std::optional<Leases> try_acquire(std::int32_t quantity = 1, error_out ec = {})
+    {
+        return if_any(acquire_ms(quantity, 0, ec));
+    }
+
+    /**
+     * Acquires leases within a time limit. Returns an empty value when the time limit has passed, and on failure. The function never times out early.
+     * Can fail with the same statuses as try_acquire().
+     */
+    template <class Rep, class Period, class Leases = leases>
+    [[nodiscard]] std::optional<Leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1,
+                                                        error_out ec = {})
+    {
+        return if_any(acquire_ms(quantity, detail::limit(limit), ec));
+    }
+
+    template <class Clock, class Duration, class Leases = leases>
+    [[nodiscard]] std::optional<Leases> try_acquire_until(const std::chrono::time_point<Clock, Duration> &deadline,
+                                                          std::int32_t quantity = 1, error_out ec = {})
+    {
+        return detail::until(deadline, [&](std::int64_t limit) { return if_any(acquire_ms(quantity, limit, ec)); }, ec);
     }
 
 #ifdef __cpp_lib_jthread
-    /** The same, but that they end when the token is asked to stop, with status::canceled: this call, and no other. */
-    [[nodiscard]] leases acquire(const std::stop_token &stop, std::int32_t quantity = 1) { return *acquire_ms(quantity, -1, stop); }
-
-    template <class Rep, class Period>
-    [[nodiscard]] std::optional<leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop,
-                                                        std::int32_t quantity = 1)
+    /**
+     * The following functions fail with status::canceled if the token receives a stop request. All other rules of acquire() and try_acquire_for()
+     * also apply. The stop request does not affect other calls.
+     */
+    [[nodiscard]] leases acquire(const std::stop_token &stop, std::int32_t quantity = 1, error_out ec = {})
     {
-        return acquire_ms(quantity, detail::limit(limit), stop);
+        return acquire_ms(quantity, -1, stop, ec);
+    }
+
+    template <class Rep, class Period, class Leases = leases>
+    [[nodiscard]] std::optional<Leases> try_acquire_for(const std::chrono::duration<Rep, Period> &limit, const std::stop_token &stop,
+                                                        std::int32_t quantity = 1, error_out ec = {})
+    {
+        return if_any(acquire_ms(quantity, detail::limit(limit), stop, ec));
     }
 #endif
 
-    /** Starts to acquire them, and does not wait: operation::take_leases(). Throws: zkl::error. Does not block. */
-    [[nodiscard]] operation start(std::int32_t quantity = 1) { return start_ms(quantity, -1); }
+    /**
+     * Starts to acquire leases, and does not wait for the result. If the acquire succeeds, operation::take_leases() returns the leases. Does not
+     * block.
+     */
+    [[nodiscard]] operation start(std::int32_t quantity = 1, error_out ec = {}) { return start_ms(quantity, -1, ec); }
 
-    /** The same with a limit; not positive looks once. */
+    /** Starts an acquire with a time limit. All other rules of start() also apply. With a limit of zero or less, the acquire makes one attempt. */
     template <class Rep, class Period>
-    [[nodiscard]] operation start_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1)
+    [[nodiscard]] operation start_for(const std::chrono::duration<Rep, Period> &limit, std::int32_t quantity = 1, error_out ec = {})
     {
-        return start_ms(quantity, detail::limit(limit));
+        return start_ms(quantity, detail::limit(limit), ec);
     }
 
-    /** Has those that wait by this object now throw status::canceled, in any thread. Throws: zkl::error. Does not block. */
-    void cancel() { check(zkl_semaphore_cancel(native_handle())); }
+    /**
+     * Cancels all acquires that are pending on this object at this moment, in all threads. The canceled acquires fail with status::canceled. Does not
+     * block.
+     */
+    void cancel(error_out ec = {}) { check(zkl_semaphore_cancel(native_handle()), ec); }
 
-    /** The data of the nodes of leases that are acquired later, 512 KiB at most. Throws: zkl::error. Does not block. */
-    void set_data(std::string_view data) { check(zkl_semaphore_set_data(native_handle(), detail::bytes(data), data.size())); }
+    /**
+     * Sets the data of the nodes of all leases that are acquired after this call. Fails with status::invalid if the data is longer than 512 KiB. Does
+     * not block.
+     */
+    void set_data(std::string_view data, error_out ec = {}) { check(zkl_semaphore_set_data(native_handle(), data.data(), data.size()), ec); }
 
-    /** The leases that are out, the oldest first, and then those who wait. Throws: zkl::error. Blocks for the session timeout at most. */
-    std::vector<participant> participants()
+    /**
+     * Asks the server for the participants. The result first contains the acquired leases, from the oldest to the newest, and then the waiters.
+     * Blocks for at most the session timeout.
+     */
+    template <class Participant = participant>
+    std::vector<Participant> participants(error_out ec = {})
     {
-        detail::collection<participant> found;
-        return found.take(zkl_semaphore_participants(native_handle(), detail::add_participant, &found));
+        detail::collection<Participant> found;
+        return found.take(zkl_semaphore_participants(native_handle(), found.template add<zkl_participant>, &found), ec);
     }
 
-    /** Who waits by this object in this process, and what for. Throws: zkl::error. Does not block. */
-    std::vector<waiter> waiting() const
+    /** Starts the query of participants(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    [[nodiscard]] operation start_participants(error_out ec = {})
     {
-        detail::collection<waiter> found;
-        return found.take(zkl_semaphore_waiting(native_handle(), detail::add_waiter, &found));
+        return operation::started(ec, [&](zkl_op **op) { return zkl_semaphore_participants_start(native_handle(), op); });
     }
 
-    /** Has the callback called, as void(), whenever somebody asks for a lease to be given back, as lockable::set_revocable(). */
+    /** Returns the acquires of this process that are pending on this object. The call sends no request to the server. Does not block. */
+    template <class Waiting = zkl::waiting>
+    std::vector<Waiting> waiting(error_out ec = {}) const
+    {
+        detail::collection<Waiting> found;
+        return found.take(zkl_semaphore_waiting(native_handle(), found.template add<zkl_wait>, &found), ec);
+    }
+
+    /**
+     * Sets a callback for requests to release leases. The library calls the callback as void(). All other rules of lockable::set_revocable() also
+     * apply.
+     */
+    template <class Callback, class Failed, detail::if_handler<Failed> = 0>
+    void set_revocable(Callback callback, Failed failed, error_out ec = {})
+    {
+        auto *const made = detail::make_callback(std::move(callback), std::move(failed));
+        zkl_semaphore_revocable_cb run = nullptr;
+        if (made != nullptr) run = made->template run_revocation<zkl_semaphore>;
+        revocable(run, made, ec);
+    }
+
     template <class Callback>
-    void set_revocable(Callback callback, exception_handler failed = {})
+    void set_revocable(Callback callback, error_out ec = {})
     {
-        const auto made = detail::make_slot(std::function<void()>(std::move(callback)), std::move(failed));
-        detail::close(revocable(made));
+        set_revocable(std::move(callback), detail::ignore(), ec);
     }
 
     using native_handle_type = zkl_semaphore *;
     native_handle_type native_handle() const noexcept { return handle_.get(); }
 
 private:
-    semaphore(const client &of, zkl_semaphore *made) : handle_(made), hub_(of.hub()) {}
+    friend class operation;
 
-    static zkl_semaphore *make(const client &of, const std::string &path, std::int32_t max_leases)
+    explicit semaphore(zkl_semaphore *made) noexcept : handle_(made) {}
+
+    template <class... Parameters, class... Arguments>
+    void take(zkl_status (*make)(Parameters...), error_out ec, Arguments... arguments)
     {
         zkl_semaphore *made = nullptr;
-        check(zkl_semaphore_new(of.native_handle(), detail::text("path", path), max_leases, &made));
-        return made;
+        check(make(arguments..., &made), ec);
+        handle_.reset(made);
     }
 
-    static zkl_semaphore *make(const client &of, const std::string &path, const std::string &count_path, std::int32_t initial)
+    template <class Leases>
+    static std::optional<Leases> if_any(Leases got)
     {
-        zkl_semaphore *made = nullptr;
-        check(zkl_semaphore_new_counted(of.native_handle(), detail::text("path", path), detail::text("count path", count_path), initial,
-                                        &made));
-        return made;
+        return got ? std::optional<Leases>(std::move(got)) : std::nullopt;
     }
 
-    std::optional<leases> acquire_ms(std::int32_t quantity, std::int64_t limit)
+    leases acquire_ms(std::int32_t quantity, std::int64_t limit, error_out ec)
     {
         zkl_leases *got = nullptr;
-        const zkl_status result = zkl_semaphore_acquire_timeout(native_handle(), quantity, limit, &got);
-        if (result == ZKL_E_TIMEOUT) return std::nullopt;
-        check(result);
-        return leases(got, hub_, quantity);
+        lockable::acquired(zkl_semaphore_acquire_timeout(native_handle(), quantity, limit, &got), ec);
+        return leases(got, quantity);
     }
 
-    operation start_ms(std::int32_t quantity, std::int64_t limit)
+    operation start_ms(std::int32_t quantity, std::int64_t limit, error_out ec)
     {
         zkl_op *started = nullptr;
-        check(zkl_semaphore_acquire_start(native_handle(), quantity, limit, &started));
-        return operation(started, hub_, quantity);
+        check(zkl_semaphore_acquire_start(native_handle(), quantity, limit, &started), ec);
+        return operation(started, quantity);
     }
 
 #ifdef __cpp_lib_jthread
-    std::optional<leases> acquire_ms(std::int32_t quantity, std::int64_t limit, const std::stop_token &stop)
+    leases acquire_ms(std::int32_t quantity, std::int64_t limit, const std::stop_token &stop, error_out ec)
     {
-        if (stop.stop_requested()) throw error(status::canceled, "the stop token was asked to stop before the wait began");
-        operation started = start_ms(quantity, limit);
-        const zkl_status result = started.wait_or(stop);
-        if (result == ZKL_E_TIMEOUT) return std::nullopt;
-        check(result);
-        return started.take_leases();
+        if (stop.stop_requested()) {
+            ec.fail(status::canceled, "the stop token received a stop request before the wait began");
+            return leases();
+        }
+        operation started = start_ms(quantity, limit, ec);
+        if (started.native_handle() == nullptr || !lockable::acquired(started.wait_or(stop), ec)) return leases();
+        return started.take_leases(ec);
     }
 #endif
 
-    detail::hub::callbacks revocable(const std::shared_ptr<detail::slot> &callback)
+    void revocable(zkl_semaphore_revocable_cb run, detail::target *with, error_out ec)
     {
-        const std::lock_guard guard(hub_->revocable());
-        auto before = hub_->put({}, {native_handle(), detail::hears::revocation}, callback);
-        detail::give(callback, detail::run_revocation<zkl_semaphore>,
-                     [this](zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop) {
-                         return zkl_semaphore_set_revocable(native_handle(), cb, user, user_drop);
-                     });
-        return before;
+        is_revocable_ = true;
+        check(detail::taken(zkl_semaphore_set_revocable(native_handle(), run, with, with == nullptr ? nullptr : with->drop), with), ec);
+    }
+
+    void close() noexcept
+    {
+        if (is_revocable_.exchange(false)) static_cast<void>(zkl_semaphore_set_revocable(native_handle(), nullptr, nullptr, nullptr));
+        handle_.reset();
     }
 
     detail::semaphore_handle handle_;
-    std::shared_ptr<detail::hub> hub_;
+    std::atomic<bool> is_revocable_{false};
 };
 
+inline semaphore operation::take_semaphore(error_out ec)
+{
+    zkl_semaphore *taken = nullptr;
+    check(zkl_op_semaphore(native_handle(), &taken), ec);
+    return semaphore(taken);
+}
+
+} // namespace v0_1
 } // namespace zkl
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Shows a C and a Python program taking turns on one lock, and checks that they did.
+"""Run a C and a Python program that take turns on one lock, and check the result.
 
-`make demo` builds what it needs and runs it, on a standalone server that it starts, or on the real ensemble that the
-environment variable ZKLOCK_SERVERS names.
+`make demo` builds both programs and runs this script. The script starts a standalone server, or uses the ensemble
+that the environment variable ZKLOCK_SERVERS names.
 """
 
 import ctypes
@@ -22,11 +22,11 @@ from kazoo.exceptions import NoNodeError
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 ROUNDS = 5
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class Hold(NamedTuple):
-    """One time that a program held the lock, in nanoseconds of CLOCK_MONOTONIC."""
+    """A hold of a program. The times are in nanoseconds of CLOCK_MONOTONIC."""
 
     start: int
     end: int
@@ -43,33 +43,33 @@ def main() -> None:
         }
         holds = run(programs, address, path)
         print_timeline(holds)
-        judge(holds, len(programs) * ROUNDS)
+        check_timeline(holds, len(programs) * ROUNDS)
         expect_empty(address, path)
     print(
         f"demo: {len(holds)} holds, 0 overlaps, tokens grew from {holds[0].token} to {holds[-1].token}, "
         "and the lock's directory is empty"
     )
     if "ZKLOCK_SERVERS" not in os.environ:
-        print("demo: that was a standalone server; the same on a real ensemble: ZKLOCK_SERVERS=host:2181 make demo")
+        print("demo: this was a standalone server; to use a real ensemble: ZKLOCK_SERVERS=host:2181 make demo")
 
 
 @contextmanager
 def servers() -> Iterator[str]:
-    """A connect string: the caller's, or that of a standalone server which lives as long as the context."""
+    """Return the connect string in ZKLOCK_SERVERS, or that of a standalone server that runs during the context."""
     if "ZKLOCK_SERVERS" in os.environ:
         yield os.environ["ZKLOCK_SERVERS"]
         return
-    with standalone(TARGET / "release/zklock-standalone") as address:
+    with standalone(TARGET / "debug/zklock-standalone") as address:
         yield address
 
 
 @contextmanager
 def standalone(program: Path) -> Iterator[str]:
-    """The address of a server that runs as long as the context."""
+    """Run a standalone server during the context, and return its address."""
     server = start_server(program)
     try:
         assert server.stdout is not None
-        # It says where it listens as soon as it does. Where it can't, it has said why.
+        # The server prints its address when it is ready. If it fails, it prints the reason.
         yield server.stdout.readline().strip() or fail("the standalone server did not start")
     finally:
         server.kill()
@@ -83,11 +83,11 @@ def start_server(program: Path) -> "subprocess.Popen[str]":
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us, and we stop the server
+            start_new_session=True,  # Ctrl-C stops this script, which stops the server
             preexec_fn=die_with_parent,
         )
     except FileNotFoundError:
-        fail(f"{program} is missing: make build")
+        fail(f"{program} is missing; run make demo")
 
 
 def die_with_parent() -> None:
@@ -96,7 +96,7 @@ def die_with_parent() -> None:
 
 
 def compile_example(directory: Path) -> str:
-    library = TARGET / "release"
+    library = TARGET / "debug"
     program = str(directory / "mutex")
     source = str(ROOT / "bindings/c/examples/mutex.c")
     link = [f"-L{library}", "-lzklock", f"-Wl,-rpath,{library}"]
@@ -106,7 +106,7 @@ def compile_example(directory: Path) -> str:
 
 
 def run(programs: dict[str, list[str]], address: str, path: str, rounds: int = ROUNDS) -> list[Hold]:
-    """Runs the programs side by side and returns their holds in the order of time."""
+    """Run the programs at the same time and return their holds in the order of time."""
     running = {
         name: subprocess.Popen([*command, address, path, name, str(rounds)], stdout=subprocess.PIPE, text=True)
         for name, command in programs.items()
@@ -114,12 +114,12 @@ def run(programs: dict[str, list[str]], address: str, path: str, rounds: int = R
     holds: list[Hold] = []
     try:
         for name, process in running.items():
-            output, _ = process.communicate(timeout=PATIENCE_S)
+            output, _ = process.communicate(timeout=TIMEOUT_S)
             if process.returncode != 0:
                 fail(f"the {name} program ended with status {process.returncode}")
             holds += parse(name, output)
     except subprocess.TimeoutExpired:
-        fail(f"the programs did not finish within {PATIENCE_S} seconds")
+        fail(f"the programs did not finish within {TIMEOUT_S} seconds")
     finally:
         for process in running.values():
             process.kill()
@@ -128,7 +128,7 @@ def run(programs: dict[str, list[str]], address: str, path: str, rounds: int = R
 
 
 def parse(name: str, output: str) -> list[Hold]:
-    """Holds from lines `NAME acquired TOKEN <token> <ns>` and `NAME released TOKEN <token> <ns>`, which take turns."""
+    """Parse alternating lines `NAME acquired TOKEN <token> <ns>` and `NAME released TOKEN <token> <ns>`."""
     holds = []
     lines = iter(output.splitlines())
     try:
@@ -163,7 +163,7 @@ def ms(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:9.1f}"
 
 
-def judge(holds: list[Hold], expected: int) -> None:
+def check_timeline(holds: list[Hold], expected: int) -> None:
     if len(holds) != expected:
         fail(f"{len(holds)} holds instead of {expected}")
     for earlier, later in zip(holds, holds[1:]):
@@ -174,9 +174,9 @@ def judge(holds: list[Hold], expected: int) -> None:
 
 
 def expect_empty(address: str, path: str) -> None:
-    """Asks the server through another client library. The directory may be gone: it is a container."""
+    """Check the directory with another client library. It may be missing, because it is a container."""
     client = KazooClient(address)
-    client.start(timeout=PATIENCE_S)
+    client.start(timeout=TIMEOUT_S)
     try:
         left = client.get_children(path)
     except NoNodeError:
@@ -193,7 +193,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # A polite kill must stop the server, too.
+    # SIGTERM must stop the server, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("demo: stopped"))
     try:
         main()

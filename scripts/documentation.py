@@ -1,4 +1,4 @@
-"""What the tools for the documentation know of Markdown: fences, headings and links, as forges and mdBook read them."""
+"""Functions that read Markdown for the documentation tools: fences, headings and links, as GitHub and mdBook do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-#: Pages outside docs/ that belong to the documentation.
-BESIDE = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "python/README.md", "standalone/README.md"]
+#: Pages of the documentation that are not in docs/.
+BESIDE = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "bindings/go/README.md",
+    "examples/README.md",
+    "python/README.md",
+    "scripts/README.md",
+    "standalone/README.md",
+    "tests/README.md",
+]
 
 FENCE = re.compile(r"^( *)(`{3,})(.*)$")
 HEADING = re.compile(r"^(#{1,6}) +(.*?) *#* *$")
@@ -19,7 +29,7 @@ MARKER = re.compile(r"^<!-- sample: (.*) -->$")
 
 
 class Block(NamedTuple):
-    """A fenced block of code, with the marker that stands on the line before it, if one does."""
+    """A fenced block of code, with the marker on the line before it, if it has one."""
 
     line: int
     language: str
@@ -28,19 +38,19 @@ class Block(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A link, and the line on which it stands."""
+    """A link and its line number."""
 
     line: int
     target: str
 
 
 def pages() -> list[Path]:
-    """All pages of the documentation."""
+    """Return all pages of the documentation."""
     return sorted(DOCS.rglob("*.md")) + [ROOT / name for name in BESIDE]
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a page. Their text is without the fence's indentation."""
+    """Yield the fenced blocks of a page. Their text does not include the indentation of the fence."""
     lines = iter(enumerate(text.splitlines(), 1))
     before = ""
     for number, line in lines:
@@ -52,14 +62,14 @@ def blocks(text: str) -> Iterator[Block]:
                     break
                 inside.append(content.removeprefix(indent))
             else:
-                raise ValueError(f"line {number}: the block has no end")
+                raise ValueError(f"line {number}: the code block has no end")
             marker = MARKER.match(before.strip())
             yield Block(number, language.strip(), "\n".join(inside) + "\n", marker[1] if marker else "")
         before = line
 
 
 def prose(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Each line with its number, and whether it is prose: outside of fences."""
+    """Yield each line with its number, and whether it is prose, that is, outside fences."""
     fence = ""
     for number, line in enumerate(text.splitlines(), 1):
         mark = FENCE.match(line)
@@ -74,7 +84,7 @@ def prose(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def links(text: str) -> Iterator[Link]:
-    """The links in a page's prose; what looks like one in inline code or a comment is none."""
+    """Yield the links in the prose of a page, except in inline code and comments."""
     for number, line, is_prose in prose(text):
         if is_prose:
             for found in LINK.finditer(re.sub(r"`[^`]*`|<!--.*?-->", lambda code: "x" * len(code[0]), line)):
@@ -82,7 +92,7 @@ def links(text: str) -> Iterator[Link]:
 
 
 def anchors(text: str) -> set[str]:
-    """What can stand behind a # in a link to the page."""
+    """Return the anchors of a page, which a link can contain after #."""
     seen: dict[str, int] = {}
     found = set()
     for _, line, is_prose in prose(text):
@@ -97,18 +107,18 @@ def anchors(text: str) -> set[str]:
 
 
 def slug_of(heading: str) -> str:
-    """A heading's anchor: letters, digits, - and _ of its text, in lower case, with dashes for spaces."""
+    """Return the anchor of a heading: letters, digits, - and _ of its text, in lower case, with dashes for spaces."""
     text = LINK.sub(lambda link: link[1], heading).replace("`", "").replace("*", "")
     return "".join(c for c in text.lower().replace(" ", "-") if c.isalnum() or c in "-_")
 
 
 def title_of(text: str) -> str:
-    """A page's first heading."""
+    """Return the first heading of a page."""
     return next((match[2] for _, line, is_prose in prose(text) if is_prose and (match := HEADING.match(line))), "")
 
 
 def grouped(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
-    """The paragraphs of a comment or a docstring, and its samples, which are indented; empty lines stay in samples."""
+    """Yield the paragraphs and the indented samples of a comment or a docstring. Samples keep their empty lines."""
     group: list[str] = []
     is_sample = False
     for line in [*lines, "", "end"]:

@@ -1,4 +1,4 @@
-"""The reference of a C header, from its comments: what it declares, by themes."""
+"""The reference page of a C header: its declarations and comments, by themes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from documentation import grouped, slug_of
 
 
 class Item(NamedTuple):
-    """Something that a header declares, with its comment."""
+    """A declaration of a header, with its comment."""
 
     name: str
     kind: str
@@ -20,7 +20,7 @@ class Item(NamedTuple):
 
 
 class Theme(NamedTuple):
-    """A chapter: what belongs there is the first theme whose pattern is the whole of its name."""
+    """A chapter. An item belongs to the first theme whose pattern matches its whole name."""
 
     title: str
     introduction: str
@@ -30,55 +30,64 @@ class Theme(NamedTuple):
 CLIENT_THEMES = [
     Theme(
         "Events",
-        "What changes is told, on a thread of the library's or where the program wants it.",
-        r"zkl_event\w*|ZKL_EVENT_\w+|zkl_config_set_(event_callback|poll_events)|zkl_client_(dispatch_events|event_fd)|zkl_user_drop",
+        "Changes of sessions and holds are reported on the event thread, or when the program polls for them.",
+        r"zkl_event\w*|ZKL_EVENT_\w+|zkl_config_set_(event_callback|poll_events)|zkl_client_(dispatch_events|event_fd)|zkl_user_drop"
+        r"|zkl_listener\w*|zkl_(client|lock|leases)_listen|zkl_(client|lock)_set_event_callback|ZKL_LISTEN_\w+",
     ),
     Theme(
         "Metrics and logs",
-        "What a client counts, and what the library says: [observability](../observability.md) tells what to watch.",
+        "The metrics of a client and the log of the library. [Observability](../observability.md) explains both.",
         r"zkl_(metrics|histogram|client_metrics|client_prometheus|\w*log\w*|histogram\w*)|ZKL_(LOG|HISTOGRAM|METRICS)\w*",
     ),
-    Theme("Configuration", "A config is made, set, and given to as many clients as one likes.", r"zkl_config\w*"),
+    Theme(
+        "Configuration",
+        "A program makes a config, sets its options, and can use it for any number of clients.",
+        r"zkl_config\w*|zkl_auth_cb",
+    ),
     Theme(
         "Clients",
-        "One ZooKeeper session, shared by all locks and threads of a program.",
+        "A client is one ZooKeeper session. All locks and threads of a program can share it.",
         r"zkl_client\w*|ZKL_STATE_\w+",
     ),
     Theme(
         "Statuses",
-        "Every call that can fail returns one, and leaves a sentence for people.",
+        "Every call that can fail returns a status, and stores a message that describes the failure.",
         r"zkl_(status\w*|strerror|last_error_message|version\w*)|ZKL_(OK|E_\w+|VERSION\w*)",
     ),
-    Theme("Revocation", "Asking whoever holds a lock, and being asked.", r"zkl_\w*revo[ck]\w*"),
+    Theme(
+        "Revocation",
+        "Requesting that a holder releases its lock, and reacting to such a request.",
+        r"zkl_\w*revo[ck]\w*",
+    ),
     Theme(
         "Fencing",
-        "The number that lets a store refuse who writes late: [fencing](../fencing.md).",
+        "Numbers with which a store can reject late writes: [fencing](../fencing.md).",
         r"zkl_(fencing_\w+|fence_check)(?<!_as)",
     ),
     Theme(
-        "Who holds, and who waits",
-        "For people, tools and messages.",
+        "Participants and waits",
+        "Queries for tools and messages: the participants of a lock, and what a call waits for.",
         r"zkl_(participant\w*|queue|wait|waiting\w*|semaphore_(participants|waiting))|ZKL_WAITS_FOR_\w+",
     ),
     Theme(
         "Operations",
-        "Acquiring without a thread that waits, for event loops, and holds of owners that are no threads: "
-        "[embedding](../embedding.md) has loops.",
-        r"zkl_op\w*|zkl_\w+_start|zkl_\w+_as",
+        "Acquires that do not block a thread, for event loops, and holds of owners that are not threads. "
+        "[Embedding](../embedding.md) shows an event loop.",
+        r"zkl_op\w*|zkl_completion_queue\w*|zkl_\w+_start|zkl_\w+_as|ZKL_OWNER_\w+",
     ),
     Theme(
         "Semaphores",
-        "So many leases, taken one or several at once.",
+        "A limited number of leases. One call can acquire one or several of them.",
         r"zkl_(semaphore(?!_mutex)\w*|leases\w*|shared_count\w*)",
     ),
     Theme(
         "Locks",
-        "One handle type for all that can be acquired and released: [which one](../choosing.md).",
-        r"zkl_(lock\w*|mutex\w*|semaphore_mutex_new|rwlock_new|multi_new\w*|acquire\w*|release\w*|cancel|is_held\w*|remaining_ms)"
+        "All kinds of locks have the same handle type. [Choosing a recipe](../choosing.md) compares them.",
+        r"zkl_(lock\w*|mutex\w*|semaphore_mutex_new|rwlock_new|multi_new\w*|acquire\w*|release\w*|cancel|is_held\w*|remaining_ms|remaining_ms_in_process|wait_lost)"
         r"|ZKL_LOCK_\w+",
     ),
 ]
-#: The order in which a reader meets them.
+#: The order of the chapters on the page.
 ORDER = [
     "Statuses",
     "Configuration",
@@ -89,25 +98,27 @@ ORDER = [
     "Operations",
     "Events",
     "Revocation",
-    "Who holds, and who waits",
+    "Participants and waits",
     "Metrics and logs",
     "The server",
     "Faults",
 ]
 STANDALONE_THEMES = [
     Theme(
-        "The server", "It runs in the program, on a port of its own.", r"zkl_standalone(_(start|stop|address|last\w+))?"
+        "The server",
+        "The server runs in the process of the program and has its own port.",
+        r"zkl_standalone(_(start|stop|address|last\w+))?",
     ),
     Theme(
         "Faults",
-        "What goes wrong, on request. A fault belongs to a session, and is in force when the call returns.",
+        "Faults on request. A fault belongs to a session, and is in force when the call returns.",
         r"zkl_standalone_\w+|ZKL_OP_\w+",
     ),
 ]
 
 
 def page(title: str, header: Path, themes: list[Theme], introduction: str) -> str:
-    """The whole page."""
+    """Return the whole page."""
     text = header.read_text()
     items = list(read(text))
     anchors = {item.name: slug_of(item.name) for item in items if item.kind != "constant"}
@@ -118,15 +129,14 @@ def page(title: str, header: Path, themes: list[Theme], introduction: str) -> st
         chapters[theme_of(item, themes, header.name)].append(item)
     parts = [
         f"# {title}",
-        f"Made from the comments of [`{header.name}`](../../include/{header.name}); `make reference` writes it anew.\n"
-        f"{introduction}",
+        f"This page is made from the comments of [`{header.name}`](../../include/{header.name}). {introduction}",
         *opening(text, anchors),
-        "## All at a glance",
+        "## Overview",
         *("- **" + f"[{name}](#{slug_of(name)})**: " + ", ".join(index(of)) for name, of in chapters.items() if of),
     ]
     for theme in themes:
         if not chapters[theme.title] and theme.title != "Metrics and logs":
-            raise SystemExit(f"reference: {header.name} has nothing for the theme {theme.title!r}")
+            raise SystemExit(f"reference: {header.name} has no item for the theme {theme.title!r}")
     for name, of in chapters.items():
         if of:
             said = next(theme.introduction for theme in themes if theme.title == name)
@@ -135,7 +145,7 @@ def page(title: str, header: Path, themes: list[Theme], introduction: str) -> st
 
 
 def joined(parts: list[str]) -> str:
-    """Paragraphs with empty lines between them, but for the items of a list."""
+    """Join paragraphs with empty lines between them, except between the items of a list."""
     text = ""
     for part in parts:
         text += ("\n" if part.startswith("- ") and text.rsplit("\n", 1)[-1].startswith("- ") else "\n\n") + part
@@ -146,11 +156,11 @@ def theme_of(item: Item, themes: list[Theme], header: str) -> str:
     for theme in themes:
         if re.fullmatch(theme.pattern, item.name):
             return theme.title
-    raise SystemExit(f"reference: {item.name} of {header} belongs to no theme: give it one in scripts/reference_c.py")
+    raise SystemExit(f"reference: {item.name} of {header} belongs to no theme: add it in scripts/reference_c.py")
 
 
 def read(text: str) -> Iterator[Item]:
-    """What the header declares behind its opening comment."""
+    """Yield the declarations of the header after its opening comment."""
     body = text[text.rindex("#include") :]
     for found in re.finditer(
         r"^/\*\*(.*?)\*/\n(.*?)(?=^/\*\*|^#ifdef|^#ifndef|^#endif|\Z)", body, re.MULTILINE | re.DOTALL
@@ -179,11 +189,11 @@ def item_of(code: str, comment: list[str]) -> Item | None:
         return Item(found[1], "type", code, comment)
     if found := re.match(r"[\w\s*]*?\b(\w+)\(", code):
         return Item(found[1], "function", code, comment)
-    raise SystemExit(f"reference: this is none of what a header of ours declares:\n{code}")
+    raise SystemExit(f"reference: unknown kind of declaration:\n{code}")
 
 
 def opening(text: str, anchors: dict[str, str], language: str = "c") -> Iterator[str]:
-    """The header's opening comment: text and a sample, then rules, each with a word of its own before it."""
+    """Yield the opening comment of the header: text and a sample, then rules that each begin with a keyword."""
     comment = text[: text.index("*/")].removeprefix("/*").splitlines()
     lines = [re.sub(r"^ (\* ?)?", "", line).rstrip() for line in comment]
     rules: list[tuple[str, list[str]]] = [("", [])]
@@ -199,14 +209,14 @@ def opening(text: str, anchors: dict[str, str], language: str = "c") -> Iterator
 
 
 def markdown(lines: list[str], anchors: dict[str, str], language: str = "c") -> Iterator[str]:
-    """A comment's paragraphs: text, tables, and samples, which are indented."""
+    """Yield the paragraphs of a comment: text, tables and indented samples."""
     for is_sample, rows in grouped(lines):
         if is_sample:
             yield f"```{language}\n" + "\n".join(row[4:] for row in rows) + "\n```"
             continue
         kept: list[str] = []
         for row in rows:
-            # A table stands by itself, and its cells may be continued.
+            # A table is a separate paragraph. A row without a first cell continues the row before it.
             if row.startswith("|") and kept and re.match(r"\|\s+\|", row) and kept[-1].startswith("|"):
                 kept[-1] = merged(kept[-1], row)
             elif kept and (begins_table(row, kept[-1]) or row.startswith(("Returns", "Blocks", "Does not block"))):
@@ -230,20 +240,21 @@ def merged(row: str, more: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-#: Parameters and their ends, what has our prefix, calls, and options of the linker.
+#: Output parameters, names with the prefix of zklock, calls, and options of the linker.
 NAME = (
     r"\*\w+\b|\b(?:zkl|ZKL)_\w*\*?(?:\(\))?|\b(?:\w+::)*[a-z_]+\(\)|\b(?:std|zkl|status)::[\w:]*\w|(?<= )-[Wl][\w,-]+"
 )
 
 
 def linked(text: str, anchors: dict[str, str]) -> str:
-    """Names as code, and as links where the page has them."""
+    """Format names as code, and link them if the page describes them."""
 
     def name(found: re.Match[str]) -> str:
         word = found[0].removesuffix("()")
         return f"[`{found[0]}`](#{anchors[word]})" if word in anchors else f"`{found[0]}`"
 
-    return re.sub(NAME, name, text)
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(NAME, name, part) for part in parts)
 
 
 def index(items: list[Item]) -> Iterator[str]:
@@ -253,7 +264,7 @@ def index(items: list[Item]) -> Iterator[str]:
 
 
 def chapter(items: list[Item], anchors: dict[str, str]) -> Iterator[str]:
-    """Types and constants first, then what can be called."""
+    """Yield the types and constants of a chapter, and then its functions."""
     constants = [item for item in items if item.kind == "constant"]
     types = [item for item in items if item.kind in ("handle", "struct", "callback", "type")]
     for item in types:
@@ -291,7 +302,7 @@ def fields(code: str, anchors: dict[str, str]) -> Iterator[str]:
 
 
 def wrapped(code: str) -> str:
-    """A declaration that is too long for a page, one parameter a line."""
+    """Break a declaration that is too long for a page: one parameter on each line."""
     if len(code) <= 110:
         return code
     head, _, rest = code.partition("(")

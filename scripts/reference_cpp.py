@@ -1,4 +1,4 @@
-"""The reference of zklock.hpp, from its comments: what stands in namespace zkl and is public."""
+"""The reference page of zklock.hpp: the public declarations of namespace zkl and their comments."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from documentation import ROOT, slug_of
 from reference_c import joined, markdown, opening
 
 HEADER = ROOT / "include/zklock.hpp"
-INTRODUCTION = """Made from the comments of [`zklock.hpp`](../../include/zklock.hpp); `make reference` writes it anew.
-The header is all there is; programs link `-lzklock`. [First steps](../first-steps/cpp.md),
-[which lock](../choosing.md), and [the C reference](c.md) for what stands behind."""
+INTRODUCTION = """This page is made from the comments of [`zklock.hpp`](../../include/zklock.hpp). The header
+contains the whole C++ interface; programs link `-lzklock`. See also [first steps](../first-steps/cpp.md),
+[choosing a recipe](../choosing.md), and [the C reference](c.md) for the functions that the header calls."""
 
 
 class Group(NamedTuple):
-    """Declarations that stand together, with the comment that stands before the first of them."""
+    """Consecutive declarations, with the comment before the first of them."""
 
     comment: list[str]
     declarations: list[str]
-    #: What stands between the braces of a class or an enumeration.
+    #: The lines between the braces of a class or an enumeration.
     body: list[str]
     is_new: bool
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     text = HEADER.read_text()
     groups = [group for group in read(public(text)) if group.comment]
     named = {name_of(group): group for group in groups if group.body}
@@ -44,14 +44,16 @@ def page() -> str:
 
 
 def public(text: str) -> list[str]:
-    """The lines of namespace zkl, without its namespace detail."""
-    lines = text[text.index("namespace zkl {") :].splitlines()
+    """Return the lines of namespace zkl without namespace detail."""
+    # Remove the comments that are not documentation.
+    code = text[text.index("namespace zkl {") :]
+    lines = re.sub(r"^/\*[^*].*?\*/$", "", code, flags=re.MULTILINE | re.DOTALL).splitlines()
     kept: list[str] = []
     is_detail = False
     for line in lines:
         if line.startswith("namespace detail"):
             is_detail = True
-        if not is_detail and not line.startswith(("namespace", "} // namespace")):
+        if not is_detail and not line.startswith(("namespace", "inline namespace", "} // namespace")):
             kept.append(line)
         if line.startswith("} // namespace detail"):
             is_detail = False
@@ -59,7 +61,7 @@ def public(text: str) -> list[str]:
 
 
 def read(lines: list[str]) -> Iterator[Group]:
-    """The declarations at the left margin."""
+    """Yield the declarations that are not indented."""
     comment: list[str] = []
     declarations: list[str] = []
     body: list[str] = []
@@ -73,6 +75,9 @@ def read(lines: list[str]) -> Iterator[Group]:
                 yield Group(comment, declarations, body, is_new)
                 comment = []
             declarations, body = [], []
+        if line.startswith("#else"):
+            while not lines[position].startswith("#endif"):
+                position += 1
         if line.startswith("#"):
             is_new = "__cpp_lib_jthread" in line if line.startswith("#if") else is_new and not line.startswith("#endif")
         elif re.match(r"(private|protected):", line):
@@ -96,7 +101,7 @@ def read(lines: list[str]) -> Iterator[Group]:
 
 
 def declaration(lines: list[str], start: int) -> tuple[str, list[str], int]:
-    """A declaration's head, the lines of its body if it is a class or an enumeration, and where the next one begins."""
+    """Return the head of a declaration, the body of a class or an enumeration, and the start of the next one."""
     position = start
     text = lines[position]
     while not re.search(r"[;{]", text):
@@ -114,8 +119,11 @@ def declaration(lines: list[str], start: int) -> tuple[str, list[str], int]:
 
 
 def head_of(declared: str) -> str:
-    """What a caller writes: without attributes, templates of durations, initialisers and bodies."""
-    text = re.sub(r"\[\[.*?\]\] ?|\b(inline|explicit|constexpr) |template <[^>]*> ?", "", declared)
+    """Return the form that a caller needs: without attributes, templates of durations, initialisers and bodies."""
+    # Replace a template parameter by its default.
+    for parameter, value in re.findall(r"class (\w+) = ([\w:]+)[,>]", declared):
+        declared = re.sub(rf"\b{parameter}\b", value, declared)
+    text = re.sub(r"\[\[.*?\]\] ?|\b(inline|explicit|constexpr) |template <(?:[^<>]|<[^<>]*>)*> ?", "", declared)
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter in "(") - (letter in ")")
@@ -141,7 +149,7 @@ def described(group: Group, anchors: dict[str, str]) -> Iterator[str]:
         yield from enumerators(inside)
         return
     if found := re.search(r": public (\w+)\b(?!:)", group.declarations[0]):
-        yield f"All that [`zkl::{found[1]}`](#{slug_of('zkl::' + found[1])}) can do, and:"
+        yield f"All members of [`zkl::{found[1]}`](#{slug_of('zkl::' + found[1])}), and:"
     yield from (member(one, anchors) for one in read(inside))
 
 
@@ -152,7 +160,7 @@ def enumerators(inside: list[str]) -> Iterator[str]:
 
 
 def member(group: Group, anchors: dict[str, str]) -> str:
-    """A function or several, as an item of a list; fields, as one each."""
+    """Return a list item for a function with all its overloads, or one item for each field."""
     forms = list(dict.fromkeys(head_of(one) for one in group.declarations))
     if len(forms) > 1 and not any("(" in form for form in forms):
         return "\n".join(

@@ -1,4 +1,4 @@
-"""The reference of the Python package, from its docstrings; the signatures are those of the stubs, with their types."""
+"""The reference page of the Python package, from its docstrings and from the signatures in the stubs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from documentation import ROOT, grouped, slug_of
 MODULES = ["zklock", "zklock.aio", "zklock.testing"]
 INTRODUCTION = """# Python reference
 
-Made from the docstrings and the stubs of the package; `make reference` writes it anew, and `help(zklock)` has the
-same. All durations are seconds. [First steps](../first-steps/python.md), [with asyncio](../first-steps/asyncio.md),
-[which lock](../choosing.md)."""
+This page is made from the docstrings and the stubs of the package. `help(zklock)` shows the same text. All durations
+are in seconds. See also [first steps](../first-steps/python.md), [first steps with
+asyncio](../first-steps/asyncio.md), and [choosing a recipe](../choosing.md)."""
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION]
     found = [name for name in MODULES if exists(name)]
     for name in found:
@@ -63,7 +63,7 @@ def anchor(module_name: str, name: str) -> str:
 
 
 def title(module_name: str, name: str) -> str:
-    """Unique on the page: two modules have a Client."""
+    """Return a title that is unique on the page, because two modules have a Client."""
     return f"{module_name}.{name}"
 
 
@@ -77,7 +77,7 @@ def row(error: type) -> str:
 
 
 def definitions(name: str) -> dict[str, ast.AST]:
-    """What the package's sources define at their top level; the stubs of the native half last."""
+    """Return the top-level definitions of the package. Stubs take precedence, and then the sources of the module."""
     folder = ROOT / "python/zklock"
     own = ROOT / "python" / (name.replace(".", "/") + ".py")
     sources = [
@@ -87,9 +87,12 @@ def definitions(name: str) -> dict[str, ast.AST]:
     ]
     found: dict[str, ast.AST] = {}
     for source in sources:
-        for node in ast.parse(Path(source).read_text()).body:
+        tree = ast.parse(Path(source).read_text())
+        for node in tree.body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 found[node.name] = node
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and docstring_after(node, tree):
+                found[node.targets[0].id] = tree
     return found
 
 
@@ -105,24 +108,30 @@ def described(module_name: str, name: str, thing: Any, where: dict[str, ast.AST]
         elif isinstance(node, ast.ClassDef):
             yield from methods(thing, node)
         return
+    if isinstance(node, ast.Module):
+        for one in node.body:
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and one.targets[0].id == name:
+                yield f"`{ast.unparse(one.value)}`"
+                yield docstring_after(one, node).strip()
+        return
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         yield f"`{signature(node)}`"
     yield from documented(thing)
 
 
 def heads(name: str, node: ast.ClassDef) -> Iterator[str]:
-    """How one is made, where a program may make one."""
+    """Yield the signature of the constructor, if programs may call it."""
     for made in node.body:
         if isinstance(made, ast.FunctionDef) and made.name in ("__new__", "__init__"):
             yield f"`{signature(made, name)}`"
 
 
 def methods(thing: type, node: ast.ClassDef) -> Iterator[str]:
-    """What has a docstring of its own: methods, properties, fields."""
+    """Yield the methods, properties and fields."""
     seen = set()
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and not one.target.id.startswith("_"):
-            yield f"- `{one.target.id}: {ast.unparse(one.annotation)}`{said_after(one, node)}"
+            yield f"- `{one.target.id}: {ast.unparse(one.annotation)}`{docstring_after(one, node)}"
         if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) or one.name.startswith("_") or one.name in seen:
             continue
         seen.add(one.name)
@@ -148,8 +157,8 @@ def methods(thing: type, node: ast.ClassDef) -> Iterator[str]:
         yield "- " + "<br>".join(f"`{form}`" for form in forms) + f"  \n  {text}"
 
 
-def said_after(field: ast.AnnAssign, node: ast.ClassDef) -> str:
-    """The string that stands behind a field."""
+def docstring_after(field: ast.stmt, node: ast.ClassDef | ast.Module) -> str:
+    """Return the docstring after a field or an alias."""
     following = node.body[node.body.index(field) + 1 :][:1]
     if following and isinstance(following[0], ast.Expr) and isinstance(following[0].value, ast.Constant):
         return "  \n  " + plain(" ".join(str(following[0].value.value).split()))
@@ -157,7 +166,7 @@ def said_after(field: ast.AnnAssign, node: ast.ClassDef) -> str:
 
 
 def members(thing: Any, node: ast.ClassDef) -> Iterator[str]:
-    """The values of an enumeration, with what stands behind each."""
+    """Yield the values of an enumeration, each with the docstring after it."""
     for number, one in enumerate(node.body):
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
             name = one.targets[0].id
@@ -172,7 +181,7 @@ def is_named(node: ast.AST, name: str) -> bool:
 
 
 def signature(node: Function, name: str = "") -> str:
-    """As it is called: without self."""
+    """Return the signature as a caller sees it, without self."""
     arguments = node.args
     kept = ast.arguments(
         posonlyargs=arguments.posonlyargs,
@@ -192,7 +201,7 @@ def signature(node: Function, name: str = "") -> str:
 
 
 def documented(thing: Any) -> Iterator[str]:
-    """A docstring's paragraphs: what is indented is a sample."""
+    """Yield the paragraphs of a docstring. Indented paragraphs are samples."""
     for is_code, lines in grouped((inspect.getdoc(thing) or "").splitlines()):
         if is_code:
             indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
@@ -203,7 +212,7 @@ def documented(thing: Any) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """reST's double backquotes and colons as Markdown's; what Markdown would take for markup is escaped."""
+    """Convert double backquotes and colons from reST to Markdown, and escape the markup characters of Markdown."""
     text = re.sub(r"``(.+?)``", r"`\1`", re.sub(r"::$", ":", text))
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(

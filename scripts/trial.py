@@ -1,4 +1,4 @@
-"""What the scripts have in common that install zklock and try it as on a machine without this repository."""
+"""Helpers for the scripts that install zklock and use it as on a machine without this repository."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Union
 
 from demo import ROOT, TARGET
 
-# What decides where compilers, loaders and interpreters look.
+# The variables with the search paths of compilers, loaders and interpreters.
 PATHS = [
     "CPATH",
     "C_INCLUDE_PATH",
@@ -20,12 +20,12 @@ PATHS = [
     "PYTHONPATH",
 ]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in [*PATHS, "VIRTUAL_ENV"]}
-# All ways to build share what is built.
+# All builds share one target directory.
 ENVIRONMENT["CARGO_TARGET_DIR"] = str(TARGET)
 
 
 def run(*command: Union[str, Path], check: bool = True, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Runs a command and gives what it printed."""
+    """Run a command and return its output."""
     options = {"cwd": ROOT, "env": ENVIRONMENT, "input": "", **options}
     words = [str(word) for word in command]
     result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)

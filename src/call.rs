@@ -1,45 +1,54 @@
-//! Calls under way: what a caller waits for, in one go or in slices.
+//! Calls in progress: queries, releases and other requests that cannot be canceled. A caller can wait until the call
+//! ends, wait in several short slices, or await the call as a future. This file does not know locks. It collects the
+//! answers of the engines, and a closure converts them into the result.
 
 use std::cell::RefCell;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tracing::Span;
+use zklock_core::engine::Answer;
+use zklock_core::error::{Error, Result, Status};
 
-use crate::engine::Answer;
-use crate::error::{Error, Result, Status};
-use crate::lock::Part;
-use crate::operation::Operation;
-use crate::runtime::{Hook, Pending, run};
+use crate::future::WakerRegistration;
+use crate::runtime::{Hook, PendingOp, run_hook};
 use crate::span;
 
-/// A call under way that nothing can undo, or that asks something. Dropped unfinished, it goes on by itself.
+/// A call in progress: a query, a release, or another request that cannot be canceled. The call continues if the
+/// program drops this value.
+///
+/// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
+#[must_use = "a call reports its errors only if the program waits for it or awaits it; drop the call to ignore its errors"]
 pub struct Call<T> {
-    answers: RefCell<Vec<Answered>>,
-    take: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send>,
-    /// For those who trace.
+    calls: RefCell<Vec<CallState>>,
+    convert: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send>,
+    awaiting: WakerRegistration,
+    /// The span for programs that use `tracing`.
     span: Span,
 }
 
-enum Answered {
-    Not(Pending),
-    With(Result<Answer>),
+enum CallState {
+    Pending(PendingOp),
+    Answered(Result<Answer>),
     Taken,
 }
 
 impl<T> Call<T> {
-    pub(crate) fn new(pending: Vec<Pending>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + 'static) -> Self {
-        let answers = RefCell::new(pending.into_iter().map(Answered::Not).collect());
-        Self { answers, take: Box::new(take), span: Span::none() }
+    pub(crate) fn new(pending: Vec<PendingOp>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + 'static) -> Self {
+        let calls = RefCell::new(pending.into_iter().map(CallState::Pending).collect());
+        Self { calls, convert: Box::new(take), awaiting: WakerRegistration::default(), span: Span::none() }
     }
 
-    /// The span that ends with it, or is dropped with it where nobody waits for its end.
+    /// Sets the span of the call. The span ends when the call ends, or when this value is dropped.
     pub(crate) fn within(self, span: Span) -> Self {
         Self { span, ..self }
     }
 
-    /// Waits for its end.
+    /// Waits until the call ends, and returns its result.
     pub fn wait(self) -> Result<T> {
         loop {
             if let Some(result) = self.wait_for(Duration::MAX) {
@@ -48,63 +57,87 @@ impl<T> Call<T> {
         }
     }
 
-    /// Waits `slice` at most; `None` if it has not ended by then. Not to be called again after it has.
+    /// Waits for at most `slice`. Returns `None` if the call has not ended. After this method has returned a result,
+    /// the program must not call the method again.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
         let end = Instant::now().checked_add(slice);
-        let mut answers = self.answers.borrow_mut();
+        let mut answers = self.calls.borrow_mut();
         for answered in answers.iter_mut() {
-            if let Answered::Not(pending) = answered {
+            if let CallState::Pending(pending) = answered {
                 let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-                *answered = Answered::With(pending.wait_for(left)?);
+                *answered = CallState::Answered(pending.wait_for(left)?);
             }
         }
-        // The first that failed is the one that is told.
-        let taken = answers.iter_mut().map(|answered| match std::mem::replace(answered, Answered::Taken) {
-            Answered::With(answer) => answer,
-            Answered::Not(_) | Answered::Taken => Err(Error::from(Status::Internal)),
+        // If several requests failed, this method reports the first failure.
+        let taken = answers.iter_mut().map(|answered| match std::mem::replace(answered, CallState::Taken) {
+            CallState::Answered(answer) => answer,
+            CallState::Pending(_) | CallState::Taken => Err(Error::from(Status::Internal)),
         });
-        let result = taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.take);
-        span::ended(&self.span, &result);
+        let result = taken.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>().and_then(&self.convert);
+        span::record_outcome(&self.span, &result);
         Some(result)
     }
 
-    /// Whether it has ended: the next [`wait_for`](Self::wait_for) does not wait.
+    /// Returns whether the call has ended. After this method has returned true, the next [`wait_for`](Self::wait_for)
+    /// does not wait.
     pub fn is_over(&self) -> bool {
-        self.answers.borrow().iter().all(|answered| match answered {
-            Answered::Not(pending) => pending.is_over(),
-            Answered::With(_) | Answered::Taken => true,
+        self.calls.borrow().iter().all(|answered| match answered {
+            CallState::Pending(pending) => pending.is_over(),
+            CallState::Answered(_) | CallState::Taken => true,
         })
     }
 
-    /// Has `hook` called once when it has ended, as [`Acquiring::on_done`].
+    /// Calls `hook` once when the call has ended. The rules of [`Acquiring::on_done`](crate::Acquiring::on_done) apply to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        let answers = self.answers.borrow();
-        let running: Vec<&Pending> = answers.iter().filter_map(Answered::pending).collect();
-        let last = Arc::new(Last { left: AtomicUsize::new(running.len()), hook: Mutex::new(Some(Box::new(hook))) });
+        let answers = self.calls.borrow();
+        let running: Vec<&PendingOp> = answers.iter().filter_map(CallState::pending).collect();
+        let last = Arc::new(CompletionCounter {
+            left: AtomicUsize::new(running.len()),
+            hook: Mutex::new(Some(Box::new(hook))),
+        });
         if running.is_empty() {
             last.run();
         }
         running.into_iter().try_for_each(|pending| {
             let last = Arc::clone(&last);
-            pending.on_done(Box::new(move || last.count()))
+            pending.on_done(Box::new(move || last.count_down()))
         })
     }
 }
 
-impl Answered {
-    fn pending(&self) -> Option<&Pending> {
-        if let Self::Not(pending) = self { Some(pending) } else { None }
+impl<T> fmt::Debug for Call<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
     }
 }
 
-/// Runs a hook when the last of several calls is answered.
-struct Last {
+impl<T> Future for Call<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut waker = std::mem::take(&mut this.awaiting);
+        let end = || if this.is_over() { this.wait_for(Duration::ZERO) } else { None };
+        let poll = waker.poll(cx, end, |hook| this.on_done(hook));
+        this.awaiting = waker;
+        poll
+    }
+}
+
+impl CallState {
+    fn pending(&self) -> Option<&PendingOp> {
+        if let Self::Pending(pending) = self { Some(pending) } else { None }
+    }
+}
+
+/// Runs a hook when the last of several requests is answered.
+struct CompletionCounter {
     left: AtomicUsize,
     hook: Mutex<Option<Hook>>,
 }
 
-impl Last {
-    fn count(&self) {
+impl CompletionCounter {
+    fn count_down(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.run();
         }
@@ -112,64 +145,6 @@ impl Last {
 
     fn run(&self) {
         let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
-        hook.into_iter().for_each(run);
-    }
-}
-
-/// An acquire under way, which goes on by itself. Dropped before it was told to have succeeded, it is cancelled, and released if it had
-/// just won. All methods may be called from any thread, and as often as one likes.
-pub struct Acquiring {
-    operation: Arc<Operation>,
-    /// They stay in service as long as this is not dropped.
-    _parts: Arc<[Part]>,
-}
-
-impl Acquiring {
-    pub(crate) fn new(operation: Arc<Operation>, parts: Arc<[Part]>) -> Self {
-        Self { operation, _parts: parts }
-    }
-
-    /// Waits for the lock.
-    pub fn wait(self) -> Result<()> {
-        loop {
-            if let Some(result) = self.wait_for(Duration::MAX) {
-                return result;
-            }
-        }
-    }
-
-    /// Waits `slice` at most, or not at all where it is zero; `None` if it is not decided by then. With `Ok` the hold is the owner's,
-    /// and dropping this changes nothing any more. In a callback it is DEADLOCK where it would have to wait.
-    pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
-        self.operation.wait_for(slice, true)
-    }
-
-    /// The same, but that a hold is not the owner's yet: dropping this gives it back.
-    pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
-        self.operation.wait_for(slice, false)
-    }
-
-    /// Ends it, with CANCELED unless it is just succeeding.
-    pub fn cancel(&self) -> Result<()> {
-        self.operation.cancel()
-    }
-
-    /// Has `hook` called once when it is over, however it ended: by the thread that finds it so, with no lock held, and at once where it
-    /// is over now. The thread is often the one that serves all clients: the hook is to do next to nothing, like writing to a descriptor
-    /// ([`EventFd`](crate::EventFd)). Where it would wait for a lock that is DEADLOCK, as in a callback, and it must not wait for anything else. A
-    /// client that is closed by the thread that serves all, or has its last user there, ends in the background.
-    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.operation.on_done(Box::new(hook))
-    }
-
-    /// What dropping it does. Who waits for it elsewhere hears CLOSED.
-    pub fn abandon(&self) {
-        self.operation.abandon();
-    }
-}
-
-impl Drop for Acquiring {
-    fn drop(&mut self) {
-        self.abandon();
+        hook.into_iter().for_each(run_hook);
     }
 }

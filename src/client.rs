@@ -1,492 +1,708 @@
-//! A client: one ZooKeeper session, shared by any number of locks and threads.
+//! Clients. Each client has one ZooKeeper session, which any number of locks and threads can share. This file connects
+//! a client, makes its locks and semaphores, and starts the requests that need no lock. It does not acquire or release
+//! anything.
 
+use std::fmt;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tracing::Span;
+use zklock_core::acl::Permission;
+use zklock_core::engine::{Answer, Engine, Event, Metrics, Recipe};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::path;
+use zklock_core::recipe::{Children, Mode, NodeContent, NodeRequest, QueueNode};
+use zklock_core::session::{ClientState, ConnectString};
 
 use crate::call::Call;
-use crate::config::{Config, EventHandler};
-use crate::engine::{Answer, CLOSE_LIMIT, Engine, Metrics, OpId, Recipe};
-use crate::error::{Error, Result, Status};
-use crate::lock::{Lock, Part};
-use crate::operation::{Entrance, Notices};
-use crate::path;
-use crate::recipe::{Mode, Task};
-use crate::runtime::{Handlers, Pending, Shell, in_background, is_serving, now};
+use crate::client_inner::ClientInner;
+use crate::client_lock::{ClientLock, MAX_DATA};
+use crate::config::Config;
+use crate::future::WakerRegistration;
+use crate::listener::Listener;
+use crate::lock::Lock;
+use crate::runtime::{EventDelivery, EventHandler, EventSource, Listen, PendingOp, Scope, Shell, now};
 use crate::semaphore::Semaphore;
-use crate::session::{ClientState, ConnectString};
 use crate::span;
-use crate::time::Time;
 
-/// A client. Clones share one session, which ends when [`close`](Self::close) is called, or with the last clone and the
-/// last lock made from it. All methods may be called from any thread.
+/// A client has one ZooKeeper session, which any number of locks and threads can share. If the session ends, all holds
+/// are lost, and the client begins a new session.
+///
+/// Clones of a client share its session. [`close`](Self::close) closes the client and ends the session. The library
+/// also closes the client when the program has dropped all clones, locks, semaphores and leases of the client. Any
+/// thread may call any method of a client.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) session: Arc<OpenSession>,
-}
-
-/// A session that ends with its last user.
-pub(crate) struct OpenSession {
-    pub(crate) shell: Arc<Shell>,
-    servers: String,
-    closed: AtomicBool,
-    ends_in_background: bool,
-    /// The multi-locks that are acquired in several steps, of which one is here.
-    multis: Mutex<Vec<Multi>>,
-}
-
-/// The steps of a multi-lock, for as long as anybody may take them, and where those who do are told of its end.
-struct Multi {
-    steps: Weak<[Entrance]>,
-    notices: Arc<Notices>,
+    pub(crate) inner: Arc<ClientInner>,
 }
 
 impl Client {
-    /// Connects to one of the servers in a connect string like `host:2181,host:2181/chroot`, and waits for the session.
+    /// Connects to a ZooKeeper server and waits for the session. `servers` is a list of addresses with an optional
+    /// chroot, for example `host:2181,host:2181/chroot`. All paths of the client are relative to the chroot.
     ///
-    /// Blocks for the connect timeout at most. Errors: INVALID names the piece of the string that is wrong, CONNECTION the
-    /// servers tried and why each failed, AUTH says that the credentials were refused. SERVER names a chroot that does not exist
-    /// ([`Config::set_create_chroot`]).
+    /// Errors:
+    /// - INVALID if an argument is not valid, or a file with credentials or certificates is not usable. The message names
+    ///   the invalid part of the argument, or the file.
+    /// - CONNECTION if no server accepted the client within the connect timeout. The message says why each server
+    ///   failed.
+    /// - AUTH if a server refused the credentials, or a callback for credentials failed. Also AUTH if the last attempt
+    ///   at every server failed because of a certificate. In this case, the client refused the certificate of the
+    ///   server, or the server refused the certificate of the client.
+    /// - SERVER if the chroot does not exist and [`Config::create_chroot`] is off.
+    /// - DENIED if an access control list does not allow the client to create the chroot.
+    /// - EXHAUSTED if the process has no descriptors or threads left.
+    ///
+    /// Blocks until the client has a session or the connect timeout has passed.
     pub fn connect(servers: &str, config: &Config) -> Result<Self> {
         Self::start_connect(servers, config)?.wait()
     }
 
-    /// The same without waiting.
+    /// Starts to connect to a server, and does not block. In all other respects this method works like
+    /// [`connect`](Self::connect).
     pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
+        config.check()?;
         let target = ConnectString::parse(servers)?;
         let (started, span) = (now(), span::connect(servers));
         let entropy = Box::new(|| uuid::Uuid::new_v4().as_u128());
         let mut engine = Engine::new(target, config.session(), started, entropy);
-        engine.set_max_path_bytes(config.max_path_bytes());
-        if config.waits_for_kazoo() {
-            engine.wait_for_kazoo();
+        engine.set_max_path_bytes(config.max_path_bytes);
+        if config.wait_for_kazoo {
+            engine.enable_kazoo_queuing();
         }
-        if config.creates_chroot() {
-            engine.create_chroot();
+        engine.set_acls(config.acls.clone());
+        if config.create_chroot {
+            engine.enable_chroot_creation();
         }
-        let shell = Shell::start(engine, config)?;
-        let session = OpenSession {
-            shell,
-            servers: servers.to_owned(),
-            closed: AtomicBool::new(false),
-            ends_in_background: config.ends_in_background(),
-            multis: Mutex::default(),
-        };
-        let client = Self { session: Arc::new(session) };
-        let deadline = started + config.connect_timeout();
-        let call = client.session.shell.call(Some(deadline), |engine, now| engine.connect(now, deadline))?;
-        Ok(Connecting { client, call, span })
+        let delivery = EventDelivery::open(&config.dispatch_mode, config.handler.clone())?;
+        let shell = Shell::start(engine, delivery, config.attempt_inputs())?;
+        let client = Self { inner: Arc::new(ClientInner::new(shell, servers, config.end_in_background)) };
+        let deadline = started + config.connect_timeout;
+        let call = PendingOp::start(&client.inner.shell, Some(deadline), |engine, now| engine.connect(now, deadline))?;
+        Ok(Connecting { client, call, awaiting: WakerRegistration::default(), span })
     }
 
-    /// A re-entrant lock on a path: Curator's `InterProcessMutex`. Nothing is sent yet.
+    /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). If the
+    /// list contains a chroot, this chroot must be the chroot of the client. The chroot of the client does not change.
+    ///
+    /// The client keeps its session, its holds and the positions of its waiters. It stays connected to its server,
+    /// except in two cases. If the new list does not contain the server, the client moves to a server of the list. If
+    /// the list has grown, some clients move to an added server, so that each server has about the same number of
+    /// clients. Before a client moves, it waits for the answers to its requests, for at most a sixth of the session
+    /// timeout. While the client moves, its holds are SUSPENDED. A hold is lost only if the client reaches no server of
+    /// the new list before the session ends.
+    ///
+    /// Errors: INVALID if the list is not valid or has another chroot; CLOSED, FORKED. Does not block. Any thread may
+    /// call this method.
+    pub fn set_servers(&self, servers: &str) -> Result<()> {
+        let target = ConnectString::parse(servers)?;
+        self.inner.check_open()?;
+        let mut result = Ok(());
+        self.inner.shell.update_engine(|engine, now| result = engine.set_servers(now, target))?;
+        result
+    }
+
+    /// Makes a mutex on a path, for example `/locks/nightly-report`. The mutex is re-entrant, and each owner has its
+    /// own hold. The mutex uses the same znodes as Curator's `InterProcessMutex`. The call sends nothing to a server.
+    ///
+    /// Fails with INVALID if the path is not valid. Other errors: CLOSED, FORKED.
     pub fn mutex(&self, path: &str) -> Result<Lock> {
-        self.lock(path, Recipe::Queue(Mode::Mutex))
+        self.new_lock(path, Recipe::Queue(Mode::Mutex))
     }
 
-    /// A lock on a path that anybody may release and nobody may enter twice: Curator's `InterProcessSemaphoreMutex`, a semaphore of
-    /// one lease. Nothing is sent yet.
+    /// Makes a semaphore mutex on a path: a lock that is not re-entrant, and that any owner may release. The semaphore
+    /// mutex uses the same znodes as Curator's `InterProcessSemaphoreMutex`. If the holder acquires the lock
+    /// a second time, the second call waits until another thread releases the lock. The call sends nothing to a server.
+    ///
+    /// Fails with the same errors as [`mutex`](Self::mutex).
     pub fn semaphore_mutex(&self, path: &str) -> Result<Lock> {
-        self.lock(path, Recipe::SemaphoreMutex)
+        self.new_lock(path, Recipe::SemaphoreMutex)
     }
 
-    /// The two halves, for reading and for writing, of a lock on a path: Curator's `InterProcessReadWriteLock`, as of 5.5. Each is
-    /// re-entrant. Who writes may also read, and keep reading when he has stopped to write: no writer gets in between. Who
-    /// reads may not write: DEADLOCK. Nothing is sent yet.
+    /// Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read
+    /// lock at the same time. While a writer holds the write lock, no other owner holds either lock. Both locks use the
+    /// same znodes as Curator's `InterProcessReadWriteLock` in version 5.5 and later. The call sends nothing to a
+    /// server.
+    ///
+    /// Each lock is re-entrant, and each owner has its own holds. An owner of the write lock may also acquire the read
+    /// lock. If that owner then releases only the write lock, the owner keeps the read lock. No other owner can acquire
+    /// the write lock until the read lock is released too. If an owner that holds only the read lock tries to acquire
+    /// the write lock, the acquire fails with DEADLOCK.
+    ///
+    /// Fails with the same errors as [`mutex`](Self::mutex).
     pub fn rwlock(&self, path: &str) -> Result<RwLock> {
-        let lock = |mode| self.lock(path, Recipe::Queue(mode));
+        let lock = |mode| self.new_lock(path, Recipe::Queue(mode));
         Ok(RwLock { read: lock(Mode::Read)?, write: lock(Mode::Write)? })
     }
 
-    /// A semaphore on a path, with so many leases: Curator's `InterProcessSemaphoreV2`. That all its users agree on the
-    /// number is up to them. Nothing is sent yet.
+    /// Makes a semaphore with `max_leases` leases on a path. The semaphore uses the same znodes as Curator's
+    /// `InterProcessSemaphoreV2`. All programs that use the semaphore must set the same number of leases. The call
+    /// sends nothing to a server.
     ///
-    /// Errors: INVALID for a maximum below 1.
+    /// Fails with INVALID if the path is not valid or `max_leases` is below 1. Other errors: CLOSED, FORKED.
     pub fn semaphore(&self, path: &str, max_leases: i32) -> Result<Semaphore> {
         path::validate(path)?;
         if max_leases < 1 {
-            return Err(Error::invalid(format!("a semaphore of {max_leases} leases; expected 1 or more")));
+            return Err(Error::invalid(format!("max_leases is {max_leases}; expected 1 or more")));
         }
-        Ok(Semaphore::new(Part::new(Arc::clone(&self.session), path, Recipe::Semaphore(max_leases))?))
+        Ok(Semaphore::new(ClientLock::new(Arc::clone(&self.inner), path, Recipe::Semaphore(max_leases))?))
     }
 
-    /// A semaphore with as many leases as a count says (Curator's `SharedCount`), now and whenever it changes. Where the count has no
-    /// node yet, it is made with `initial`. Who holds leases keeps them when it is lowered.
+    /// Makes a semaphore whose number of leases is the shared count at `count_path`. The semaphore follows every change
+    /// of the count ([`shared_count_set`](Self::shared_count_set), Curator's `SharedCount`). If the shared count has no
+    /// node yet, the call creates the node with the value `initial`. If the count decreases, owners keep the leases
+    /// that they hold.
     ///
-    /// Blocks for the session timeout at most. Errors: INVALID for a negative initial count; CONNECTION, DENIED, SERVER.
-    pub fn counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
-        self.start_counted_semaphore(path, count_path, initial)?.wait()
+    /// Fails with INVALID if a path is not valid or `initial` is negative. Other errors: CONNECTION, AUTH, DENIED,
+    /// SERVER, EXHAUSTED, CLOSED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
+        self.start_semaphore_counted(path, count_path, initial)?.wait()
     }
 
-    /// The same without waiting.
-    pub fn start_counted_semaphore(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
+    /// Starts to make a semaphore, and does not block. In all other respects this method works like
+    /// [`semaphore_counted`](Self::semaphore_counted).
+    pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
         path::validate(path)?;
         path::validate(count_path)?;
         validate_initial(initial)?;
         let (client, path, count) = (self.clone(), path.to_owned(), Box::<str>::from(count_path));
-        self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, move |_| {
+        self.start_node_request(NodeRequest::CreateCount { path: count_path.to_owned(), value: initial }, move |_| {
             let recipe = Recipe::CountedSemaphore { count_path: count.clone(), initial };
-            Ok(Semaphore::new(Part::new(Arc::clone(&client.session), &path, recipe)?))
+            Ok(Semaphore::new(ClientLock::new(Arc::clone(&client.inner), &path, recipe)?))
         })
     }
 
-    /// The same at once: the count is made, where it has no node yet, before whoever acquires is let in.
-    pub fn counted_semaphore_at_once(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
+    /// Makes a semaphore like [`semaphore_counted`](Self::semaphore_counted), but does not wait until the node of the
+    /// count exists. If the node does not exist yet, the library creates the node before an acquire can succeed.
+    pub(crate) fn semaphore_counted_nowait(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
         path::validate(path)?;
         path::validate(count_path)?;
         validate_initial(initial)?;
-        // It goes on by itself; where it fails, an acquire makes the count.
-        drop(self.errand(Task::SeedCount { path: count_path.to_owned(), value: initial }, |_| Ok(()))?);
+        // The library continues the request after `drop`. If the call fails, a later acquire creates the node.
+        drop(self.start_node_request(
+            NodeRequest::CreateCount { path: count_path.to_owned(), value: initial },
+            |_| Ok(()),
+        )?);
         let recipe = Recipe::CountedSemaphore { count_path: count_path.into(), initial };
-        Ok(Semaphore::new(Part::new(Arc::clone(&self.session), path, recipe)?))
+        Ok(Semaphore::new(ClientLock::new(Arc::clone(&self.inner), path, recipe)?))
     }
 
-    /// Reads a count (Curator's `SharedCount`). Errors: SERVER where it has no node, INVALID where its node holds something else.
-    pub fn start_get_count(&self, path: &str) -> Result<Call<i32>> {
+    /// Starts to read a shared count, and does not block. In all other respects this method works like
+    /// [`shared_count_get`](Self::shared_count_get).
+    pub fn start_shared_count_get(&self, path: &str) -> Result<Call<i32>> {
         path::validate(path)?;
-        self.errand(Task::GetCount { path: path.to_owned() }, |answer| match answer {
+        self.start_node_request(NodeRequest::GetCount { path: path.to_owned() }, |answer| match answer {
             Answer::Count(value) => Ok(value),
             _ => Err(Status::Internal.into()),
         })
     }
 
-    /// Sets a count, and makes its node where there is none.
-    pub fn start_set_count(&self, path: &str, value: i32) -> Result<Call<()>> {
+    /// Starts to set a shared count, and does not block. In all other respects this method works like
+    /// [`shared_count_set`](Self::shared_count_set).
+    pub fn start_shared_count_set(&self, path: &str, value: i32) -> Result<Call<()>> {
         path::validate(path)?;
-        self.errand(Task::SetCount { path: path.to_owned(), value }, |_| Ok(()))
+        self.start_node_request(NodeRequest::SetCount { path: path.to_owned(), value }, |_| Ok(()))
     }
 
-    /// Asks the owner of a lock's node, as participants show it, to give it up (Curator's `Revoker`). It is a request, which the
-    /// owner hears of if he wants to ([`Lock::set_revocable`]); a node that is gone by now was given up.
+    /// Starts to request a revocation, and does not block. In all other respects this method works like
+    /// [`revoke`](Self::revoke).
     pub fn start_revoke(&self, node_path: &str) -> Result<Call<()>> {
         path::validate(node_path)?;
-        self.errand(Task::Revoke { path: node_path.to_owned() }, |_| Ok(()))
+        self.start_node_request(NodeRequest::Revoke { path: node_path.to_owned() }, |_| Ok(()))
     }
 
-    /// Whether the hold with this fencing token is the holder's on this path, as the ensemble knows it: of a mutex, a read/write lock
-    /// (also of one of several readers), a semaphore or a semaphore mutex, or one path of a multi-lock; made by zklock or by Curator.
+    /// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any
+    /// zklock or Curator client. The hold can be of a mutex, a read/write lock (even with several readers), a
+    /// semaphore, a semaphore mutex, or a member lock of a multi-lock. For the token of a waiter, the result is false.
+    /// For the token of leases, the result is true only after the owner of the leases has left the inner mutex of the
+    /// semaphore.
     ///
-    /// The answer was true at a moment since the call began, also where the server lags behind the others. By the time it is read it may be
-    /// old: it does not take the place of the store's own comparison. [`Lock::is_held`] is the answer for an own hold that costs nothing.
+    /// The result was correct at some moment after the call began, even if the client's server lags behind the other
+    /// servers. However, the hold may have ended before the program reads the result. The protected data store must
+    /// therefore still compare the tokens of writes. A program that asks about its own hold should call
+    /// [`Lock::is_held`] instead. [`Lock::is_held`] sends no request and takes the session lease into account.
+    /// `fence_check`, in contrast, returns true as long as the node of the hold exists.
     ///
-    /// A waiter's token is not a holder's. A hold counts for as long as its node is there: also while its session is about to end. Leases of a
-    /// semaphore count once whoever got them has left its inner mutex.
+    /// Fails with INVALID if the path is not valid or the token is below 1. Other errors: CONNECTION, AUTH, DENIED,
+    /// SERVER, EXHAUSTED, CLOSED, FORKED.
     ///
-    /// Blocks for the session timeout at most. Errors: INVALID for a token below 1; CONNECTION, DENIED.
+    /// Blocks for at most the session timeout.
     pub fn fence_check(&self, path: &str, token: i64) -> Result<bool> {
         self.start_fence_check(path, token)?.wait()
     }
 
-    /// The same without waiting. Dropped unfinished, it asks no more.
+    /// Starts to check a fencing token, and does not block. In all other respects this method works like
+    /// [`fence_check`](Self::fence_check). If the program drops the returned [`Call`], the library still completes the
+    /// check.
     pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Call<bool>> {
         path::validate(path)?;
         if token < 1 {
-            return Err(Error::invalid(format!("token {token}: fencing tokens are 1 or more")));
+            return Err(Error::invalid(format!("token is {token}; expected 1 or more")));
         }
-        self.session.check_open()?;
-        let pending = self.session.call(|engine, now| engine.fence_check(now, path, token))?;
+        self.inner.check_open()?;
+        let pending = self.inner.start_op(|engine, now| engine.fence_check(now, path, token))?;
         Ok(Call::new(vec![pending], |answers| match answers.into_iter().next() {
             Some(Answer::Holds(holds)) => Ok(holds),
             _ => Err(Status::Internal.into()),
         }))
     }
 
-    /// [`start_get_count`](Self::start_get_count), and waits: for the session timeout at most.
-    pub fn get_count(&self, path: &str) -> Result<i32> {
-        self.start_get_count(path)?.wait()
+    /// Reads a shared count (Curator's `SharedCount`). The node of the count contains four bytes in big-endian order.
+    ///
+    /// Fails with SERVER if the count has no node. Fails with INVALID if the path is not valid or the node does not
+    /// contain a count. Other errors: CONNECTION, AUTH, DENIED, EXHAUSTED, CLOSED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn shared_count_get(&self, path: &str) -> Result<i32> {
+        self.start_shared_count_get(path)?.wait()
     }
 
-    /// [`start_set_count`](Self::start_set_count), and waits: for the session timeout at most.
-    pub fn set_count(&self, path: &str, value: i32) -> Result<()> {
-        self.start_set_count(path, value)?.wait()
+    /// Sets a shared count to a new value, and creates the node of the count if it does not exist. All semaphores that
+    /// use this count adopt the new value.
+    ///
+    /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
+    /// FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn shared_count_set(&self, path: &str, value: i32) -> Result<()> {
+        self.start_shared_count_set(path, value)?.wait()
     }
 
-    /// [`start_revoke`](Self::start_revoke), and waits: for the session timeout at most.
+    /// Reads a node. Returns `None` if the node does not exist. After an acquire, the result contains all writes that
+    /// earlier holders have made with [`write_node`](Self::write_node).
+    ///
+    /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
+    /// FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn read_node(&self, path: &str) -> Result<Option<NodeContent>> {
+        self.start_read_node(path)?.wait()
+    }
+
+    /// Starts to read a node, and does not block. In all other respects this method works like
+    /// [`read_node`](Self::read_node).
+    pub fn start_read_node(&self, path: &str) -> Result<Call<Option<NodeContent>>> {
+        path::validate(path)?;
+        self.start_node_request(NodeRequest::Read { path: path.to_owned() }, |answer| match answer {
+            Answer::Content(content) => Ok(content),
+            _ => Err(Status::Internal.into()),
+        })
+    }
+
+    /// Writes a node on behalf of a hold. `hold_node` is a path of [`Lock::node_paths`]. The ensemble performs the write
+    /// only if this node exists, so a program that has lost its hold cannot write. `version` is the version that the
+    /// node must have, or `None` if the call must create the node. The parent of the node must exist.
+    ///
+    /// Returns the new version. Returns `None` if the node has another version, or exists although `version` is `None`,
+    /// or does not exist although `version` is a number. If the connection was lost during the write, the client reads
+    /// the node and compares the data. Two writes with different meanings must therefore have different data.
+    ///
+    /// Fails with LOST if the node of the hold does not exist. Fails with INVALID if a path is not valid or `data` is
+    /// longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
+    /// FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn write_node(&self, hold_node: &str, path: &str, data: &[u8], version: Option<i32>) -> Result<Option<i32>> {
+        self.start_write_node(hold_node, path, data, version)?.wait()
+    }
+
+    /// Starts to write a node, and does not block. In all other respects this method works like
+    /// [`write_node`](Self::write_node).
+    pub fn start_write_node(
+        &self,
+        hold_node: &str,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> Result<Call<Option<i32>>> {
+        path::validate(hold_node)?;
+        path::validate(path)?;
+        if data.len() > MAX_DATA {
+            let length = data.len();
+            return Err(Error::invalid(format!("data of {length} bytes: at most {MAX_DATA} are allowed")));
+        }
+        let (path, hold_node) = (path.to_owned(), hold_node.to_owned());
+        let request = NodeRequest::Write { path, data: data.to_vec(), version, hold_node };
+        self.start_node_request(request, |answer| match answer {
+            Answer::Written(version) => Ok(version),
+            _ => Err(Status::Internal.into()),
+        })
+    }
+
+    /// Deletes a node that has no children, for example the node of a participant that no longer responds. The owner of
+    /// a deleted lock node loses its hold, but works on until it notices the loss. The call also succeeds if the node
+    /// does not exist.
+    ///
+    /// Fails with INVALID if the path is not valid. Fails with SERVER if the node has children. Other errors:
+    /// CONNECTION, AUTH, DENIED, EXHAUSTED, CLOSED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn delete_node(&self, path: &str) -> Result<()> {
+        self.start_delete_node(path)?.wait()
+    }
+
+    /// Starts to delete a node, and does not block. In all other respects this method works like
+    /// [`delete_node`](Self::delete_node).
+    pub fn start_delete_node(&self, path: &str) -> Result<Call<()>> {
+        path::validate(path)?;
+        self.start_node_request(NodeRequest::Delete { path: path.to_owned() }, |_| Ok(()))
+    }
+
+    /// Lists the children of a node. Returns `None` if the node does not exist. The path `/` is the root, or the chroot
+    /// of the client.
+    ///
+    /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
+    /// FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn children(&self, path: &str) -> Result<Option<Children>> {
+        self.start_children(path)?.wait()
+    }
+
+    /// Starts to list the children of a node, and does not block. In all other respects this method works like
+    /// [`children`](Self::children).
+    pub fn start_children(&self, path: &str) -> Result<Call<Option<Children>>> {
+        path::validate_directory(path)?;
+        self.start_node_request(NodeRequest::List { path: path.to_owned() }, take_children)
+    }
+
+    /// Starts to wait until the children of a node differ from an earlier list, and then returns the new list. `zxid` is
+    /// [`Children::zxid`] of the earlier list. The call sets a watch on the node and does not poll. Returns `None` if
+    /// the node does not exist. If `timeout` is `None`, the call waits without a limit. If the program drops the call,
+    /// the client keeps the watch until the call would have ended.
+    ///
+    /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. Other
+    /// errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
+    pub fn start_await_children(
+        &self,
+        path: &str,
+        zxid: i64,
+        timeout: Option<Duration>,
+    ) -> Result<Call<Option<Children>>> {
+        path::validate_directory(path)?;
+        self.inner.check_open()?;
+        let deadline = timeout.map(|timeout| now() + timeout);
+        let start = |engine: &mut Engine, now| engine.await_children(now, path, zxid, deadline);
+        let pending = PendingOp::start(&self.inner.shell, deadline, start)?;
+        Ok(Call::new(vec![pending], |answers| take_children(answers.into_iter().next().unwrap_or(Answer::Done))))
+    }
+
+    /// Checks whether the servers allow this client an operation on an existing node. The check changes nothing: it
+    /// sends a transaction that always fails, and the error shows whether the permission is missing. For
+    /// [`Permission::Create`], the access control list that the client sets on its lock nodes must be valid too.
+    ///
+    /// Fails with SERVER if the node does not exist, except for [`Permission::Delete`]. Fails with INVALID if the path or the
+    /// access control list is not valid. Other errors: CONNECTION, AUTH, EXHAUSTED, CLOSED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
+    pub fn check_permission(&self, path: &str, permission: Permission) -> Result<bool> {
+        self.start_check_permission(path, permission)?.wait()
+    }
+
+    /// Starts to check a permission, and does not block. In all other respects this method works like
+    /// [`check_permission`](Self::check_permission).
+    pub fn start_check_permission(&self, path: &str, permission: Permission) -> Result<Call<bool>> {
+        path::validate_directory(path)?;
+        let request = NodeRequest::CheckPermission { path: path.to_owned(), permission };
+        self.start_node_request(request, |answer| match answer {
+            Answer::Allowed(is_allowed) => Ok(is_allowed),
+            _ => Err(Status::Internal.into()),
+        })
+    }
+
+    /// Returns the lock nodes among the children of a directory, in the order of their queue. The result contains the
+    /// nodes of all lock families that the library knows. Sends no request and does not block.
+    ///
+    /// Errors: FORKED.
+    pub fn order_queue<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<Vec<QueueNode>> {
+        self.inner.shell.read_engine(|engine, _| engine.order_queue(names))
+    }
+
+    /// Asks the owner of a node to release the lock or the lease, or to stop waiting. `node_path` is a path that
+    /// [`Lock::participants`] returned. The owner of the node receives the request only if the owner has set a handler
+    /// ([`Lock::set_revocable`], Curator's `makeRevocable`). The owner decides whether to release. The call also
+    /// succeeds if the node no longer exists.
+    ///
+    /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
+    /// FORKED.
+    ///
+    /// Blocks for at most the session timeout.
     pub fn revoke(&self, node_path: &str) -> Result<()> {
         self.start_revoke(node_path)?.wait()
     }
 
-    fn lock(&self, path: &str, recipe: Recipe) -> Result<Lock> {
+    fn new_lock(&self, path: &str, recipe: Recipe) -> Result<Lock> {
         path::validate(path)?;
-        Lock::new(Arc::clone(&self.session), path, recipe)
+        Lock::new(Arc::clone(&self.inner), path, recipe)
     }
 
-    fn errand<T>(&self, task: Task, take: impl Fn(Answer) -> Result<T> + Send + 'static) -> Result<Call<T>> {
-        self.session.check_open()?;
-        let pending = self.session.call(|engine, now| engine.errand(now, task))?;
+    fn start_node_request<T>(
+        &self,
+        task: NodeRequest,
+        take: impl Fn(Answer) -> Result<T> + Send + 'static,
+    ) -> Result<Call<T>> {
+        self.inner.check_open()?;
+        let pending = self.inner.start_op(|engine, now| engine.start_node_request(now, task))?;
         Ok(Call::new(vec![pending], move |answers| take(answers.into_iter().next().unwrap_or(Answer::Done))))
     }
 
-    /// How the session stands.
+    /// Returns the state of the session. Does not block.
     pub fn state(&self) -> Result<ClientState> {
-        self.session.shell.ask(|engine, _| engine.state())
+        self.inner.shell.read_engine(|engine, _| engine.state())
     }
 
-    /// The session's id; 0 while there is none.
+    /// Returns the session id, which the servers also write to their logs. Returns 0 if the client has no session. The
+    /// id may be negative. Does not block.
     pub fn session_id(&self) -> Result<i64> {
-        self.session.shell.ask(|engine, _| engine.session_id())
+        self.inner.shell.read_engine(|engine, _| engine.session_id())
     }
 
-    /// Calls `handler` with every change from now on, and with what still waits to be told, as [`Config::set_event_handler`] has it, beside
-    /// the handler of the config: for what is given a client, and did not make it. It takes the place of the one that was set before; with
-    /// `None` there is none any more.
+    /// Returns the session timeout that the servers have negotiated. Does not block.
+    pub fn session_timeout(&self) -> Result<Duration> {
+        self.inner.shell.read_engine(|engine, _| engine.session_timeout())
+    }
+
+    /// Returns the length of the session lease: the longest time for which a hold remains safe after the client's last
+    /// confirmed request. The length is the session timeout minus the lease margin, and at least a third of the session
+    /// timeout. While the program holds a lock, the client confirms the session six times in each session timeout.
+    /// Returns zero if the client has no session. Does not block.
+    pub fn lease_length(&self) -> Result<Duration> {
+        self.inner.shell.read_engine(|engine, _| engine.lease_length())
+    }
+
+    /// Calls `handler` for every later change of the session and of all holds, and for earlier changes that are still
+    /// queued. The library stops calling the handler when the [`Listener`] is dropped. The rules of
+    /// [`Config::on_event`] apply to these calls of the handler. A client can have any number of listeners.
     ///
-    /// Errors: CLOSED.
+    /// Errors: CLOSED, FORKED, EXHAUSTED.
+    pub fn listen(&self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
+        self.add_listener(&(Arc::new(handler) as Arc<EventHandler>))
+    }
+
+    /// Sets a handler that receives the same events as a [`listen`](Self::listen) handler. A later call replaces the
+    /// handler. The argument `None` removes the handler. The handler of the config and all listeners still receive
+    /// their events.
+    ///
+    /// When this method returns, the previous handler is not running on another thread, and the library does not call
+    /// it again. If the previous handler is running, the method therefore waits until the handler returns. If the
+    /// previous handler itself calls this method, the method does not wait.
+    ///
+    /// Errors: CLOSED, FORKED, EXHAUSTED.
     pub fn set_event_handler(&self, handler: Option<Box<EventHandler>>) -> Result<()> {
-        let outlet = self.session.shell.outlet()?;
-        self.session.check_open()?;
-        drop(outlet.set_event_handler(handler.map(Arc::from))?);
+        self.inner.check_open()?;
+        let listener = handler.map(|handler| self.add_listener(&Arc::from(handler))).transpose()?;
+        self.inner.on_event.set(listener);
         Ok(())
     }
 
-    /// What this client has done so far, and how it stands: counters, histograms and gauges, of one moment. Does not block, asks no server,
-    /// and goes on to work when the session was lost, or the client closed. [`Metrics::prometheus`] makes a text of it.
+    fn add_listener(&self, handler: &Arc<EventHandler>) -> Result<Listener> {
+        self.inner.check_open()?;
+        let place = self.inner.shell.event_delivery().map(|delivery| (delivery, Scope::Client));
+        Listener::register(handler, Listen::All, std::iter::once(place))
+    }
+
+    /// Returns the present counters, histograms and gauges of this client. The call sends no request. The call succeeds
+    /// even after the session was lost or the client was closed. [`Metrics::prometheus`] converts the metrics to text.
     ///
-    /// Errors: FORKED.
+    /// Errors: FORKED. Does not block.
     pub fn metrics(&self) -> Result<Metrics> {
-        self.session.shell.ask(|engine, _| engine.metrics())
+        self.inner.shell.read_engine(|engine, _| engine.metrics())
     }
 
-    /// Calls the handlers that wait, one after the other, in the order in which things happened, on the calling thread; those that
-    /// come to wait meanwhile are left for the next time. Gives how many were called: none where another thread is calling them now, or
-    /// the calling one is, further up: that one goes on, and the descriptor is readable again when it leaves something.
+    /// Delivers the queued events and revocation requests. The handlers of these events run on the calling thread, in
+    /// the order in which the events occurred. Events that the client queues during this call stay in the queue until
+    /// the next call. Returns the number of delivered events and revocation requests. Each event or request counts
+    /// once, even if several handlers receive it.
     ///
-    /// Errors: INVALID where the config did not say [`Config::set_poll_events`]; CLOSED.
+    /// Only one thread at a time delivers the events of a client. If another thread is already delivering events of the
+    /// client, this method delivers nothing and returns 0. The method also returns 0 if a handler of the client calls
+    /// it.
+    ///
+    /// Fails with INVALID if [`Config::poll_events`] is off. Other errors: CLOSED, FORKED. Blocks while the handlers
+    /// run.
     pub fn dispatch_events(&self) -> Result<usize> {
-        let outlet = self.session.shell.outlet()?;
-        self.session.check_open()?;
-        outlet.check_polling()?;
-        Ok(outlet.dispatch(usize::MAX))
+        let delivery = self.inner.shell.event_delivery()?;
+        delivery.check_polling()?;
+        Ok(delivery.dispatch(usize::MAX))
     }
 
-    /// A descriptor that is readable while handlers wait to be called, for `poll` and its likes. It is not to be read or closed, and is closed
-    /// with the client, after it has become readable once more. epoll forgets what is closed: who waits while another thread closes the
-    /// client is to wait for a duplicate.
+    /// Returns a descriptor for `poll`, `select`, epoll and event loops. The descriptor is readable while events or
+    /// revocation requests are queued, and becomes readable when the client is closed. The descriptor belongs to the
+    /// library, so the program must not read, write or close it. When the client is closed, the library closes the
+    /// descriptor, and epoll then removes the descriptor from its set. If one thread may close the client while another
+    /// thread polls the descriptor, the polling thread must poll a duplicate of the descriptor.
     ///
-    /// Errors: as [`dispatch_events`](Self::dispatch_events).
+    /// Fails with the same errors as [`dispatch_events`](Self::dispatch_events). Does not block.
     pub fn event_fd(&self) -> Result<RawFd> {
-        self.session.check_open()?;
-        self.session.shell.outlet()?.fd()
+        self.inner.shell.event_delivery()?.poll_fd()
     }
 
-    /// The client's handlers, as they are given to the bell of [`Config::set_event_bell`].
-    pub fn handlers(&self) -> Result<Handlers> {
-        Ok(self.session.shell.outlet()?.handlers())
+    /// Returns the event source of this client, which the notifier of the config also receives.
+    pub(crate) fn event_source(&self) -> Result<EventSource> {
+        Ok(self.inner.shell.event_delivery()?.source())
     }
 
-    /// From now on none of the client's handlers is called, and its end waits for none: for a program that can't listen any more.
-    pub fn silence(&self) -> Result<()> {
-        self.session.shell.outlet()?.silence();
+    /// Turns off all handlers of the client, so that a later close does not wait for the handlers. A binding calls this
+    /// method before it closes the client, if the program can no longer run handlers.
+    pub(crate) fn discard_handlers(&self) -> Result<()> {
+        self.inner.shell.event_delivery()?.discard_handlers();
         Ok(())
     }
 
-    /// The client, for those who do not want to keep it.
+    /// Closes the client in the background, and turns off all handlers of the client.
+    pub(crate) fn close_nowait(&self) -> Result<()> {
+        self.discard_handlers()?;
+        self.inner.close_nowait()
+    }
+
+    /// Returns a weak reference, which does not keep the client open.
     pub fn downgrade(&self) -> WeakClient {
-        WeakClient { session: Arc::downgrade(&self.session) }
+        WeakClient { inner: Arc::downgrade(&self.inner) }
     }
 
-    /// Wakes all waiters with CLOSED and ends the session, and with it every hold. Waits for the server's confirmation, but
-    /// two seconds at most, also where another thread closes it already. Later calls on the client and its locks give CLOSED.
+    /// Ends the session and closes the client. All holds of the client end. Calls that wait for a lock of the client
+    /// fail with CLOSED. Later calls on the client or its locks also fail with CLOSED.
+    ///
+    /// The client first delivers its queued events. If the time limit of this method passes before the delivery ends,
+    /// the client drops the remaining events. If the program polls the events of this client, the calling thread
+    /// delivers the events. After this method has returned, the library no longer calls handlers of the client. If a
+    /// handler of the client is running on another thread, this method waits without a time limit until the handler
+    /// returns. If a handler closes its own client, this method does not wait for that handler.
+    ///
+    /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method
+    /// blocks for at most two seconds, in addition to the running time of handlers. If another thread is already
+    /// closing the client, the method waits for that thread for at most two seconds.
     pub fn close(&self) -> Result<()> {
-        self.session.close()
+        self.inner.close()
     }
 
-    /// The same without waiting: the session is told to end before this returns, and a thread that ends with it waits for the rest,
-    /// and calls `hook` then, with what `close` would have given.
+    /// Closes the client like [`close`](Self::close), but does not block. When this method returns, the locks of the
+    /// client can no longer be used. A new thread ends the session, and then calls `hook` with the result that `close`
+    /// would have returned. If the program polls the events of this client, the library calls no handlers itself: the
+    /// program must continue to dispatch events until `hook` is called. If the thread cannot start, the call fails with
+    /// EXHAUSTED, and the client stays open.
     pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
-        let end = self.session.start_close()?;
-        in_background(move || {
-            hook(end.finish());
-            Ok(())
-        })
+        self.inner.close_in_background(hook)
     }
 }
 
-/// A count of leases may be lowered to any number, but a semaphore must not begin with less than none.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("servers", &self.inner.servers()).finish_non_exhaustive()
+    }
+}
+
+fn take_children(answer: Answer) -> Result<Option<Children>> {
+    match answer {
+        Answer::Children(children) => Ok(children),
+        _ => Err(Status::Internal.into()),
+    }
+}
+
+/// The initial value of a shared count must not be negative, although a later change can set any number.
 fn validate_initial(initial: i32) -> Result<()> {
     if initial < 0 {
-        return Err(Error::invalid(format!("initial count of {initial} leases; expected 0 or more")));
+        return Err(Error::invalid(format!("initial is {initial}; expected 0 or more")));
     }
     Ok(())
 }
 
-/// A read/write lock.
-#[derive(Clone)]
+/// The two locks of a read/write lock ([`Client::rwlock`]).
+#[derive(Debug, Clone)]
 pub struct RwLock {
-    /// Shared with other readers.
+    /// The read lock. Any number of readers can hold the read lock at the same time.
     pub read: Lock,
-    /// Excludes everybody else.
+    /// The write lock. While a writer holds the write lock, no other owner holds either lock.
     pub write: Lock,
 }
 
-/// A client that lives as long as others use it.
+/// A weak reference to a client, which does not keep the client open ([`Client::downgrade`]).
 #[derive(Clone)]
 pub struct WeakClient {
-    session: Weak<OpenSession>,
+    inner: Weak<ClientInner>,
+}
+
+impl fmt::Debug for WeakClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakClient").finish_non_exhaustive()
+    }
 }
 
 impl WeakClient {
-    /// Whether anybody still uses it. Unlike an upgrade, the question can't make the one who asks its last user.
-    pub fn is_used(&self) -> bool {
-        self.session.strong_count() > 0
+    /// Returns whether the program still uses the client or a lock, a semaphore or leases of the client. Unlike
+    /// `upgrade`, this method creates no reference, so the caller cannot become the last user of the client.
+    pub(crate) fn has_users(&self) -> bool {
+        self.inner.strong_count() > 0
     }
 
-    /// The client, if anybody still uses it.
+    /// Returns the client, or `None` if nothing uses the client any more.
     pub fn upgrade(&self) -> Option<Client> {
-        self.session.upgrade().map(|session| Client { session })
+        self.inner.upgrade().map(|inner| Client { inner })
     }
 }
 
-/// A client that looks for its first server. Dropped, it gives up.
+/// A client that is connecting for the first time. If the program drops this value, the client stops connecting.
+///
+/// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
+/// Dropping the future blocks until the session has ended, unless [`Config::end_in_background`] is on. Dropping the
+/// last user of a client also blocks until the session has ended.
+#[must_use = "dropping this value ends the attempt to connect"]
 pub struct Connecting {
     client: Client,
-    call: Pending,
-    /// For those who trace.
+    call: PendingOp,
+    awaiting: WakerRegistration,
+    /// The span for programs that use `tracing`.
     span: Span,
 }
 
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
 impl Connecting {
-    /// Waits for the session.
+    /// Waits for the session, for at most the connect timeout. Fails with the same errors as [`Client::connect`].
     pub fn wait(self) -> Result<Client> {
         let answer = self.call.wait();
-        span::ended(&self.span, &answer);
+        span::record_outcome(&self.span, &answer);
         answer.map(|_| self.client)
     }
 
-    /// Waits `slice` at most; `None` if it is not decided by then. Not to be called again after it was.
+    /// Waits for the session for at most `slice`. Returns `None` if the client is still connecting. After this method
+    /// has returned a result, the program must not call it again.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
         let answer = self.call.wait_for(slice)?;
-        span::ended(&self.span, &answer);
+        span::record_outcome(&self.span, &answer);
         Some(answer.map(|_| self.client.clone()))
     }
 
-    /// Whether it is decided: the next [`wait_for`](Self::wait_for) does not wait.
+    /// Returns whether the attempt to connect has ended. After this method has returned true, the next
+    /// [`wait_for`](Self::wait_for) does not wait.
     pub fn is_over(&self) -> bool {
         self.call.is_over()
     }
 
-    /// Has `hook` called once when it is decided, as [`Acquiring::on_done`](crate::Acquiring::on_done).
+    /// Calls `hook` once when the attempt to connect has ended. The rules of
+    /// [`Acquiring::on_done`](crate::Acquiring::on_done) apply to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         self.call.on_done(Box::new(hook))
     }
 }
 
-impl OpenSession {
-    pub(crate) fn check_open(&self) -> Result<()> {
-        self.shell.check()?;
-        if self.closed.load(Ordering::Acquire) { Err(Status::Closed.into()) } else { Ok(()) }
-    }
+impl Future for Connecting {
+    type Output = Result<Client>;
 
-    /// The servers, as the program named them.
-    pub(crate) fn servers(&self) -> &str {
-        &self.servers
-    }
-
-    /// Starts a call that ends after the session timeout at the latest.
-    pub(crate) fn call(&self, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
-        let mut deadline = Time::default();
-        let pending = self.shell.call(None, |engine, now| {
-            deadline = now + engine.session_timeout();
-            submit(engine, now)
-        })?;
-        Ok(pending.until(deadline))
-    }
-
-    fn close(&self) -> Result<()> {
-        match self.start_close()? {
-            // What ends a client is waited for, and half of that is to be done by the thread that reads.
-            end @ End::Ours { .. } if is_serving() => in_background(|| end.finish()),
-            end => end.finish(),
-        }
-    }
-
-    /// Wakes all waiters, and tells the session to end.
-    fn start_close(&self) -> Result<End> {
-        self.shell.check()?;
-        let shell = Arc::clone(&self.shell);
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(End::Anothers(shell));
-        }
-        let patience = now() + CLOSE_LIMIT;
-        let closing = self.shell.call(None, |engine, now| engine.close(now));
-        self.close_multis(|_| true);
-        Ok(End::Ours { shell, closing, patience })
-    }
-
-    /// Its last user has gone.
-    fn end(&self) -> Result<()> {
-        if !self.ends_in_background {
-            return self.close();
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.shell.outlet()?.silence();
-        let end = self.start_close()?;
-        in_background(|| end.finish())
-    }
-
-    pub(crate) fn add_multi(&self, steps: &Arc<[Entrance]>, notices: &Arc<Notices>) {
-        let mut multis = self.multis();
-        multis.retain(|multi| multi.steps.strong_count() > 0);
-        multis.push(Multi { steps: Arc::downgrade(steps), notices: Arc::clone(notices) });
-    }
-
-    /// Wakes those that wait for other steps of such multi-locks: they can't get all of it any more.
-    pub(crate) fn close_multis(&self, which: impl Fn(&[Entrance]) -> bool) {
-        let closed = |multi: &Multi| {
-            let steps = multi.steps.upgrade().filter(|steps| which(steps))?;
-            multi.notices.close();
-            Some(steps)
-        };
-        let closed: Vec<Arc<[Entrance]>> = self.multis().iter().filter_map(closed).collect();
-        closed.iter().flat_map(|steps| steps.iter()).for_each(Entrance::close);
-    }
-
-    fn multis(&self) -> MutexGuard<'_, Vec<Multi>> {
-        self.multis.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What is left to do of a client's end. It may block.
-enum End {
-    Ours {
-        shell: Arc<Shell>,
-        closing: Result<Pending>,
-        patience: Time,
-    },
-    /// Another thread is doing it.
-    Anothers(Arc<Shell>),
-}
-
-impl End {
-    fn finish(self) -> Result<()> {
-        match self {
-            Self::Anothers(shell) => shell.await_end(CLOSE_LIMIT),
-            Self::Ours { shell, closing, patience } => {
-                // Nothing more happens to the client now. So its last news need not wait for the server, which may take all the time there is.
-                shell.tell_rest(patience);
-                // A child that a handler has forked leaves the rest alone.
-                shell.check()?;
-                let closed = closing.and_then(|call| call.wait());
-                shell.stop(patience);
-                closed.map(drop)
-            }
-        }
-    }
-}
-
-impl Drop for OpenSession {
-    fn drop(&mut self) {
-        if self.shell.check().is_err() {
-            // A forked child: the parent's threads, locked or half done, are not ours to take apart.
-            std::mem::forget(Arc::clone(&self.shell));
-            return;
-        }
-        if let Err(error) = self.end() {
-            tracing::debug!("closing: {error}");
-        }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut waker = std::mem::take(&mut this.awaiting);
+        let end = || if this.is_over() { this.wait_for(Duration::ZERO) } else { None };
+        let poll = waker.poll(cx, end, |hook| this.on_done(hook));
+        this.awaiting = waker;
+        poll
     }
 }

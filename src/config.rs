@@ -1,52 +1,62 @@
-//! What a client can be told before it connects.
+//! The settings of a client, and the check of each value. This file does not connect a client, and reads no files.
 
+use std::error;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{DEFAULT_MAX_PATH_BYTES, Event};
-use crate::error::{Error, Result};
-use crate::limits::Limits;
-use crate::proto::DEFAULT_FRAME_LIMIT;
-use crate::runtime::Handlers;
-use crate::session::SessionConfig;
+use zeroize::Zeroizing;
+use zklock_core::acl::CreateAcls;
+use zklock_core::engine::{DEFAULT_MAX_PATH_BYTES, Event};
+use zklock_core::error::{Error, Result};
+use zklock_core::limits::Limits;
+use zklock_core::session::{ClientPorts, Credentials, SessionConfig};
+use zklock_proto::DEFAULT_FRAME_LIMIT;
 
-/// A client's settings. Each setter checks its value at once. [`Config::set`] sets the same by name.
+use crate::runtime::{
+    AttemptInputs, CredentialSource, DispatchMode, EventHandler, EventSource, MAX_CREDENTIALS, TlsSettings, TlsSource,
+    is_digest,
+};
+
+/// The settings of a client. A program can use one config for many clients. Each method checks its value and returns
+/// the config. If a value is not valid, the method stores the error, and [`Client::connect`](crate::Client::connect)
+/// fails with the first stored error. [`Config::set`] sets the option with a given name.
+///
+/// ```
+/// use std::time::Duration;
+/// use zklock::Config;
+///
+/// let config = Config::new().session_timeout(Duration::from_secs(6)).add_auth("digest", b"user:password");
+/// ```
 #[derive(Clone)]
+#[must_use = "a config has no effect until a client connects with it"]
 pub struct Config {
     session_timeout: Duration,
-    connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     lease_margin: Option<Duration>,
-    auth: Vec<(String, Vec<u8>)>,
+    /// The option `auth.digest`.
+    pub(crate) digest: Option<Credentials>,
+    /// The option `auth.digest_file`.
+    pub(crate) digest_file: Option<PathBuf>,
+    auth: Vec<CredentialSource>,
     frame_limit: usize,
-    max_path_bytes: usize,
-    wait_for_kazoo: bool,
-    create_chroot: bool,
-    ends_in_background: bool,
-    handler: Option<Arc<EventHandler>>,
-    calls: Calls,
+    pub(crate) max_path_bytes: usize,
+    pub(crate) wait_for_kazoo: bool,
+    pub(crate) create_chroot: bool,
+    pub(crate) acls: CreateAcls,
+    pub(crate) follow_config: bool,
+    pub(crate) end_in_background: bool,
+    pub(crate) handler: Option<Arc<EventHandler>>,
+    pub(crate) dispatch_mode: DispatchMode,
+    pub(crate) tls: TlsSettings,
+    /// The error for the first value that a method refused.
+    error: Option<Error>,
 }
-
-/// Who calls a program's handlers.
-#[derive(Clone)]
-pub(crate) enum Calls {
-    /// The dispatcher thread.
-    OnThread,
-    /// The program, by a descriptor.
-    Polled,
-    /// The program, when this was called.
-    Rung(Arc<Bell>),
-}
-
-/// What a program wants to be called with when a handler waits.
-pub(crate) type Bell = dyn Fn(Handlers) + Send + Sync;
-
-/// What a program wants to be called with events.
-pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither credentials nor functions.
+        // The output omits the credentials and the functions.
         f.debug_struct("Config")
             .field("session_timeout", &self.session_timeout)
             .field("connect_timeout", &self.connect_timeout)
@@ -55,6 +65,10 @@ impl fmt::Debug for Config {
             .field("max_path_bytes", &self.max_path_bytes)
             .field("wait_for_kazoo", &self.wait_for_kazoo)
             .field("create_chroot", &self.create_chroot)
+            .field("acls", &self.acls)
+            .field("follow_config", &self.follow_config)
+            .field("tls", &self.tls)
+            .field("error", &self.error)
             .finish_non_exhaustive()
     }
 }
@@ -65,164 +79,235 @@ impl Default for Config {
             session_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             lease_margin: None,
+            digest: None,
+            digest_file: None,
             auth: Vec::new(),
             frame_limit: DEFAULT_FRAME_LIMIT,
             max_path_bytes: DEFAULT_MAX_PATH_BYTES,
             wait_for_kazoo: false,
             create_chroot: false,
-            ends_in_background: false,
+            acls: CreateAcls::default(),
+            follow_config: false,
+            end_in_background: false,
             handler: None,
-            calls: Calls::OnThread,
+            dispatch_mode: DispatchMode::EventThread,
+            tls: TlsSettings::default(),
+            error: None,
         }
     }
 }
 
 impl Config {
-    /// The defaults.
+    /// Makes a config with the default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long the servers keep a session they do not hear of. They may negotiate another value. Default: 10 s.
-    pub fn set_session_timeout(&mut self, timeout: Duration) -> Result<()> {
-        self.session_timeout = milliseconds("session timeout", timeout)?;
-        Ok(())
+    /// Sets the session timeout. The servers end a session if they receive nothing from its client for this time. The
+    /// timeout must be at least 1 ms; the default is 10 s. The servers may negotiate another value.
+    pub fn session_timeout(self, timeout: Duration) -> Self {
+        self.with_checked(milliseconds("session timeout", timeout), |config, timeout| config.session_timeout = timeout)
     }
 
-    /// How long [`Client::connect`](crate::Client::connect) may take. Default: 10 s.
-    pub fn set_connect_timeout(&mut self, timeout: Duration) -> Result<()> {
-        self.connect_timeout = milliseconds("connect timeout", timeout)?;
-        Ok(())
+    /// Sets the connect timeout: the time limit of [`Client::connect`](crate::Client::connect). The timeout must be at
+    /// least 1 ms; the default is 10 s.
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        self.with_checked(milliseconds("connect timeout", timeout), |config, timeout| config.connect_timeout = timeout)
     }
 
-    /// How long before a session can end its locks cease to count as held. Larger is safer, smaller rides out longer
-    /// interruptions; it always leaves a third of the negotiated session timeout. Default: a third.
-    pub fn set_lease_margin(&mut self, margin: Duration) -> Result<()> {
-        if margin.as_millis() > i32::MAX as u128 {
-            return Err(Error::invalid(format!(
-                "lease margin {} ms: at most {} ms are allowed",
-                margin.as_millis(),
-                i32::MAX
-            )));
-        }
-        self.lease_margin = Some(margin);
-        Ok(())
-    }
-
-    /// Adds credentials, for instance `digest` and `user:password`. They are sent on every connection, in this order.
-    pub fn add_auth(&mut self, scheme: &str, auth: &[u8]) -> Result<()> {
-        const LIMIT: usize = 64 * 1024;
-        if scheme.is_empty() || scheme.len() > 255 || scheme.chars().any(char::is_control) {
-            return Err(Error::invalid(format!(
-                "auth scheme {}: expected a name like digest",
-                crate::path::quote(scheme)
-            )));
-        }
-        if auth.len() > LIMIT {
-            return Err(Error::invalid(format!("auth of {} bytes: at most {LIMIT} are allowed", auth.len())));
-        }
-        self.auth.push((scheme.to_owned(), auth.to_vec()));
-        Ok(())
-    }
-
-    /// Larger frames from a server are refused, like the Java client's `jute.maxbuffer`. Default: 1 MiB.
-    pub fn set_frame_limit(&mut self, bytes: usize) -> Result<()> {
-        if !(1024..=1 << 30).contains(&bytes) {
-            return Err(Error::invalid(format!("frame limit {bytes}: expected 1024 to {} bytes", 1 << 30)));
-        }
-        self.frame_limit = bytes;
-        Ok(())
-    }
-
-    /// Limits the bytes that the paths of all nodes of one session take, plus 4 for each node. An acquire that would exceed the limit
-    /// fails with EXHAUSTED. Default: 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1 MiB.
+    /// Sets the lease margin: the time between the end of the session lease and the earliest possible expiry of the
+    /// session. A hold is safe only until the session lease ends. The default is a third of the negotiated session
+    /// timeout. A larger margin makes holds safer. A smaller margin lets holds survive longer interruptions of the
+    /// connection.
     ///
-    /// The transaction that ends a session carries all these paths. A server that has written a transaction longer than twice its
-    /// `jute.maxbuffer` does not start again. So the limit must not exceed the `jute.maxbuffer` of any server.
-    pub fn set_max_path_bytes(&mut self, bytes: usize) -> Result<()> {
-        if !(1024..=1 << 30).contains(&bytes) {
-            return Err(Error::invalid(format!("session.max_path_bytes {bytes}: expected 1024 to {} bytes", 1 << 30)));
+    /// The margin cannot exceed two thirds of the session timeout. If the program sets a larger margin, the library
+    /// uses two thirds of the session timeout. After a period without traffic, the session lease can end even earlier,
+    /// because the client is not sure that the servers have received its last requests.
+    pub fn lease_margin(self, margin: Duration) -> Self {
+        let (ms, limit) = (margin.as_millis(), i32::MAX);
+        let is_allowed = ms <= limit as u128;
+        let refusal = || Error::invalid(format!("lease margin {ms} ms: at most {limit} ms are allowed"));
+        let margin = is_allowed.then_some(margin).ok_or_else(refusal);
+        self.with_checked(margin, |config, margin| config.lease_margin = Some(margin))
+    }
+
+    /// Adds credentials, for example the scheme `digest` with `user:password`. On every connection, the client sends
+    /// all credentials in the order of the `add_auth` calls. The credentials must not be longer than 64 KiB.
+    pub fn add_auth(self, scheme: &str, auth: impl AsRef<[u8]>) -> Self {
+        self.with_checked(credentials(scheme, auth.as_ref()), |config, credentials| {
+            config.auth.push(CredentialSource::Fixed(credentials));
+        })
+    }
+
+    /// Adds a callback that returns credentials for a scheme. Before each attempt to connect, the client calls
+    /// `callback` and sends the result together with the credentials of [`add_auth`](Self::add_auth). The callback can
+    /// therefore return other credentials after a rotation. The library erases the result from its memory after it has
+    /// sent the result. The result must not be longer than 64 KiB. For the scheme `digest`, the result must have the
+    /// form `user:password`.
+    ///
+    /// The library calls `callback` on a thread that it starts for this purpose, one call at a time for each client. The
+    /// callback may block: a slow callback delays only the attempt to connect. In a callback, a call that would wait for
+    /// other participants fails with DEADLOCK, as in an event handler. When
+    /// [`Client::close`](crate::Client::close) returns, a call of the callback may still run or be about to begin. The
+    /// library drops the callback after this call.
+    ///
+    /// If `callback` fails for the first attempt, [`Client::connect`](crate::Client::connect) fails at once with AUTH
+    /// and the message of the error. If `callback` fails later, the client writes a warning to the log and tries again
+    /// after a pause of at most half a second.
+    pub fn auth_callback(
+        self,
+        scheme: &str,
+        callback: impl Fn() -> std::result::Result<Vec<u8>, Box<dyn error::Error + Send + Sync>> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_checked(checked_scheme(scheme), |config, scheme| {
+            config.auth.push(CredentialSource::Callback { scheme, callback: Arc::new(callback) });
+        })
+    }
+
+    /// Removes the callbacks for a scheme that [`auth_callback`](Self::auth_callback) has added.
+    pub(crate) fn remove_auth_callbacks(mut self, scheme: &str) -> Self {
+        self.auth.retain(|source| !matches!(source, CredentialSource::Callback { scheme: own, .. } if own == scheme));
+        self
+    }
+
+    /// Sets the size in bytes of the largest frame that the client accepts from a server, like `jute.maxbuffer` of the
+    /// Java client. If the answer to a request exceeds this size, the request fails. The value must be 1024 to
+    /// 1073741824; the default is 1 MiB.
+    pub fn frame_limit(self, bytes: usize) -> Self {
+        self.with_checked(size("frame limit", bytes), |config, bytes| config.frame_limit = bytes)
+    }
+
+    /// Limits the total size of the node paths of one session. The size is the sum of the lengths of the paths in
+    /// bytes, plus 4 bytes for each node. An acquire that would exceed the limit fails with EXHAUSTED. The value must
+    /// be 1024 to 1073741824. The default is 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1
+    /// MiB.
+    ///
+    /// The transaction that ends a session contains the paths of all its nodes. If a server has written a transaction
+    /// longer than twice its `jute.maxbuffer`, the server cannot start again. The limit must therefore not exceed the
+    /// `jute.maxbuffer` of any server.
+    pub fn max_path_bytes(self, bytes: usize) -> Self {
+        self.with_checked(size("session.max_path_bytes", bytes), |config, bytes| config.max_path_bytes = bytes)
+    }
+
+    /// Controls whether mutexes and read/write locks wait in one queue with kazoo's locks on the same path. If the
+    /// setting is off, which is the default, an acquire fails with FOREIGN if it finds a kazoo lock on its path.
+    ///
+    /// The setting is for programs that migrate from kazoo. In such a migration, the kazoo locks must also wait for
+    /// zklock's locks. For this purpose, the kazoo programs must set `extra_lock_patterns=["-lock-"]` on the path of a
+    /// mutex, and `["__READ__", "__WRIT__"]` on the path of a read/write lock.
+    pub fn wait_for_kazoo(self, wait: bool) -> Self {
+        Self { wait_for_kazoo: wait, ..self }
+    }
+
+    /// Controls whether the client creates the chroot of its server list if the chroot is missing. By default, the
+    /// setting is off, and connecting to a missing chroot fails with SERVER. A client then cannot create a misspelled
+    /// chroot by accident. A misspelled chroot is dangerous, because programs with different chroots do not exclude
+    /// each other.
+    pub fn create_chroot(self, create: bool) -> Self {
+        Self { create_chroot: create, ..self }
+    }
+
+    /// Controls whether a new thread closes the client after the program has dropped the last user of the client. If
+    /// the setting is on, the drop does not block, and the library stops calling the client's handlers. Use this
+    /// setting if no thread of the program may block, and the program cannot control which thread drops a value. The
+    /// default is off.
+    pub fn end_in_background(self, in_background: bool) -> Self {
+        Self { end_in_background: in_background, ..self }
+    }
+
+    /// Sets the handler for state changes. The client calls `handler` for every change of the session and of all holds.
+    /// The client makes one call at a time, in the order of the changes. By default, the library calls handlers on its
+    /// event thread. This thread calls the handlers of all clients of the process, one handler at a time. With
+    /// [`poll_events`](Self::poll_events), the program calls the handlers on its own threads. After the last call of
+    /// the handler, and before [`Client::close`](crate::Client::close) returns, the client drops the handler.
+    ///
+    /// A handler may call any method, but must not wait for other participants. The event that would end such a wait
+    /// may be queued behind the handler. In a handler, these calls fail with DEADLOCK:
+    /// - [`Lock::acquire`](crate::Lock::acquire) and [`Semaphore::acquire`](crate::Semaphore::acquire), unless the
+    ///   timeout is zero
+    /// - a wait for an acquire in progress, unless the acquire has ended, its timeout is zero, or the time limit of the
+    ///   wait is zero
+    /// - a wait for a loss, unless the timeout is zero
+    ///
+    /// If a hold and the session change at the same moment, the client delivers the event of the hold first. Each
+    /// client queues up to 1024 separate events. Beyond this limit, the client merges the events of each hold into one
+    /// event, and the events of the session into another one. Merging removes intermediate states. Each event still
+    /// begins with the last state of the previous event, and the last event ends with the current state. The client
+    /// never drops the loss of a hold or of a session.
+    pub fn on_event(self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self { handler: Some(Arc::new(handler)), ..self }
+    }
+
+    /// Selects the thread that calls the handlers for events and revocation requests. If `poll` is false, which is the
+    /// default, the library calls the handlers on its event thread. If `poll` is true, the program must call
+    /// [`Client::dispatch_events`](crate::Client::dispatch_events) whenever the descriptor of
+    /// [`Client::event_fd`](crate::Client::event_fd) is readable.
+    pub fn poll_events(self, poll: bool) -> Self {
+        Self { dispatch_mode: if poll { DispatchMode::Polling } else { DispatchMode::EventThread }, ..self }
+    }
+
+    /// Makes the program call the handlers on its own threads like [`poll_events`](Self::poll_events), but without a
+    /// descriptor. When the first event is queued, the library calls `notifier` with the event source of the client.
+    /// The library can call `notifier` on any thread, and holds internal locks during the call. `notifier` must only
+    /// pass the event source to the thread that will dispatch the events.
+    pub(crate) fn set_event_notifier(&mut self, notifier: impl Fn(EventSource) + Send + Sync + 'static) {
+        self.dispatch_mode = DispatchMode::Notifier(Arc::new(notifier));
+    }
+
+    /// Returns whether the client uses TLS.
+    pub fn uses_tls(&self) -> bool {
+        self.tls.is_enabled()
+    }
+
+    /// Returns whether the client sends credentials to the servers. The certificate of the client does not count.
+    pub fn uses_credentials(&self) -> bool {
+        self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
+    }
+
+    /// Returns the first error that a setting caused, or the error of settings that exclude each other.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.check_values()?;
+        if self.digest.is_some() && self.digest_file.is_some() {
+            return Err(Error::invalid("options auth.digest and auth.digest_file are both set; expected one of them"));
         }
-        self.max_path_bytes = bytes;
+        self.tls.check()
+    }
+
+    fn check_values(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Changes a config in place. If a method refuses a value, the config does not change.
+    pub(crate) fn try_update(&mut self, change: impl FnOnce(Self) -> Self) -> Result<()> {
+        let changed = change(Self { error: None, ..self.clone() });
+        changed.check_values()?;
+        *self = Self { error: self.error.take(), ..changed };
         Ok(())
     }
 
-    pub(crate) fn max_path_bytes(&self) -> usize {
-        self.max_path_bytes
+    /// Sets a valid value, or stores the error of an invalid value if the config has no error yet.
+    fn with_checked<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Self, T)) -> Self {
+        match value {
+            Ok(value) => set(&mut self, value),
+            Err(error) => drop(self.error.get_or_insert(error)),
+        }
+        self
     }
 
-    /// Has mutexes and read/write locks queue with kazoo's locks where these stand in the same directory, instead of reporting them as
-    /// FOREIGN; for programs that move from kazoo. kazoo has to wait for ours likewise: its locks need
-    /// `extra_lock_patterns=["-lock-"]` beside a mutex, `["__READ__", "__WRIT__"]` beside a read/write lock. Default: no.
-    pub fn set_wait_for_kazoo(&mut self, wait: bool) {
-        self.wait_for_kazoo = wait;
-    }
-
-    pub(crate) fn waits_for_kazoo(&self) -> bool {
-        self.wait_for_kazoo
-    }
-
-    /// Has the client create the chroot of its connect string if it is missing. By default a missing chroot is an error: a mistyped one would
-    /// otherwise come into being, and programs below two chroots do not exclude each other. Default: no.
-    pub fn set_create_chroot(&mut self, create: bool) {
-        self.create_chroot = create;
-    }
-
-    pub(crate) fn creates_chroot(&self) -> bool {
-        self.create_chroot
-    }
-
-    /// Has a client whose last user goes end on a thread of its own, which that user does not wait for, and without a word to its
-    /// handlers: for programs whose threads must never block, and that can't say where a value is dropped. Default: no.
-    pub fn set_end_in_background(&mut self, in_background: bool) {
-        self.ends_in_background = in_background;
-    }
-
-    pub(crate) fn ends_in_background(&self) -> bool {
-        self.ends_in_background
-    }
-
-    /// Calls `handler` with every change of the client's and its holds' states, one after the other, in the order in which
-    /// they happened, on a thread of its own. It is dropped after its last call, before the client's end returns.
-    ///
-    /// It may call everything but what waits for other contenders, which is DEADLOCK: [`Lock::acquire`](crate::Lock::acquire) and
-    /// [`Semaphore::acquire`](crate::Semaphore::acquire) with another limit than zero, and what waits for an acquire that was started.
-    /// While it does not return, a thousand events wait as they came; those on top of that are joined, so that each hold and the session
-    /// are told fewer steps, but never miss their end, nor that they were lost.
-    pub fn set_event_handler(&mut self, handler: impl Fn(&Event) + Send + Sync + 'static) {
-        self.handler = Some(Arc::new(handler));
-    }
-
-    /// Has the program call its handlers, those of events and of revocations, by itself, with
-    /// [`Client::dispatch_events`](crate::Client::dispatch_events) when [`Client::event_fd`](crate::Client::event_fd) is readable, instead of
-    /// on a thread of the library's. Default: no.
-    pub fn set_poll_events(&mut self, poll: bool) {
-        self.calls = if poll { Calls::Polled } else { Calls::OnThread };
-    }
-
-    /// The same without a descriptor: `bell` is called with the client's handlers when the first of them waits, on any thread and
-    /// under locks of the library. It must do no more than pass them on to who calls them.
-    pub fn set_event_bell(&mut self, bell: impl Fn(Handlers) + Send + Sync + 'static) {
-        self.calls = Calls::Rung(Arc::new(bell));
-    }
-
-    pub(crate) fn calls(&self) -> &Calls {
-        &self.calls
-    }
-
-    pub(crate) fn handler(&self) -> Option<Arc<EventHandler>> {
-        self.handler.clone()
-    }
-
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+    /// Returns what a client must load before each attempt to connect.
+    pub(crate) fn attempt_inputs(&self) -> AttemptInputs {
+        let digest = self.digest.clone().map(CredentialSource::Fixed);
+        let file = self.digest_file.clone().map(CredentialSource::DigestFile);
+        let credentials = digest.into_iter().chain(file).chain(self.auth.iter().cloned()).collect();
+        AttemptInputs::new(credentials, TlsSource::new(&self.tls))
     }
 
     pub(crate) fn session(&self) -> SessionConfig {
+        let ports = if self.tls.is_enabled() { ClientPorts::Secure } else { ClientPorts::Plain };
         SessionConfig {
             timeout: self.session_timeout,
             lease_margin: self.lease_margin,
-            auth: self.auth.clone(),
+            follow_config: self.follow_config.then_some(ports),
             frame_limit: self.frame_limit,
             limits: Limits::default(),
         }
@@ -236,23 +321,80 @@ fn milliseconds(what: &str, value: Duration) -> Result<Duration> {
     Err(Error::invalid(format!("{what} {} ms: expected 1 to {} ms", value.as_millis(), i32::MAX)))
 }
 
+fn size(what: &str, bytes: usize) -> Result<usize> {
+    if (1024..=1 << 30).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(Error::invalid(format!("{what} {bytes}: expected 1024 to {} bytes", 1 << 30)))
+}
+
+fn credentials(scheme: &str, auth: &[u8]) -> Result<Credentials> {
+    let scheme = checked_scheme(scheme)?;
+    if auth.len() > MAX_CREDENTIALS {
+        return Err(Error::invalid(format!("auth of {} bytes: at most {MAX_CREDENTIALS} are allowed", auth.len())));
+    }
+    if scheme == "digest" && !is_digest(auth) {
+        return Err(Error::invalid(
+            "auth of the scheme digest: expected user:password without a line break".to_owned(),
+        ));
+    }
+    Ok(Credentials { scheme, data: Zeroizing::new(auth.to_vec()) })
+}
+
+fn checked_scheme(scheme: &str) -> Result<String> {
+    if scheme.is_empty() || scheme.len() > 255 || scheme.chars().any(char::is_control) {
+        let scheme = zklock_core::path::quote(scheme);
+        return Err(Error::invalid(format!("auth scheme {scheme}: expected a name like digest")));
+    }
+    Ok(scheme.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zklock_core::error::Status;
+
+    fn refusal(change: impl FnOnce(Config) -> Config) -> String {
+        change(Config::new()).check().unwrap_err().message().to_owned()
+    }
 
     #[test]
     fn values_are_checked_and_named() {
-        let mut config = Config::new();
-        assert!(config.set_session_timeout(Duration::ZERO).unwrap_err().message().contains("session timeout 0 ms"));
-        assert!(
-            config.set_connect_timeout(Duration::from_secs(1 << 40)).unwrap_err().message().contains("connect timeout")
+        assert!(refusal(|config| config.session_timeout(Duration::ZERO)).contains("session timeout 0 ms"));
+        assert!(refusal(|config| config.connect_timeout(Duration::from_secs(1 << 40))).contains("connect timeout"));
+        assert!(refusal(|config| config.add_auth("", b"x")).contains("auth scheme \"\""));
+        assert!(refusal(|config| config.add_auth("digest", vec![0; 1 << 20])).contains("auth of 1048576 bytes"));
+        assert!(refusal(|config| config.frame_limit(0)).contains("frame limit 0"));
+        assert!(refusal(|config| config.max_path_bytes(1023)).contains("session.max_path_bytes 1023"));
+        assert!(refusal(|config| config.lease_margin(Duration::MAX)).contains("lease margin"));
+        Config::new().lease_margin(Duration::ZERO).add_auth("digest", "user:secret").check().unwrap();
+    }
+
+    #[test]
+    fn connecting_fails_with_the_first_error_of_the_settings() {
+        let config =
+            Config::new().frame_limit(1).session_timeout(Duration::ZERO).connect_timeout(Duration::from_secs(1));
+        let error = crate::Client::connect("127.0.0.1:1", &config).err().unwrap();
+        assert_eq!(
+            (error.status(), error.message()),
+            (Status::Invalid, "frame limit 1: expected 1024 to 1073741824 bytes")
         );
-        assert!(config.add_auth("", b"x").is_err());
-        assert!(config.add_auth("digest", &vec![0; 1 << 20]).is_err());
-        assert!(config.set_frame_limit(0).is_err());
-        assert!(config.set_max_path_bytes(1023).unwrap_err().message().contains("session.max_path_bytes 1023"));
-        assert!(config.set_lease_margin(Duration::MAX).is_err());
-        config.set_lease_margin(Duration::ZERO).unwrap();
-        config.add_auth("digest", b"user:secret").unwrap();
+    }
+
+    #[test]
+    fn a_change_in_place_is_made_as_a_whole_or_not_at_all() {
+        let mut config = Config::new().frame_limit(1);
+        let refused = config.try_update(|config| config.lease_margin(Duration::ZERO).session_timeout(Duration::ZERO));
+        assert!(refused.unwrap_err().message().contains("session timeout 0 ms"));
+        assert_eq!(config.session().lease_margin, None);
+        config.try_update(|config| config.lease_margin(Duration::ZERO)).unwrap();
+        assert_eq!(config.session().lease_margin, Some(Duration::ZERO));
+        assert!(config.check().unwrap_err().message().contains("frame limit 1"), "an error before it is forgotten");
+    }
+
+    #[test]
+    fn debug_output_shows_no_credentials() {
+        let shown = format!("{:?}", Config::new().add_auth("digest", "user:secret").on_event(|_| {}));
+        assert!(shown.contains("session_timeout") && !shown.contains("secret") && !shown.contains("115"), "{shown}");
     }
 }

@@ -1,4 +1,4 @@
-//! Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator.
+//! Distributed locks on Apache ZooKeeper. The locks use the same znodes as the locks of Apache Curator.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -8,63 +8,73 @@
 //! let client = Client::connect("localhost:2181", &Config::new())?;
 //! let lock = client.mutex("/locks/nightly-report")?;
 //! let guard = lock.guard(Some(Duration::from_secs(5)))?;
-//! println!("holding it; the store may refuse anything older than {}", lock.fencing_token()?);
-//! drop(guard);
+//! println!("holding it; the store may refuse anything older than {}", guard.fencing_token()?);
+//! guard.release()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A lock is a lease: it is held while the session that made its node is surely alive, by a clock of our own
-//! ([`Lock::is_held`], [`Lock::remaining`]). What no lock can do is to stop a program that goes on after it lost the lock;
-//! a store that is given the fencing token can.
+//! The crate has mutexes, read/write locks ([`Client::rwlock`]), semaphores ([`Client::semaphore`]), and locks that any
+//! thread may release ([`Client::semaphore_mutex`]). A multi-lock ([`Lock::multi`]) acquires several locks as a unit.
+//! Every operation can either block the calling thread or run in the background ([`Lock::start_acquire`]). An operation
+//! in the background is also a future. The owner of a hold can be a thread, a task, or a number ([`Owner`]).
 //!
-//! The modules below [`engine`] are pure: they are handed bytes and the time, and know no clock, socket or thread.
+//! A hold is safe only while its ZooKeeper session is certainly alive. The client uses a local clock to decide whether
+//! a hold is safe ([`Lock::is_held`], [`Lock::remaining`]). A lock cannot stop a program that has lost the lock and
+//! continues its work. However, a data store that compares fencing tokens can refuse the writes of such a program
+//! ([`Lock::fencing_token`]).
 
+#![deny(missing_debug_implementations, missing_docs)]
+
+mod acquiring;
 mod call;
 mod client;
+mod client_inner;
+mod client_lock;
 mod config;
-pub mod engine;
-mod error;
-mod histogram;
-mod limits;
+mod errno;
+mod future;
+#[doc(hidden)]
+pub mod internal;
+mod listener;
 mod lock;
-mod mutant;
-mod note;
+mod multi_lock;
 mod operation;
 mod options;
-mod path;
-mod prometheus;
-pub mod proto;
-pub mod recipe;
 mod runtime;
 mod semaphore;
-pub mod session;
 mod span;
-pub mod steps;
-mod time;
+mod timeout;
+mod wait_lost;
+mod zookeeper_options;
 
-pub use call::{Acquiring, Call};
+pub use acquiring::Acquiring;
+pub use call::Call;
 pub use client::{Client, Connecting, RwLock, WeakClient};
+pub use client_lock::MAX_DATA;
 pub use config::Config;
-pub use engine::{Event, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
-pub use error::{Error, Result, Status};
-pub use histogram::Histogram;
-#[doc(hidden)]
-pub use limits::{Limits, MirrorLimits};
-pub use lock::{Guard, Lock, MAX_DATA};
-#[cfg(feature = "mutants")]
-pub use mutant::Mutant;
-pub use note::Level;
-pub use options::{ConfigOption, read_options};
-pub use path::{MAX_DEPTH, MAX_PATH};
-pub use prometheus::Labels;
-pub use recipe::Participant;
-pub use runtime::refused;
-pub use runtime::{Epoch, EventFd, Handlers, OnceFd, PerProcess, calls_back, refuse_in_callback, with_signals_blocked};
-pub use runtime::{LogCalls, LogHandler, LogLine, LogValue, set_log_handler, set_log_level};
+pub use listener::Listener;
+pub use lock::{Guard, Lock, OwnedGuard};
+pub use options::ConfigOption;
+pub use runtime::Listen;
 pub use semaphore::{AcquiringLeases, Leases, Semaphore};
-pub use session::ClientState;
-pub use time::Time;
+pub use wait_lost::WaitLost;
+#[doc(inline)]
+pub use zklock_core::acl::Permission;
+#[doc(inline)]
+pub use zklock_core::engine::{Event, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
+#[doc(inline)]
+pub use zklock_core::error::{Error, Result, Status};
+#[doc(inline)]
+pub use zklock_core::histogram::Histogram;
+#[doc(inline)]
+pub use zklock_core::path::{MAX_DEPTH, MAX_PATH};
+#[doc(inline)]
+pub use zklock_core::prometheus::Labels;
+#[doc(inline)]
+pub use zklock_core::recipe::{Children, LockFamily, NodeContent, Participant, QueueNode};
+#[doc(inline)]
+pub use zklock_core::session::{ClientState, ConnectString, Server};
 
 /// The version of the library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

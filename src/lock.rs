@@ -1,507 +1,633 @@
-//! A lock's handle: acquire, release, and what can be asked of a hold.
+//! Locks and their guards, with methods to acquire and release a lock and to query a hold. This file does not grant a
+//! lock, and does not decide whether a hold is safe.
 //!
-//! A handle stands for one or several *parts*, each of them a lock of one client's engine. A mutex is one part. So is a multi-lock of
-//! one client's queues, which its engine joins in one transaction; other multi-locks have several, taken one after the other.
+//! A [`Lock`] consists of one or several *client locks*. Each client lock is a lock in the engine of one client. A
+//! mutex has one client lock. A multi-lock has one client lock if one engine can join the queues of all member locks in
+//! one transaction. Any other multi-lock has several client locks, and acquires them one after the other.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::call::{Acquiring, Call};
-use crate::client::OpenSession;
-use crate::engine::{Answer, Engine, HoldView, LockId, LockState, OpId, Owner, Patience, Recipe, Waiting};
-use crate::error::{Error, Result, Status};
-use crate::operation::{Entrance, Goal, Notices, Operation};
-use crate::recipe::Participant;
-use crate::runtime::{Pending, now, refuse_in_callback};
+use zklock_core::engine::{Answer, Event, HoldView, LockId, LockState, Owner, Recipe, Waiting};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::recipe::Participant;
+
+use crate::acquiring::Acquiring;
+use crate::call::Call;
+use crate::client_inner::ClientInner;
+use crate::client_lock::ClientLock;
+use crate::listener::{Listener, ReplaceableListener};
+use crate::multi_lock;
+use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, is_driving_io, refuse_in_callback};
 use crate::span;
-use crate::time::Time;
+use crate::wait_lost::{self, WaitLost};
 
-/// More node data than this is refused, so that every frame with it stays below the servers' default limit of 1 MiB.
-pub const MAX_DATA: usize = 512 * 1024;
-
-/// A lock. All methods may be called from any thread; threads exclude each other and queue fairly, each with a node of its
-/// own. Clones are the same lock. Dropping the last one releases what is held by it.
+/// A lock is a mutex, a semaphore mutex, the read lock or the write lock of a read/write lock, or a multi-lock. Threads
+/// that share one lock object exclude each other like threads of different processes. These threads acquire the lock in
+/// the order of their calls. Any thread may call any method of a lock.
+///
+/// All clones of a lock object share its holds. When the program drops the last clone, the library releases all of
+/// these holds without waiting for the server.
 #[derive(Clone)]
 pub struct Lock {
-    parts: Arc<[Part]>,
-    /// Of these parts.
-    entrances: Arc<[Entrance]>,
+    client_locks: Arc<[ClientLock]>,
+    /// Contains one lock target for each client lock, in the order of `client_locks`.
+    targets: Arc<[LockTarget]>,
     path: Arc<str>,
-    /// Of a multi-lock: the locks that it consists of.
+    /// The member locks of a multi-lock. The list is empty for other locks.
     members: Arc<[Self]>,
-    notices: Arc<Notices>,
+    cancellation: Arc<Cancellation>,
+    on_event: Arc<ReplaceableListener>,
 }
 
-/// What a program wants to be called with the path of a node that is asked back.
-pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
-
-/// One engine's lock. It is taken out of service with its last user.
-pub(crate) struct Part {
-    pub(crate) session: Arc<OpenSession>,
-    pub(crate) id: LockId,
-    recipe: Recipe,
-    path: Arc<str>,
-}
-
-impl Part {
-    pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
-        session.check_open()?;
-        let (mut id, path) = (0, Arc::<str>::from(path));
-        session.shell.tell(|engine, _| id = engine.add_lock(Arc::clone(&path), recipe.clone()))?;
-        Ok(Self { session, id, recipe, path })
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        &self.path
-    }
-
-    pub(crate) fn recipe(&self) -> &Recipe {
-        &self.recipe
-    }
-
-    pub(crate) fn check_open(&self) -> Result<()> {
-        self.session.check_open().map_err(|error| match error.status() {
-            Status::Closed => self.closed(),
-            _ => error,
-        })
-    }
-
-    /// Asks about a lock that is there, with all that it consists of.
-    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
-        self.check_open()?;
-        let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
-        let answer = self.session.shell.ask(about)?.ok_or_else(|| self.closed())?;
-        // A client that was closed in between has given up what was held: that is not the answer.
-        self.check_open()?;
-        Ok(answer)
-    }
-
-    pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
-        self.check_open()?;
-        let mut is_open = false;
-        self.session.shell.tell(|engine, now| {
-            is_open = engine.is_open(self.id);
-            if is_open {
-                order(engine, now);
-            }
-        })?;
-        if is_open { Ok(()) } else { Err(self.closed()) }
-    }
-
-    fn closed(&self) -> Error {
-        Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
-    }
-
-    /// Starts a call that ends after the session timeout at the latest.
-    pub(crate) fn call(&self, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<Pending> {
-        self.check_open()?;
-        self.session.call(submit)
-    }
-
-    pub(crate) fn release(&self, owner: Owner, confirmed: bool) -> Result<Pending> {
-        self.call(|engine, now| engine.release(now, self.id, owner, confirmed))
-    }
-
-    /// The way in.
-    pub(crate) fn entrance(&self) -> Entrance {
-        let locks = match &self.recipe {
-            Recipe::Multi(members) => members.clone(),
-            _ => Box::from([self.id]),
-        };
-        Entrance { shell: Arc::clone(&self.session.shell), id: self.id, locks, path: Arc::clone(&self.path) }
-    }
-
-    pub(crate) fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
-        if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
-            return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
-        }
-        self.tell(|engine, _| engine.set_data(self.id, data))
-    }
-
-    pub(crate) fn set_revocable(&self, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
-        self.check_open()?;
-        self.session.shell.set_revocable(self.id, handler)
-    }
-
-    pub(crate) fn set_local_handover(&self, max_passes: u32) -> Result<()> {
-        let mut result = Ok(());
-        self.tell(|engine, _| result = engine.set_local_handover(self.id, max_passes))?;
-        result
-    }
-
-    pub(crate) fn participants(&self, both: bool) -> Result<Pending> {
-        self.call(|engine, now| engine.participants(now, self.id, both))
-    }
-
-    pub(crate) fn waiting(&self) -> Result<Vec<Waiting>> {
-        self.ask(|engine, now| engine.waiting(now, self.id))
-    }
-
-    /// In this order: nobody gives a lock that is not there a handler.
-    fn close(&self) -> Result<()> {
-        self.session.shell.tell(|engine, now| engine.remove_lock(now, self.id))?;
-        self.session.shell.forget(self.id)?;
-        let leads_here =
-            |step: &Entrance| Arc::ptr_eq(&step.shell, &self.session.shell) && step.locks.contains(&self.id);
-        self.session.close_multis(|steps| steps.iter().any(leads_here));
-        Ok(())
-    }
-
-    fn is_of(&self, session: &Arc<OpenSession>) -> bool {
-        Arc::ptr_eq(&self.session, session)
-    }
-
-    /// Where it comes when several locks are taken one after the other: queues first, in one transaction for each client.
-    fn rank(&self) -> (bool, String, Arc<str>) {
-        let is_semaphore = matches!(self.recipe, Recipe::SemaphoreMutex);
-        (is_semaphore, self.session.servers().to_owned(), Arc::clone(&self.path))
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Fails in a forked child, where there is nothing to do.
-        let _ = self.close();
-    }
-}
-
-/// How long a call may take, from now on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Timeout {
-    pub(crate) start: Time,
-    pub(crate) patience: Patience,
-    pub(crate) deadline: Option<Time>,
-}
-
-impl Timeout {
-    /// DEADLOCK where the calling thread must not wait for so long.
-    pub(crate) fn check(&self, slice: Duration) -> Result<()> {
-        match self.patience {
-            Patience::OneLook(_) => Ok(()),
-            Patience::Until(_) | Patience::Forever => refuse_in_callback(Some(slice)),
-        }
-    }
-}
-
-impl Timeout {
-    /// Whole milliseconds, as the program gave them; 0 for one look, none without a limit.
-    pub(crate) fn milliseconds(&self) -> Option<u64> {
-        match self.patience {
-            Patience::OneLook(_) => Some(0),
-            Patience::Until(end) => Some(u64::try_from((end - self.start).as_millis()).unwrap_or(u64::MAX)),
-            Patience::Forever => None,
-        }
-    }
-}
-
-impl From<Option<Duration>> for Timeout {
-    fn from(timeout: Option<Duration>) -> Self {
-        let start = now();
-        match timeout {
-            None => Self { start, patience: Patience::Forever, deadline: None },
-            Some(Duration::ZERO) => {
-                let end = start + crate::engine::LOOK_LIMIT;
-                Self { start, patience: Patience::OneLook(end), deadline: Some(end) }
-            }
-            Some(timeout) => {
-                let end = start + timeout;
-                Self { start, patience: Patience::Until(end), deadline: Some(end) }
-            }
-        }
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 impl Lock {
-    pub(crate) fn new(session: Arc<OpenSession>, path: &str, recipe: Recipe) -> Result<Self> {
-        let part = Part::new(session, path, recipe)?;
-        let path = Arc::clone(&part.path);
-        Ok(Self::of(Arc::new([part]), path, Arc::new([])))
+    pub(crate) fn new(client: Arc<ClientInner>, path: &str, recipe: Recipe) -> Result<Self> {
+        let client_lock = ClientLock::new(client, path, recipe)?;
+        let path = Arc::clone(client_lock.path());
+        Ok(Self::of(Arc::new([client_lock]), path, Arc::new([])))
     }
 
-    fn of(parts: Arc<[Part]>, path: Arc<str>, members: Arc<[Self]>) -> Self {
-        let entrances: Arc<[Entrance]> = parts.iter().map(Part::entrance).collect();
-        Self { parts, entrances, path, members, notices: Arc::default() }
+    fn of(client_locks: Arc<[ClientLock]>, path: Arc<str>, members: Arc<[Self]>) -> Self {
+        let targets: Arc<[LockTarget]> = client_locks.iter().map(ClientLock::target).collect();
+        Self { client_locks, targets, path, members, cancellation: Arc::default(), on_event: Arc::default() }
     }
 
-    /// Several locks as one: Curator's `InterProcessMultiLock`. It is acquired and released as a whole, within one deadline, and
-    /// consists of these very locks: while it is held, each of them is. What the caller holds of them already is entered once more.
+    /// Makes a multi-lock. A multi-lock consists of member locks on different paths. Like Curator's
+    /// `InterProcessMultiLock`, the multi-lock acquires and releases all member locks together. The timeout of an
+    /// acquire covers all member locks. An owner that holds the multi-lock holds each member lock. If the owner already
+    /// holds a member lock, an acquire of the multi-lock re-enters this member lock. The member locks may be of
+    /// different kinds and belong to different clients. If `locks` contains a multi-lock, the new multi-lock uses the
+    /// member locks of that multi-lock instead. The call sends nothing to a server.
     ///
-    /// Mutexes and read/write locks of one client are joined in one transaction. So all such multi-locks queue in one order, and two
-    /// that name the same locks in opposite order don't deadlock; and they have one fencing token. Where that can't be, the locks are
-    /// taken one after the other, and given back in reverse if one can't be got: first the queues, one client after the other, in the order of their connect
-    /// strings, then semaphore mutexes in the order of their paths. Programs that name the servers alike, and have one client for each ensemble, don't deadlock then, either.
+    /// A multi-lock uses one transaction to join the queues of all mutexes and read/write locks of one client. Two
+    /// multi-locks with the same member locks in a different order therefore do not deadlock. All member locks that one
+    /// transaction acquires have the same fencing token.
     ///
-    /// Success means that all locks were held at one moment after the last one was got, and that none is known to be lost: each is
-    /// [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). If a lock is lost while a later one is waited for, the acquire gives back
-    /// those that come after it and takes them again, within the same deadline. It waits for a lock whose lease is over to be confirmed or lost.
+    /// The library acquires other member locks one after the other. The mutexes and read/write locks
+    /// come first, grouped by client and sorted by the connect strings of the clients. The semaphore mutexes follow,
+    /// sorted by connect string and path. If the acquire of a member lock fails, the library
+    /// releases the member locks that it has already acquired, in reverse order. Programs do not deadlock if all of
+    /// them write their server lists in the same way and use one client for each ensemble.
     ///
-    /// Errors: INVALID for no lock at all, or two on one path.
+    /// After a successful acquire, there was a moment at which the owner held all member locks. In addition, no member
+    /// lock is known to be lost: each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended).
+    /// A member lock can be lost while the acquire waits for a later member lock. The library then releases the member
+    /// locks that it acquired after the lost lock. The library then acquires the lost lock and the later locks again,
+    /// within the same timeout. If the session lease of a member lock has ended, the acquire waits until that lock is
+    /// safe again or lost.
+    ///
+    /// If a member lock or its client is closed, waiting calls and later calls on the multi-lock fail with CLOSED.
+    /// Dropping or closing the multi-lock does not change its member locks.
+    ///
+    /// Fails with INVALID if `locks` is empty, or if two locks of one client have the same path. Other errors: CLOSED,
+    /// FORKED. Does not block.
     pub fn multi(locks: &[&Self]) -> Result<Self> {
-        Self::put_together(locks, at_once)
+        Self::build_multi(locks, multi_lock::at_once)
     }
 
-    fn put_together(locks: &[&Self], grouped: fn(Vec<&Part>) -> Vec<Vec<&Part>>) -> Result<Self> {
-        refuse_twins(locks)?;
-        let members: Vec<Self> = locks.iter().flat_map(|lock| lock.leaves().to_vec()).collect();
-        let all = members.iter().flat_map(|member| member.parts.iter()).collect();
-        let parts: Arc<[Part]> = grouped(all).into_iter().map(combine).collect::<Result<Vec<_>>>()?.into();
+    fn build_multi(locks: &[&Self], grouped: fn(Vec<&ClientLock>) -> Vec<Vec<&ClientLock>>) -> Result<Self> {
+        refuse_duplicate_paths(locks)?;
+        let members: Vec<Self> = locks.iter().flat_map(|lock| lock.members_or_self().to_vec()).collect();
+        let all = members.iter().flat_map(|member| member.client_locks.iter()).collect();
+        let client_locks: Arc<[ClientLock]> =
+            grouped(all).into_iter().map(multi_lock::combine).collect::<Result<Vec<_>>>()?.into();
         let path = match &*members {
-            [] => return Err(Error::invalid("a multi-lock of no locks; expected one or more")),
+            [] => return Err(Error::invalid("the multi-lock has no member locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        let lock = Self::of(parts, path, members.into());
-        if lock.parts.len() > 1 {
-            lock.parts.iter().for_each(|part| part.session.add_multi(&lock.entrances, &lock.notices));
+        let lock = Self::of(client_locks, path, members.into());
+        if lock.client_locks.len() > 1 {
+            lock.client_locks
+                .iter()
+                .for_each(|client_lock| client_lock.client.add_stepwise_multi(&lock.targets, &lock.cancellation));
         }
         Ok(lock)
     }
 
-    /// A multi-lock whose locks are taken one after the other, in the order given, as Curator takes them: for programs that share their
-    /// paths with Curator's multi-locks and name them in the same order. One that holds the first and comes to the second finds a
-    /// [`multi`](Self::multi) ahead of it there, which waits for it in the first; that one gives way, but not before it has noticed.
+    /// Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's
+    /// `InterProcessMultiLock` works in the same way. Use this method if Curator programs use multi-locks on the same
+    /// paths. All programs must list the locks in the same order. In all other respects this method works like
+    /// [`multi`](Self::multi).
     ///
-    /// Errors: INVALID for no lock at all, or two on one path.
+    /// A lock made with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
+    /// deadlock after about a third of a second. The acquire of the zklock program then leaves its queues and joins
+    /// them again. Locks made with `multi_in_order`, in contrast, deadlock if programs list the same locks in different
+    /// orders.
+    ///
+    /// Fails with the same errors as [`multi`](Self::multi).
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
-        Self::put_together(locks, one_by_one)
+        Self::build_multi(locks, multi_lock::one_by_one)
     }
 
-    /// The lock's number, as it stands in events; unique within its client. Events name the members of a multi-lock.
+    /// The number that identifies the lock in events. The number is unique within the client. An event of a multi-lock
+    /// contains the number of a member lock, not the number of the multi-lock.
     pub fn id(&self) -> LockId {
-        self.parts.first().map_or(0, |part| part.id)
+        self.client_locks.first().map_or(0, |client_lock| client_lock.id)
     }
 
-    /// Its path. That of a multi-lock is its first lock's, with the number of the others.
+    /// The path of the lock. For a multi-lock, this text contains the path of the first member lock and the number of
+    /// other member locks.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The locks that a multi-lock consists of; none for others.
+    /// The member locks of a multi-lock. The list is empty for other locks.
     pub fn members(&self) -> &[Self] {
         &self.members
     }
 
-    /// Acquires the lock for the calling thread, or enters it once more. `None` waits without limit; zero looks once, without
-    /// waiting for anybody.
+    /// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and
+    /// increments the hold count. The thread must release the lock once for each acquire. A semaphore mutex cannot be
+    /// re-entered. A multi-lock is acquired as a whole or not at all.
     ///
-    /// Errors: TIMEOUT where it was not got; CONNECTION where no server answered by then; CANCELED, CLOSED; LOST where this
-    /// thread's hold was lost and is not released yet; DEADLOCK where this thread would wait for itself: it holds the path by another
-    /// handle, or wants to write where it reads; or where it is being called back, and the limit is not zero.
+    /// `timeout` is the time limit for the whole call. If `timeout` is `None`, the call waits without a limit, even if
+    /// the connection or the session is lost. If `timeout` is zero, the call makes one attempt and does not wait for
+    /// other participants.
+    ///
+    /// A call that fails acquires nothing. The errors are:
+    /// - TIMEOUT if the lock was not acquired within the timeout. The call never returns TIMEOUT early.
+    /// - CONNECTION if the timeout has passed, and the client has no connection or its server does not answer.
+    /// - CANCELED if [`cancel`](Self::cancel) ended the wait.
+    /// - CLOSED if the lock or the client was closed.
+    /// - DEADLOCK if the thread would wait for itself. One example is a thread that already holds the same path through
+    ///   another lock object of the client. Another example is a thread that holds the read lock and acquires the write
+    ///   lock. A semaphore mutex never fails with DEADLOCK in these cases: the thread waits.
+    /// - DEADLOCK if a handler makes the call and the timeout is not zero.
+    /// - LOST if the thread's hold was lost and the thread has not released that hold yet.
+    /// - FOREIGN if another lock recipe uses the path.
+    /// - EXHAUSTED if the path has no sequence numbers left, or if the node paths of the session would exceed
+    ///   [`Config::max_path_bytes`](crate::Config::max_path_bytes).
+    /// - INVALID if the nodes of a multi-lock are too large for one transaction of the server, or if the servers do not
+    ///   accept the access control lists of the client.
+    /// - Other failures: AUTH, DENIED, SERVER, UNSUPPORTED, FORKED.
+    ///
+    /// Blocks until the thread holds the lock or the timeout has passed. With a timeout of zero, the call waits for the
+    /// server for at most one second.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
         self.acquire_as(Owner::current_thread(), timeout)
     }
 
-    /// The same for any owner: for tasks and green threads, which share a thread of the operating system.
+    /// Acquires the lock for `owner`. In all other respects this method works like [`acquire`](Self::acquire). Use this
+    /// method for tasks and green threads, because several of them share one thread of the operating system
+    /// ([`Owner::task`], [`Owner::unique`]). Any thread may make calls for such an owner. The call blocks the whole
+    /// thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
         self.start_acquire(owner, timeout)?.wait()
     }
 
-    /// The same with a guard that releases when it is dropped.
+    /// Acquires the lock for the calling thread like [`acquire`](Self::acquire), and returns a guard. Dropping the
+    /// guard releases the lock. The hold belongs to the calling thread, even if the guard moves to another thread. Use
+    /// [`owned_guard`](Self::owned_guard) for a guard that any thread may use.
     pub fn guard(&self, timeout: Option<Duration>) -> Result<Guard<'_>> {
-        self.acquire(timeout)?;
-        Ok(Guard { lock: self, owner: Owner::current_thread() })
+        let owner = Owner::current_thread();
+        self.acquire_as(owner, timeout)?;
+        Ok(Guard { lock: self, owner })
     }
 
-    /// Starts to acquire the lock for `owner`. It goes on by itself, within its time as well, whether anybody waits or not.
+    /// Acquires the lock like [`acquire`](Self::acquire), but not for the calling thread. The hold belongs to a new
+    /// owner, and only the returned guard has this owner. Any thread may use and drop the guard, and the guard keeps
+    /// the lock open. If the calling thread acquires the lock again, it waits until the guard is released.
+    pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
+        let owner = Owner::unique();
+        self.acquire_as(owner, timeout)?;
+        Ok(OwnedGuard { lock: self.clone(), owner, is_released: false })
+    }
+
+    /// Starts to acquire the lock for `owner`, and does not block. In all other respects the acquire works like
+    /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
+    /// timeout.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        let first = self.parts.first().ok_or(Status::Internal)?;
+        let first = self.client_locks.first().ok_or(Status::Internal)?;
         first.check_open()?;
         let timeout = timeout.into();
-        let recipe = if self.parts.len() > 1 { &Recipe::Multi(Box::default()) } else { &first.recipe };
+        let recipe = if self.client_locks.len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
         let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
-        let operation = Operation::start(&self.entrances, Goal::Entry(owner), timeout, &self.notices, span)?;
-        Ok(Acquiring::new(operation, Arc::clone(&self.parts)))
+        let operation = Operation::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
+        Ok(Acquiring::new(operation, Arc::clone(&self.client_locks)))
     }
 
-    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone, unless the lock was
-    /// passed on to another thread of this process ([`set_local_handover`](Self::set_local_handover)).
+    /// Releases the lock once for the calling thread. The call decrements the hold count; when the count is 0, the
+    /// thread no longer holds the lock. Any thread may release a semaphore mutex that was acquired through this lock
+    /// object. For a multi-lock, the call releases each member lock that the thread holds. If the release of a member
+    /// lock fails, the call still releases the others, and returns the first failure.
     ///
-    /// Errors: NOT_OWNER from a thread that does not hold, and nothing changes; LOST where the hold had been lost; CONNECTION
-    /// where no server confirmed within the session timeout. In every case but the first the entry is released. Of a multi-lock all that
-    /// is held is released, and the first error is told.
+    /// The call succeeds in one of these cases:
+    /// - The server has confirmed that the lock's node is deleted.
+    /// - The lock was passed to another thread of this process by local hand-over
+    ///   ([`set_local_handover`](Self::set_local_handover)).
+    /// - The hold count is still above 0.
+    ///
+    /// Errors:
+    /// - NOT_OWNER if the thread does not hold the lock, or does not hold a member lock of a multi-lock. The call does
+    ///   not change a lock that the thread does not hold. For a semaphore mutex, the status means that no owner holds
+    ///   the lock through this lock object.
+    /// - LOST if the hold was lost before the release. In this case, another owner may have held the lock since the
+    ///   loss.
+    /// - CONNECTION if no server confirmed the release within the session timeout. The library continues to try to
+    ///   delete the node.
+    /// - CLOSED if the lock or its client was closed. If a member lock of a multi-lock was closed, the other member
+    ///   locks are still released.
+    /// - DENIED if the client may not delete its node. The node remains until the client is closed or an operator grants
+    ///   the permission.
+    /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
+    ///
+    /// The call decrements the hold count even if it fails with LOST, CONNECTION, AUTH, DENIED, SERVER or EXHAUSTED.
+    ///
+    /// Blocks for at most the session timeout.
     pub fn release(&self) -> Result<()> {
         self.release_as(Owner::current_thread())
     }
 
-    /// The same for any owner.
+    /// Releases the lock once for `owner`. In all other respects this method works like [`release`](Self::release).
     pub fn release_as(&self, owner: Owner) -> Result<()> {
         self.start_release(owner, true)?.wait()
     }
 
-    /// Starts to release one entry of `owner`. Dropped unfinished, it goes on by itself. Without `confirmed` it is decided at
-    /// once, and the removal of the node is left to the library.
+    /// Starts to release the lock once for `owner`, and does not block. If the program drops the returned [`Call`],
+    /// the library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the
+    /// library deletes the lock's node in the background.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
         let span = span::release(&self.path, owner, confirmed);
-        let whole = if self.members.is_empty() { Ok(()) } else { self.on_each(|part| part.ask(|_, _| ())) };
-        let calls: Vec<_> = self.parts.iter().rev().map(|part| part.release(owner, confirmed)).collect();
-        // What is left of a multi-lock is released all the same.
-        whole?;
+        let all_open = if self.members.is_empty() {
+            Ok(())
+        } else {
+            self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))
+        };
+        let calls: Vec<_> =
+            self.client_locks.iter().rev().map(|client_lock| client_lock.release(owner, confirmed)).collect();
+        // The call releases the other member locks of the multi-lock even if one member lock is closed.
+        all_open?;
         Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
     }
 
-    /// Releases one entry of the calling thread, and leaves the removal of the node to the library.
+    /// Releases the lock once for the calling thread, but does not wait for the server. The library deletes the lock's
+    /// node in the background.
+    ///
+    /// Fails with NOT_OWNER, LOST, CLOSED or FORKED under the same conditions as [`release`](Self::release). Does not
+    /// block.
     pub fn release_nowait(&self) -> Result<()> {
         self.start_release(Owner::current_thread(), false)?.wait()
     }
 
-    /// Wakes those that wait on this handle now, with CANCELED. Who waits later is not concerned.
+    /// Cancels all acquires of this lock object that wait at this moment, in all threads. The canceled acquires fail
+    /// with CANCELED. The call does not affect later acquires and existing holds. If the lock is granted at the same
+    /// moment, a waiting acquire may still succeed. To end a wait for a multi-lock, call this method on the multi-lock,
+    /// not on its member locks. Does not block.
     pub fn cancel(&self) -> Result<()> {
-        self.notices.cancel();
-        self.on_each(|part| part.tell(|engine, now| engine.cancel(now, part.id)))
+        self.cancellation.cancel();
+        self.on_each(|client_lock| client_lock.update_engine(|engine, now| engine.cancel_waits(now, client_lock.id)))
     }
 
-    /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive.
+    /// Returns true if the calling thread holds the lock and the hold is safe at this moment. A hold is safe if,
+    /// according to the clock of this machine, its session cannot have expired yet. This method ignores the holds of
+    /// other owners. For a semaphore mutex, the result is true for the thread that acquired the lock, until any thread
+    /// releases the lock. For a multi-lock, the result is true while the thread holds all member locks. Does not block.
     pub fn is_held(&self) -> Result<bool> {
-        self.is_held_by(Owner::current_thread())
+        self.is_held_as(Owner::current_thread())
     }
 
-    /// The same for any owner.
-    pub fn is_held_by(&self, owner: Owner) -> Result<bool> {
-        Ok(is_safe(self.view_of(owner)?))
+    /// Returns true if `owner` holds the lock and the hold is safe at this moment. See [`is_held`](Self::is_held).
+    pub fn is_held_as(&self, owner: Owner) -> Result<bool> {
+        Ok(self.view_of(owner)?.is_some_and(HoldView::is_safe))
     }
 
-    /// Whether anybody in this process holds the lock by this handle, and safely so.
+    /// Returns true if any owner in this process holds the lock through this lock object, and the hold is safe at this
+    /// moment. This method is for monitoring only. The result true does not mean that the caller holds the lock.
     pub fn is_held_in_process(&self) -> Result<bool> {
-        Ok(is_safe(self.view_of_any()?))
+        Ok(self.view_in_process()?.is_some_and(HoldView::is_safe))
     }
 
-    /// How the calling thread's hold stands; where it has none, that of whoever in this process holds by this handle. A multi-lock
-    /// stands as badly as the worst of its locks, and is held if all of them are.
+    /// Returns the state of the calling thread's hold. The state is [`Free`](LockState::Free) if the thread has no
+    /// hold, even if another owner holds the lock. The state of a multi-lock is the worst state of its member locks.
+    /// The state is [`Free`](LockState::Free) unless all member locks are held. Does not block.
     pub fn state(&self) -> Result<LockState> {
-        Ok(self.own_or_any()?.map_or(LockState::Free, |view| view.state))
+        self.state_as(Owner::current_thread())
     }
 
-    /// How the hold of `owner` stands, and nobody else's.
-    pub fn state_by(&self, owner: Owner) -> Result<LockState> {
-        Ok(self.view_of(owner)?.map_or(LockState::Free, |view| view.state))
+    /// Returns the state of the hold of `owner`. See [`state`](Self::state).
+    pub fn state_as(&self, owner: Owner) -> Result<LockState> {
+        Ok(state_of(self.view_of(owner)?))
     }
 
-    /// The fencing token of that hold: a number that grows with every hold of the path, for a store to refuse the stale
-    /// (the znode's `czxid`). A multi-lock that was joined in one transaction has one for all; where it was not, this is the smallest,
-    /// and a store is better given that of the lock it is guarded by. Errors: NOT_OWNER where nobody holds, LOST where the hold was lost.
+    /// Returns the state of a hold that was acquired through this lock object. The hold may belong to any owner in this
+    /// process. If several owners hold the lock, for example several readers, the result is the state of one of their
+    /// holds. The result is [`Lost`](LockState::Lost) only if all of these holds are lost.
+    pub fn state_in_process(&self) -> Result<LockState> {
+        Ok(state_of(self.view_in_process()?))
+    }
+
+    /// Returns the fencing token of the calling thread's hold. Each hold of a path has a larger token than all earlier
+    /// holds of the path, except after a local hand-over. The token is the `czxid` of the node of the lock. A data
+    /// store can remember the largest token that it has received, and refuse requests with smaller tokens. The store is
+    /// then protected from writers that have lost the lock but have not detected the loss.
+    ///
+    /// If one transaction acquired all member locks of a multi-lock, the member locks have the same token. Otherwise,
+    /// the tokens of the member locks can differ, and this method returns the smallest token. In this case, send to
+    /// each store the token of the member lock that protects the store.
+    ///
+    /// Fails with NOT_OWNER if the calling thread has no hold, even if another owner holds the lock. Fails with LOST if
+    /// the thread's hold was lost. Other errors: CLOSED, FORKED. Does not block.
     pub fn fencing_token(&self) -> Result<i64> {
-        Ok(self.hold()?.token)
+        self.fencing_token_as(Owner::current_thread())
     }
 
-    /// That of the hold of `owner`, and nobody else's. Errors: NOT_OWNER where he has none, LOST where it was lost.
-    pub fn fencing_token_by(&self, owner: Owner) -> Result<i64> {
-        Ok(self.hold_by(owner)?.token)
+    /// Returns the fencing token of the hold of `owner`. Fails with the same errors as
+    /// [`fencing_token`](Self::fencing_token).
+    pub fn fencing_token_as(&self, owner: Owner) -> Result<i64> {
+        Ok(self.hold(owner)?.token)
     }
 
-    /// How often the lock had been passed on in this process, with the same token, when that hold began
-    /// ([`set_local_handover`](Self::set_local_handover)); 0 for one that came through the queue. A store compares the token and then this.
-    /// Errors as above.
+    /// Returns the fencing token of a hold that was acquired through this lock object. The hold may belong to any owner
+    /// in this process. This method is for monitoring only. A store needs the token of the owner that writes to it; use
+    /// [`fencing_token`](Self::fencing_token) or [`fencing_token_as`](Self::fencing_token_as) to get that token.
+    ///
+    /// Fails with NOT_OWNER if no owner in this process holds the lock through this lock object. Fails with LOST if all
+    /// holds of this object were lost. Other errors: CLOSED, FORKED.
+    pub fn fencing_token_in_process(&self) -> Result<i64> {
+        Ok(self.live_view_in_process()?.token)
+    }
+
+    /// Returns the fencing pass of the calling thread's hold. The fencing pass is the number of local hand-overs that
+    /// occurred under the same token before the hold began ([`set_local_handover`](Self::set_local_handover)). The
+    /// fencing pass is 0 for a hold that was acquired through the queue. For a multi-lock,
+    /// [`fencing_token`](Self::fencing_token) returns the token of one member lock, and this method returns the fencing
+    /// pass of the same member lock. If a store must distinguish the threads of one process, it must compare the token
+    /// and the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes
+    /// with the same token, the store must refuse a write with a smaller fencing pass than an earlier write.
+    ///
+    /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass(&self) -> Result<u32> {
-        Ok(self.hold()?.pass)
+        self.fencing_pass_as(Owner::current_thread())
     }
 
-    /// That of the hold of `owner`, and nobody else's. Errors as for [`fencing_token_by`](Self::fencing_token_by).
-    pub fn fencing_pass_by(&self, owner: Owner) -> Result<u32> {
-        Ok(self.hold_by(owner)?.pass)
+    /// Returns the fencing pass of the hold of `owner`. Fails with the same errors as
+    /// [`fencing_token`](Self::fencing_token).
+    pub fn fencing_pass_as(&self, owner: Owner) -> Result<u32> {
+        Ok(self.hold(owner)?.fencing_pass)
     }
 
-    /// How long that hold is safe without hearing from a server; zero where it is not safe now. Errors as above.
+    /// Returns how long the calling thread's hold remains safe if no server answers from now on. Returns zero if the
+    /// hold is not safe now. For a multi-lock, the result is the shortest time of all member locks.
+    ///
+    /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn remaining(&self) -> Result<Duration> {
-        Ok(self.hold()?.remaining)
+        self.remaining_as(Owner::current_thread())
     }
 
-    /// How long the hold of `owner` is safe. Errors as for [`fencing_token_by`](Self::fencing_token_by).
-    pub fn remaining_by(&self, owner: Owner) -> Result<Duration> {
-        Ok(self.hold_by(owner)?.remaining)
+    /// Returns how long the hold of `owner` remains safe. See [`remaining`](Self::remaining).
+    pub fn remaining_as(&self, owner: Owner) -> Result<Duration> {
+        Ok(self.hold(owner)?.remaining)
     }
 
-    /// The paths of the calling thread's nodes, without the client's chroot: one, or one for each lock of a multi-lock. For a
-    /// transaction of one's own that is to fail once the lock is lost, by a `check` of them. Errors: NOT_OWNER, LOST.
+    /// Returns how long a hold that was acquired through this lock object remains safe. The hold may belong to any
+    /// owner in this process. This method is for monitoring only. Fails with the same errors as
+    /// [`fencing_token_in_process`](Self::fencing_token_in_process).
+    pub fn remaining_in_process(&self) -> Result<Duration> {
+        Ok(self.live_view_in_process()?.remaining)
+    }
+
+    /// Returns the paths of the calling thread's nodes, without the client's chroot. For a multi-lock, the list
+    /// contains one path for each member lock. For every other lock, the list contains one path. A program can check in
+    /// a ZooKeeper transaction that these nodes exist. If the lock was already lost, this transaction fails.
+    ///
+    /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn node_paths(&self) -> Result<Vec<String>> {
-        self.node_paths_by(Owner::current_thread())
+        self.node_paths_as(Owner::current_thread())
     }
 
-    /// Those of any owner.
-    pub fn node_paths_by(&self, owner: Owner) -> Result<Vec<String>> {
-        self.hold_by(owner)?;
-        let of_part = |part: &Part| part.ask(|engine, _| engine.nodes_of(part.id, owner));
-        Ok(self.parts.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
+    /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
+    pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
+        self.hold(owner)?;
+        let of_part =
+            |client_lock: &ClientLock| client_lock.read_engine(|engine, _| engine.nodes_of(client_lock.id, owner));
+        Ok(self.client_locks.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Who holds and who waits, in the order of the queue. Of a read/write lock, each half tells of its own kind; see
-    /// [`queue`](Self::queue) for both. Blocks for the session timeout at most.
+    /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold is unsafe only for a
+    /// moment. A hold in the state [`Uncertain`](LockState::Uncertain) or [`Lost`](LockState::Lost) is not safe.
+    /// Returns true if the hold is no longer safe. Returns false if the hold is still safe at the end of `timeout`. If
+    /// `timeout` is `None`, the wait has no time limit. If `timeout` is zero, the call checks the hold once.
+    ///
+    /// The wait ends on time even if the I/O thread was stopped, because the waiting thread itself checks the session
+    /// lease. If the whole machine was suspended, the wait can end up to one second late. A call of
+    /// [`cancel`](Self::cancel) does not end the wait.
+    ///
+    /// Fails with NOT_OWNER if the calling thread has no hold, or if the hold is released during the wait. Fails with
+    /// CLOSED if the lock or the client is closed. Fails with DEADLOCK in a handler, unless `timeout` is zero. Other
+    /// errors: FORKED.
+    pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
+        self.wait_lost_as(Owner::current_thread(), timeout)
+    }
+
+    /// Waits until the hold of `owner` is no longer safe. See [`wait_lost`](Self::wait_lost). Any thread may wait for
+    /// the loss.
+    pub fn wait_lost_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<bool> {
+        wait_lost::wait_until_lost(timeout, || self.start_wait_lost(owner))
+    }
+
+    /// Returns a [`WaitLost`], which reports when the hold of `owner` is no longer safe. This method is for callers
+    /// that divide the wait into several short waits, or that wait in an event loop.
+    ///
+    /// Fails with NOT_OWNER if the owner has no hold. Other errors: CLOSED, FORKED. Does not block.
+    pub fn start_wait_lost(&self, owner: Owner) -> Result<WaitLost> {
+        let lock = self.clone();
+        WaitLost::start(
+            self.client_locks.iter().map(ClientLock::shell_and_id),
+            owner,
+            move || lock.view_of(owner),
+            &self.path,
+        )
+    }
+
+    /// Asks the server for the participants of the lock: the holders and the waiters in all processes. Returns the
+    /// participants in the order of the queue.
+    ///
+    /// For a read/write lock, the read lock returns only readers, and the write lock returns only writers.
+    /// [`queue`](Self::queue) returns both. For a semaphore mutex, the holder comes before the waiters. For a
+    /// multi-lock, the list contains the participants of each member lock, in the order of the member locks.
+    ///
+    /// Errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED. Blocks for at most the session timeout.
     pub fn participants(&self) -> Result<Vec<Participant>> {
         self.start_participants()?.wait()
     }
 
-    /// The same for readers and writers together.
+    /// Returns the participants of the lock like [`participants`](Self::participants). For a read/write lock, the
+    /// result contains both the readers and the writers. The read lock and the write lock return the same result.
     pub fn queue(&self) -> Result<Vec<Participant>> {
         self.start_queue()?.wait()
     }
 
-    /// Starts to ask for the [`participants`](Self::participants). Dropped unfinished, it asks no more.
+    /// Starts to query the participants, and does not block. In all other respects this method works like
+    /// [`participants`](Self::participants). If the program drops the returned [`Call`], the library still
+    /// completes the query.
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
-        self.census(false)
+        self.list_participants(false)
     }
 
-    /// Starts to ask for the whole [`queue`](Self::queue).
+    /// Starts to query the whole queue, and does not block. In all other respects this method works like
+    /// [`queue`](Self::queue).
     pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
-        self.census(true)
+        self.list_participants(true)
     }
 
-    /// What those who wait on this handle wait for, in this process, in the order in which they began; of a multi-lock, those who wait for
-    /// its handle, and not for those of its locks. It is what the client knows: no server is asked, and nobody waits. Who is
-    /// ahead of them in other processes, [`participants`](Self::participants) tells, by the same paths. Who waits behind others of his
-    /// process ([`set_local_handover`](Self::set_local_handover)) has no node of his own: that which stands for all of them is ahead.
+    /// Returns the pending acquires of this lock object, and the reason why each acquire waits. The list contains the
+    /// acquires of all threads of this process, in the order in which the acquires began. An acquire of a multi-lock is
+    /// in the list of the multi-lock, but not in the lists of its member locks.
+    ///
+    /// The call sends no request to a server, and therefore succeeds even if no server answers. To list the
+    /// participants of all processes, call [`participants`](Self::participants). Both methods return the same node
+    /// paths. With local hand-over, several acquires of a process can share one node
+    /// ([`set_local_handover`](Self::set_local_handover)). If an acquire waits behind the shared node, the acquire has
+    /// no node path, and `ahead` is the path of the shared node.
+    ///
+    /// Errors: CLOSED, FORKED. Does not block.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
-        Ok(self.parts.iter().map(Part::waiting).collect::<Result<Vec<_>>>()?.concat())
+        Ok(self.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// The data of nodes that later acquires create; `None`: the host's address, as Curator has it. Of a multi-lock: of all its locks.
+    /// Sets the data of the nodes that later acquires create. The data shows people and tools which program holds the
+    /// lock and which programs wait for it. With `None`, which is the default, the data is the address of the host, as
+    /// in Curator. For a multi-lock, the call replaces the data of all member locks.
+    ///
+    /// Fails with INVALID if the data is longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CLOSED, FORKED. Does not block.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
-        self.on_each(|part| part.set_data(data))
+        self.on_each(|client_lock| client_lock.set_data(data))
     }
 
-    /// Has `handler` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given up, also while
-    /// it is still waited for ([`Client::revoke`](crate::Client::revoke), Curator's `Revoker`). It is a request: nothing is taken away.
-    /// The calls come one after the other, on the thread of events. The handler stays until another takes its place or `None` does,
-    /// and is dropped after its last call. Of a multi-lock: for each of its locks, in the place of their own.
+    /// Calls `handler` for changes of all holds of this lock object, for all owners. With [`Listen::All`], the handler
+    /// receives every change. With [`Listen::Loss`], the handler receives only losses. For a multi-lock, the handler
+    /// receives the changes of each member lock. The library stops calling the handler when the [`Listener`] is
+    /// dropped. The rules of [`Config::on_event`](crate::Config::on_event) apply to these calls of the handler. A lock
+    /// can have any number of listeners.
+    ///
+    /// The handler receives changes that occur after this call, and earlier changes that are still queued. To receive
+    /// every change, register the listener before the acquire. Alternatively, query the state after the registration.
+    /// The fencing token and the fencing pass in an event identify the hold. If the lock is closed, the listener
+    /// remains registered, and the handler still receives the end of each hold.
+    ///
+    /// Errors: CLOSED, FORKED, EXHAUSTED. Does not block.
+    pub fn listen(&self, which: Listen, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
+        self.add_listener(which, &(Arc::new(handler) as Arc<EventHandler>))
+    }
+
+    /// Calls `handler` for losses of this lock. The call is equivalent to [`listen`](Self::listen) with
+    /// [`Listen::Loss`].
+    pub fn on_lost(&self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
+        self.listen(Listen::Loss, handler)
+    }
+
+    /// Sets a handler for changes of the holds of this lock. The handler receives the same events as a
+    /// [`listen`](Self::listen) handler with [`Listen::All`]. A later call replaces the handler. The argument `None` or
+    /// a call of [`close`](Self::close) removes the handler.
+    ///
+    /// When this method returns, the previous handler is not running on another thread, and the library does not call
+    /// it again. If the previous handler is running, the method therefore waits until the handler returns. If the
+    /// previous handler itself calls this method, the method does not wait.
+    ///
+    /// Errors: CLOSED, FORKED, EXHAUSTED.
+    pub fn set_event_handler(&self, handler: Option<Box<EventHandler>>) -> Result<()> {
+        self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))?;
+        let listener = handler.map(|handler| self.add_listener(Listen::All, &Arc::from(handler))).transpose()?;
+        self.on_event.set(listener);
+        Ok(())
+    }
+
+    fn add_listener(&self, which: Listen, handler: &Arc<EventHandler>) -> Result<Listener> {
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        Listener::register(
+            handler,
+            which,
+            client_locks.map(|client_lock| client_lock.listener_target(Scope::Lock(client_lock.id))),
+        )
+    }
+
+    /// Sets the handler for revocation requests. In such a request, a program asks the owner of a node to release the
+    /// lock or to stop waiting for it ([`Client::revoke`](crate::Client::revoke), Curator's `Revoker`). A request does
+    /// not end the hold or the wait by itself. The client calls `handler` with the path of each requested node. If
+    /// several requests for one node are queued, the client may deliver them as one request. If more than 1024 requests
+    /// are queued, the client may drop the oldest requests.
+    ///
+    /// The thread that runs the event handlers also runs this handler. The thread delivers requests and events in the
+    /// order in which they occurred. The same rules apply to this handler as to event handlers
+    /// ([`Config::on_event`](crate::Config::on_event)).
+    ///
+    /// A later call of this method replaces the handler. The argument `None` removes the handler. The handler of a
+    /// multi-lock replaces the handlers of all its member locks. When this method returns, the previous handler is not
+    /// running on another thread, and the library does not call it again. If the previous handler is running, the
+    /// method therefore waits until the handler returns. If the previous handler itself calls this method, the method
+    /// does not wait.
+    ///
+    /// Errors: CLOSED, FORKED, EXHAUSTED. If the call fails for one member lock of a multi-lock, the earlier member
+    /// locks keep the new handler.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
-        let leaves = self.leaves();
-        leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.ask(|_, _| ())))?;
-        leaves.iter().try_for_each(|leaf| leaf.on_each(|part| part.set_revocable(handler.clone())))
+        let leaves = self.members_or_self();
+        leaves.iter().try_for_each(|leaf| leaf.on_each(|client_lock| client_lock.read_engine(|_, _| ())))?;
+        leaves.iter().try_for_each(|leaf| leaf.on_each(|client_lock| client_lock.set_revocable(handler.clone())))
     }
 
-    /// Lets the threads of this process that queue for this mutex pass it on among themselves, up to `max_passes` times in a row, before
-    /// they give it up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of
-    /// this client on this path that are set so: one node stands for all who wait by them, in the order in which they began, and is given from one
-    /// to the next without asking a server. Who waits in another process, behind that node, waits for at most `max_passes` holds more
-    /// than without; then the node is removed, and the next one here joins the queue at its end.
+    /// Controls local hand-over. In a local hand-over, a release passes the mutex to the next waiter of this process
+    /// without a request to a server. At most `max_passes` releases in a row are local hand-overs; the next release
+    /// deletes the node. The default of `max_passes` is 0: every release deletes the node.
     ///
-    /// Only a hold that is [`Held`](LockState::Held) is passed on, and none whose node somebody has asked for, as far as it is looked for
-    /// ([`set_revocable`](Self::set_revocable)). The node keeps the data of the call that made it. All holds that were passed on have the
-    /// token of the first, and a store tells them apart by [`fencing_pass`](Self::fencing_pass). A multi-lock joins with a node of its own, and what it has got is not passed on.
+    /// The setting applies to later acquires of this lock object. If several lock objects of one client have the same
+    /// path and enable local hand-over, a release can pass the mutex from one lock object to another. All waiters of
+    /// these lock objects share a single node. The waiters acquire the mutex in the order in which they began to wait.
+    /// Local hand-over helps if many threads of one process acquire the same lock.
     ///
-    /// Errors: UNSUPPORTED for all but mutexes; CLOSED.
+    /// Local hand-over delays other processes. If the shared node is ahead of a waiter of another process, that waiter
+    /// waits for at most `max_passes` additional holds. If the lock objects have different values of `max_passes`, each release
+    /// uses the value of the lock object that releases. After a release has deleted the node, the next waiter of this process joins the end of
+    /// the queue. Waiters of this process do not overtake each other. If a waiter stops waiting, the next waiter of
+    /// this process takes over the place in the queue.
+    ///
+    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held), and that the client has
+    /// received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)). After a local
+    /// hand-over, the data of the node does not change. All holds under one node have the same fencing token. A store
+    /// that needs to distinguish these holds must also compare the fencing pass ([`fencing_pass`](Self::fencing_pass)).
+    ///
+    /// A multi-lock joins the queue with a separate node, and takes no part in local hand-over. If another owner of
+    /// this process holds the mutex or waits for the mutex, an acquire with a timeout of zero fails without a request
+    /// to a server.
+    ///
+    /// Fails with UNSUPPORTED if the lock is not a mutex. Other errors: CLOSED, FORKED. Does not block.
     pub fn set_local_handover(&self, max_passes: u32) -> Result<()> {
-        match &*self.parts {
-            [part] => part.set_local_handover(max_passes),
+        match &*self.client_locks {
+            [client_lock] => client_lock.set_local_handover(max_passes),
             _ => Err(self.error(Status::Unsupported)),
         }
     }
 
-    /// Takes the handle out of service, as dropping it does: those that wait on it wake with CLOSED, and what is held by it
-    /// is released without waiting. Later calls give CLOSED, also those of multi-locks that it is part of; who waits for one of these
-    /// wakes as well. The locks of a multi-lock are not concerned.
+    /// Closes the lock object. Dropping the last clone has the same effect. Waiting calls and later calls on this lock
+    /// object fail with CLOSED. The library releases all holds of this lock object, and does not wait for the server.
+    ///
+    /// Closing a member lock of a multi-lock also closes the multi-lock. Closing a multi-lock does not change its
+    /// member locks, and does not release them. Does not block.
     pub fn close(&self) -> Result<()> {
-        self.on_each(Part::close)
+        let closed = self.on_each(ClientLock::close);
+        self.on_event.remove_nowait();
+        closed
     }
 
-    fn leaves(&self) -> &[Self] {
+    fn members_or_self(&self) -> &[Self] {
         if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members }
     }
 
-    fn census(&self, both: bool) -> Result<Call<Vec<Participant>>> {
-        let calls = self.parts.iter().map(|part| part.participants(both)).collect::<Result<_>>()?;
+    fn list_participants(&self, both: bool) -> Result<Call<Vec<Participant>>> {
+        let calls =
+            self.client_locks.iter().map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
         Ok(Call::new(calls, |answers| {
             let of = |answer| match answer {
                 Answer::Participants(participants) => Ok(participants),
@@ -511,49 +637,45 @@ impl Lock {
         }))
     }
 
-    fn hold(&self) -> Result<HoldView> {
+    fn hold(&self, owner: Owner) -> Result<HoldView> {
+        self.require_live(self.view_of(owner)?, || self.error(Status::NotOwner))
+    }
+
+    fn live_view_in_process(&self) -> Result<HoldView> {
         let nobody = || {
-            let message = format!("{}: nobody in this process holds this lock by this handle", self.path);
+            let message = format!("{}: no owner in this process holds this lock through this handle", self.path);
             Error::new(Status::NotOwner, message)
         };
-        self.live(self.own_or_any()?, nobody)
+        self.require_live(self.view_in_process()?, nobody)
     }
 
-    fn hold_by(&self, owner: Owner) -> Result<HoldView> {
-        self.live(self.view_of(owner)?, || self.error(Status::NotOwner))
-    }
-
-    fn live(&self, view: Option<HoldView>, missing: impl FnOnce() -> Error) -> Result<HoldView> {
+    fn require_live(&self, view: Option<HoldView>, missing: impl FnOnce() -> Error) -> Result<HoldView> {
         match view.ok_or_else(missing)? {
             HoldView { state: LockState::Lost, .. } => Err(self.error(Status::Lost)),
             view => Ok(view),
         }
     }
 
-    fn own_or_any(&self) -> Result<Option<HoldView>> {
-        match self.view_of(Owner::current_thread())? {
-            None => self.view_of_any(),
-            own => Ok(own),
-        }
-    }
-
     fn view_of(&self, owner: Owner) -> Result<Option<HoldView>> {
-        self.least(|part| part.ask(|engine, now| engine.hold_of(now, part.id, owner)))
+        self.weakest_view(|client_lock| {
+            client_lock.read_engine(|engine, now| engine.hold_of(now, client_lock.id, owner))
+        })
     }
 
-    fn view_of_any(&self) -> Result<Option<HoldView>> {
-        self.least(|part| part.ask(|engine, now| engine.hold_of_any(now, part.id)))
+    fn view_in_process(&self) -> Result<Option<HoldView>> {
+        self.weakest_view(|client_lock| client_lock.read_engine(|engine, now| engine.hold_of_any(now, client_lock.id)))
     }
 
-    /// The hold of all parts, as surely as the least sure of them.
-    fn least(&self, view: impl Fn(&Part) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
-        // All of them are asked: one that is closed is an error, whoever holds the others.
-        let views = self.parts.iter().map(view).collect::<Result<Vec<_>>>()?;
+    /// Combines the holds of all client locks into one view. The view is as safe as the least safe hold.
+    fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
+        // The closure runs for all client locks. If one client lock is closed, this method fails, even if the owner
+        // does not hold another client lock.
+        let views = self.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
         Ok(views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten())
     }
 
-    fn on_each(&self, order: impl Fn(&Part) -> Result<()>) -> Result<()> {
-        self.parts.iter().map(order).collect::<Vec<_>>().into_iter().collect()
+    fn on_each(&self, order: impl Fn(&ClientLock) -> Result<()>) -> Result<()> {
+        self.client_locks.iter().map(order).collect::<Vec<_>>().into_iter().collect()
     }
 
     fn error(&self, status: Status) -> Error {
@@ -561,15 +683,145 @@ impl Lock {
     }
 }
 
-/// A path that is locked twice would be waited for by who holds it.
-fn refuse_twins(locks: &[&Lock]) -> Result<()> {
-    let mut seen: HashMap<(*const OpenSession, &str), usize> = HashMap::new();
+/// A guard for a hold that belongs to the thread that made the guard. Dropping the guard releases the hold. If this
+/// release fails, the guard logs the error. To receive the error instead, call [`release`](Self::release).
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard<'a> {
+    lock: &'a Lock,
+    owner: Owner,
+}
+
+/// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
+/// releases the hold. If this release fails, the guard logs the error. To receive the error instead, call
+/// [`release`](Self::release).
+///
+/// The hold of this guard belongs to no thread and no task. If the thread that made the guard acquires the lock again,
+/// the thread waits until the guard is released.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct OwnedGuard {
+    lock: Lock,
+    owner: Owner,
+    is_released: bool,
+}
+
+macro_rules! hold_methods {
+    () => {
+        /// Returns the fencing token of this hold ([`Lock::fencing_token`]). Errors: LOST if the hold was lost;
+        /// NOT_OWNER if the owner released the hold without the guard; CLOSED, FORKED.
+        pub fn fencing_token(&self) -> Result<i64> {
+            self.lock.fencing_token_as(self.owner)
+        }
+
+        /// Returns the fencing pass of this hold ([`Lock::fencing_pass`]). Errors: as for the fencing token.
+        pub fn fencing_pass(&self) -> Result<u32> {
+            self.lock.fencing_pass_as(self.owner)
+        }
+
+        /// Returns how long the hold remains safe if no further answer arrives from a server. Returns zero if the hold
+        /// is not safe now. Errors: as for the fencing token.
+        pub fn remaining(&self) -> Result<Duration> {
+            self.lock.remaining_as(self.owner)
+        }
+
+        /// Returns whether the hold is safe at this moment.
+        pub fn is_held(&self) -> Result<bool> {
+            self.lock.is_held_as(self.owner)
+        }
+
+        /// Returns the state of the hold.
+        pub fn state(&self) -> Result<LockState> {
+            self.lock.state_as(self.owner)
+        }
+
+        /// Waits until the hold is no longer safe ([`Lock::wait_lost`]).
+        pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
+            self.lock.wait_lost_as(self.owner, timeout)
+        }
+    };
+}
+
+impl Guard<'_> {
+    hold_methods!();
+
+    /// Releases the hold and waits until the server has confirmed the release ([`Lock::release`]). The hold ends even
+    /// if this call fails.
+    pub fn release(self) -> Result<()> {
+        let (lock, owner) = (self.lock, self.owner);
+        // Dropping the guard here would release the hold a second time.
+        mem::forget(self);
+        lock.release_as(owner)
+    }
+}
+
+impl OwnedGuard {
+    hold_methods!();
+
+    /// The lock of the hold.
+    pub const fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// The owner of the hold. The program can pass this owner to the methods of [`Lock`] whose names end in `_as`.
+    pub const fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Releases the hold and waits until the server has confirmed the release ([`Lock::release`]). The hold ends even
+    /// if this call fails.
+    pub fn release(mut self) -> Result<()> {
+        self.is_released = true;
+        self.lock.release_as(self.owner)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        release_dropped(self.lock, self.owner);
+    }
+}
+
+impl Drop for OwnedGuard {
+    fn drop(&mut self) {
+        if !self.is_released {
+            release_dropped(&self.lock, self.owner);
+        }
+    }
+}
+
+/// Releases the hold of a dropped guard.
+fn release_dropped(lock: &Lock, owner: Owner) {
+    // The I/O thread serves all clients, and must not wait for a server.
+    let released = if is_driving_io() { lock.start_release(owner, false).map(drop) } else { lock.release_as(owner) };
+    if let Err(error) = released {
+        tracing::warn!("the release of a dropped guard failed: {error}");
+    }
+}
+
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("path", &self.lock.path()).field("owner", &self.owner).finish()
+    }
+}
+
+impl fmt::Debug for OwnedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedGuard")
+            .field("path", &self.lock.path())
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Refuses a multi-lock with two member locks on one path, because an acquire of such a multi-lock would wait for
+/// itself.
+fn refuse_duplicate_paths(locks: &[&Lock]) -> Result<()> {
+    let mut seen: HashMap<(*const ClientInner, &Arc<str>), usize> = HashMap::new();
     for (at, lock) in locks.iter().enumerate() {
-        for part in lock.leaves().iter().flat_map(|leaf| leaf.parts.iter()) {
-            if let Some(first) = seen.insert((Arc::as_ptr(&part.session), part.path()), at) {
-                let path = crate::path::quote(&part.path);
+        for client_lock in lock.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter()) {
+            if let Some(first) = seen.insert((Arc::as_ptr(&client_lock.client), client_lock.path()), at) {
+                let path = zklock_core::path::quote(client_lock.path());
                 let message = format!(
-                    "path {path} is twice in a multi-lock, by locks[{first}] and locks[{at}]; expected different paths"
+                    "locks[{first}] and locks[{at}] have the same path {path}; expected different paths in a multi-lock"
                 );
                 return Err(Error::invalid(message));
             }
@@ -578,73 +830,6 @@ fn refuse_twins(locks: &[&Lock]) -> Result<()> {
     Ok(())
 }
 
-/// Makes one part of several of one client, to be joined in one transaction; or of a single one.
-fn combine(group: Vec<&Part>) -> Result<Part> {
-    let session = Arc::clone(&group.first().ok_or(Status::Internal)?.session);
-    let path = match &*group {
-        [first, others @ ..] if !others.is_empty() => format!("{} and {} more", first.path, others.len()),
-        _ => group.first().map(|part| part.path.to_string()).unwrap_or_default(),
-    };
-    Part::new(session, &path, Recipe::Multi(group.iter().map(|part| part.id).collect()))
-}
-
-/// Those that one engine can join in one transaction, and the rest, in the order in which they are taken.
-fn at_once(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
-    let mut groups: Vec<Vec<&Part>> = Vec::new();
-    for part in parts {
-        let is_queue = |part: &Part| matches!(part.recipe, Recipe::Queue(_));
-        let joins = |group: &&mut Vec<&Part>| {
-            group.iter().all(|other| is_queue(other) && other.is_of(&part.session)) && is_queue(part)
-        };
-        match groups.iter_mut().find(joins) {
-            Some(group) => group.push(part),
-            None => groups.push(vec![part]),
-        }
-    }
-    groups.sort_by_cached_key(|group| group.iter().map(|part| part.rank()).min());
-    groups
-}
-
-fn one_by_one(parts: Vec<&Part>) -> Vec<Vec<&Part>> {
-    parts.into_iter().map(|part| vec![part]).collect()
-}
-
-/// A hold of the thread that made it, released on drop.
-pub struct Guard<'a> {
-    lock: &'a Lock,
-    owner: Owner,
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.lock.release_as(self.owner) {
-            tracing::warn!("release: {error}");
-        }
-    }
-}
-
-impl Owner {
-    /// The calling thread.
-    pub fn current_thread() -> Self {
-        thread_local! {
-            static NUMBER: u64 = next_thread_number();
-        }
-        // While a thread is being torn down it has no number any more; 0 is nobody's.
-        Self::Thread(NUMBER.try_with(|&number| number).unwrap_or_default())
-    }
-
-    /// A new owner for a green thread: a greenlet, fiber or coroutine that shares a thread of the system with others. No thread and no
-    /// other green thread ever gets its number.
-    pub fn new_green_thread() -> Self {
-        Self::Thread(next_thread_number())
-    }
-}
-
-fn next_thread_number() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
-}
-
-pub(crate) fn is_safe(view: Option<HoldView>) -> bool {
-    view.is_some_and(HoldView::is_safe)
+fn state_of(view: Option<HoldView>) -> LockState {
+    view.map_or(LockState::Free, |view| view.state)
 }

@@ -1,145 +1,158 @@
-//! Acquires under way. They go on by themselves: whoever an answer finds, a calling thread or the I/O thread, takes the next step, and
-//! who waits only looks. So it is the same whether anybody waits.
+//! Acquire operations in progress. An acquire operation continues whether or not a thread waits for the operation. The
+//! thread that receives an answer carries out the next step. This thread can be a calling thread or the I/O thread.
+//! This file knows locks only as lock targets, and keeps no lock and no client open.
 //!
-//! A mutex is one step, and so are a multi-lock that is joined in one transaction, and leases. Other multi-locks are several. What comes
-//! next, what is given back and when it has succeeded is decided by [`Steps`], a value; here one thread at a time carries out its orders.
+//! An operation that acquires a mutex or leases has one step. An operation that acquires a multi-lock also has one step
+//! if the operation joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which
+//! step comes next, which locks are released again, and when the operation has succeeded. This module performs the
+//! actions that [`Steps`] requests, on one thread at a time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::Span;
+use zklock_core::engine::{Answer, LockId, OpId, Owner};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::steps::{Action, CallId, Ending, FIRST_CALL, Steps};
 
-use crate::engine::{Answer, LockId, OpId, Owner};
-use crate::error::{Error, Result, Status};
-use crate::lock::Timeout;
-use crate::runtime::{Caller, Hook, Monitor, MutexGuard, Shell, now, run};
+use crate::runtime::{AnswerHandler, Hook, Monitor, MutexGuard, Shell, now, run_hook};
 use crate::span;
-use crate::steps::{CallId, Ending, FIRST_CALL, Order, Steps};
+use crate::timeout::Timeout;
 
-/// An acquire under way.
+/// An acquire operation in progress.
 pub(crate) struct Operation {
-    entrances: Arc<[Entrance]>,
+    targets: Arc<[LockTarget]>,
     goal: Goal,
     timeout: Timeout,
-    notices: Arc<Notices>,
-    cancels_before: u64,
+    cancellation: Arc<Cancellation>,
+    cancels_at_start: u64,
     progress: Monitor<Progress>,
 }
 
-/// What is wanted.
+/// The object of an acquire operation: a lock or leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
-    /// To enter a lock.
-    Entry(Owner),
-    /// So many leases of a semaphore.
-    Leases(u32),
+    /// Acquires a lock for this owner.
+    Lock(Owner),
+    /// Acquires this number of leases of a semaphore.
+    Leases(i32),
 }
 
-/// The way into one engine's lock. It keeps neither the lock nor its client: the end of these is waited for, and must not be left to
-/// the thread that an answer finds.
-pub(crate) struct Entrance {
+/// The data that an acquire operation needs about one lock of an engine. This value does not keep the lock or its
+/// client open, because the I/O thread may be the last thread that drops this value. Closing the lock or the client
+/// could block the I/O thread.
+pub(crate) struct LockTarget {
     pub(crate) shell: Arc<Shell>,
     pub(crate) id: LockId,
-    /// What is held once it is entered: the lock, or those that it consists of.
-    pub(crate) locks: Box<[LockId]>,
+    /// The locks that the owner holds after the operation: the lock itself, or the member locks of a multi-lock.
+    pub(crate) members: Box<[LockId]>,
     pub(crate) path: Arc<str>,
 }
 
-/// What was said to all that wait for a lock: who is between two steps is to hear of it as well.
+/// Records that the acquire operations of a lock were canceled, or that the lock was closed. Between two steps, no
+/// engine knows the operation, so the operation itself checks this record.
 #[derive(Default)]
-pub(crate) struct Notices {
-    cancels: AtomicU64,
+pub(crate) struct Cancellation {
+    cancel_count: AtomicU64,
     is_closed: AtomicBool,
 }
 
 struct Progress {
     steps: Steps,
-    /// A thread is carrying out orders, and goes on with what others feed meanwhile.
-    is_busy: bool,
-    /// Whose it is when it is got.
-    owner: Owner,
+    /// True while a thread performs actions. That thread also performs the actions that other threads cause in the
+    /// meantime.
+    is_performing: bool,
+    /// The owner of the granted leases, if the operation acquires leases.
+    granted_leases: Option<Owner>,
     hooks: Vec<Hook>,
-    /// For those who trace, until it is over.
+    /// The span for programs that use `tracing`, until the operation has ended.
     span: Span,
 }
 
-/// A call after the first one, by the number that [`Steps`] gave it: two engines may give their calls the same number.
+/// Handles the answer to one call of an operation to an engine. The operation itself handles the answer to its first
+/// call. [`Steps`] assigns a number to each call, because different engines may use the same [`OpId`].
 struct LaterCall {
     operation: Arc<Operation>,
     call: CallId,
 }
 
 impl Operation {
-    /// Begins the first step, and goes on by itself.
+    /// Starts the operation, which then continues in the background.
     pub(crate) fn start(
-        entrances: &Arc<[Entrance]>,
+        targets: &Arc<[LockTarget]>,
         goal: Goal,
         timeout: Timeout,
-        notices: &Arc<Notices>,
+        cancellation: &Arc<Cancellation>,
         span: Span,
     ) -> Result<Arc<Self>> {
-        entrances.first().ok_or(Status::Internal)?.shell.check()?;
-        let owner = match goal {
-            Goal::Entry(owner) => owner,
-            Goal::Leases(_) => Owner::Leases(0),
-        };
-        let steps = Steps::new(entrances.len());
+        targets.first().ok_or(Status::Internal)?.shell.check_process()?;
+        let steps = Steps::new(targets.len());
         let operation = Arc::new(Self {
-            entrances: Arc::clone(entrances),
+            targets: Arc::clone(targets),
             goal,
             timeout,
-            notices: Arc::clone(notices),
-            cancels_before: notices.cancels.load(Ordering::SeqCst),
-            progress: Monitor::new(Progress { steps, is_busy: false, owner, hooks: Vec::new(), span }),
+            cancellation: Arc::clone(cancellation),
+            cancels_at_start: cancellation.cancel_count.load(Ordering::SeqCst),
+            progress: Monitor::new(Progress {
+                steps,
+                is_performing: false,
+                granted_leases: None,
+                hooks: Vec::new(),
+                span,
+            }),
         });
-        operation.go_on(operation.lock());
+        operation.perform_actions(operation.lock());
         Ok(operation)
     }
 
-    /// How it ended, after `slice` at most; DEADLOCK where the calling thread must not wait. The deadline is kept by this thread itself, whatever the I/O thread is doing. Where
-    /// `keeps`, a success is the program's from now on, and stays when it abandons the operation.
-    pub(crate) fn wait_for(&self, slice: Duration, keeps: bool) -> Option<Result<()>> {
+    /// Waits for at most `slice`. Returns how the operation ended, or `None` if the operation still runs. Fails with
+    /// DEADLOCK if the calling thread must not wait. The waiting thread itself checks the deadline, so the wait does
+    /// not depend on the I/O thread. If `accepts_success` is true and this method returns a success, the program owns
+    /// the hold. If the program later abandons the operation, the library does not release this hold.
+    pub(crate) fn wait_for(&self, slice: Duration, accepts_success: bool) -> Option<Result<()>> {
         let end = Instant::now().checked_add(slice);
-        let mut told = None;
+        let mut expired_call = None;
         let mut read = None;
         loop {
-            // Each time: a hook that was run by this thread may have forked, and this be the child.
-            if let Err(forked) = self.check() {
+            // The loop repeats this check, because a hook on this thread may have forked, and this thread may now be in
+            // the child.
+            if let Err(forked) = self.check_process() {
                 return Some(Err(forked));
             }
             let mut progress = self.lock();
-            if let Some(result) = self.look(&mut progress, keeps) {
+            if let Some(result) = self.poll_result(&mut progress, accepts_success) {
                 return Some(result);
             }
-            if let Err(deadlock) = self.timeout.check(slice) {
+            if let Err(deadlock) = self.timeout.check_may_wait(slice) {
                 return Some(Err(deadlock));
             }
             let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
             let left_of_slice = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let waits_for = progress.steps.waits_for();
+            let waits_for = progress.steps.pending_call();
             match waits_for {
-                Some((call, step, op)) if left.is_zero() && told != Some(call) => {
-                    told = Some(call);
+                Some((call, step, op)) if left.is_zero() && expired_call != Some(call) => {
+                    expired_call = Some(call);
                     drop(progress);
-                    // Whoever has the answer, this thread or another, notifies those who wait.
+                    // Any thread can receive the answer; that thread notifies the waiting threads.
                     self.with_step(step, |step| {
-                        step.shell.expire(op);
+                        step.shell.expire_op(op);
                     });
                     continue;
                 }
                 _ if left_of_slice.is_zero() => return None,
                 _ => {}
             }
-            // Once the deadline has passed, who is at it will be done with it in a moment.
+            // After the deadline, the thread that performs the actions ends the operation without delay.
             let limit = if left.is_zero() { left_of_slice } else { left.min(left_of_slice) };
             match waits_for {
                 Some((call, step, op)) if read != Some(call) => {
                     drop(progress);
                     let limit = (limit < Duration::MAX).then_some(limit);
                     self.with_step(step, |step| {
-                        // Where another thread reads, this one is notified.
-                        read = (!step.shell.read_for(op, limit)).then_some(call);
+                        // If another thread reads from the server, that thread notifies this thread.
+                        read = (!step.shell.read_until_answered(op, limit)).then_some(call);
                     });
                 }
                 _ => drop(self.progress.wait(progress, limit)),
@@ -147,19 +160,20 @@ impl Operation {
         }
     }
 
-    /// Gives it up; it ends at once, and with a success where that was just quicker.
+    /// Cancels the operation. The operation ends at once, unless it is about to succeed.
     pub(crate) fn cancel(self: &Arc<Self>) -> Result<()> {
-        self.check()?;
+        self.check_process()?;
         let mut progress = self.lock();
         progress.steps.cancel();
-        self.go_on(progress);
+        self.perform_actions(progress);
         Ok(())
     }
 
-    /// Gives it up, and gives back what nobody was told of. Whoever waits for it hears CLOSED.
+    /// Cancels the operation, and releases the hold if no success was reported to the program. Calls that wait for the
+    /// operation fail with CLOSED.
     pub(crate) fn abandon(self: &Arc<Self>) {
-        // In a forked child there is nothing to do.
-        if self.check().is_err() {
+        // In a forked child, the operation has nothing to cancel.
+        if self.check_process().is_err() {
             return;
         }
         let mut progress = self.lock();
@@ -168,157 +182,172 @@ impl Operation {
         }
         let hooks = std::mem::take(&mut progress.hooks);
         self.progress.notify();
-        self.go_on(progress);
-        hooks.into_iter().for_each(run);
+        self.perform_actions(progress);
+        hooks.into_iter().for_each(run_hook);
     }
 
-    /// Has `hook` run when it is over, by the thread that finds it so: at once where it is.
+    /// Calls `hook` when the operation has ended, on the thread that detects the end. If the operation has already
+    /// ended, the calling thread calls `hook` at once.
     pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
-        self.check()?;
+        self.check_process()?;
         let mut progress = self.lock();
-        if self.look(&mut progress, false).is_none() {
+        if self.poll_result(&mut progress, false).is_none() {
             progress.hooks.push(hook);
             return Ok(());
         }
         drop(progress);
-        run(hook);
+        run_hook(hook);
         Ok(())
     }
 
-    /// Whose it is. Of leases it is known once they are got.
-    pub(crate) fn owner(&self) -> Owner {
-        self.lock().owner
+    /// Returns the owner of the hold. For leases, the owner is known only after the operation has succeeded.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        match self.goal {
+            Goal::Lock(owner) => Some(owner),
+            Goal::Leases(_) => self.lock().granted_leases,
+        }
     }
 
-    fn check(&self) -> Result<()> {
-        self.entrances.first().map_or(Ok(()), |step| step.shell.check())
+    pub(crate) fn path(&self) -> &str {
+        self.targets.first().map_or("", |step| &step.path)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        self.targets.first().map_or(Ok(()), |step| step.shell.check_process())
     }
 
     // Steps.
 
-    /// Carries out orders until there is none, unless another thread is at it.
-    fn go_on<'a>(self: &'a Arc<Self>, mut progress: MutexGuard<'a, Progress>) {
-        if progress.is_busy {
+    /// Performs actions until no action remains, unless another thread is already performing actions.
+    fn perform_actions<'a>(self: &'a Arc<Self>, mut progress: MutexGuard<'a, Progress>) {
+        if progress.is_performing {
             return;
         }
-        progress.is_busy = true;
+        progress.is_performing = true;
         loop {
-            // A cancel may have come while no step waited.
-            if self.notices.cancels.load(Ordering::SeqCst) != self.cancels_before {
+            // The program may have canceled the operation between two steps, when no engine knew the operation.
+            if self.cancellation.cancel_count.load(Ordering::SeqCst) != self.cancels_at_start {
                 progress.steps.cancel();
             }
-            let Some(order) = progress.steps.poll() else { break };
-            if let Order::End(ending) = order {
-                progress.is_busy = false;
-                return self.end(progress, &ending);
+            let Some(action) = progress.steps.poll() else { break };
+            if let Action::End(ending) = action {
+                progress.is_performing = false;
+                return self.finish(progress, &ending);
             }
             drop(progress);
-            progress = self.carry_out(order);
+            progress = self.perform_action(action);
         }
-        progress.is_busy = false;
+        progress.is_performing = false;
     }
 
-    /// Carries out an order, and feeds what comes of it.
-    fn carry_out(self: &Arc<Self>, order: Order) -> MutexGuard<'_, Progress> {
-        match order {
-            Order::Take(step, call) => self.begin(step, call, Entrance::take),
-            Order::Confirm(step, call) => self.begin(step, call, Entrance::confirm),
-            Order::Guard(step, call) => {
-                let begun = self.submit(step, call, Entrance::guard);
+    /// Performs an action, and passes the result to the steps.
+    fn perform_action(self: &Arc<Self>, action: Action) -> MutexGuard<'_, Progress> {
+        match action {
+            Action::Acquire(step, call) => self.start_call(step, call, LockTarget::acquire),
+            Action::Confirm(step, call) => self.start_call(step, call, LockTarget::wait_until_safe),
+            Action::StartHoldWait(step, call) => {
+                let begun = self.submit(step, call, LockTarget::wait_until_ended);
                 let mut progress = self.lock();
                 match begun {
-                    Ok(op) => progress.steps.guarded(step, call, op),
-                    Err(error) => progress.steps.answered(call, Err(error)),
+                    Ok(op) => progress.steps.on_hold_wait_started(step, call, op),
+                    Err(error) => progress.steps.on_answer(call, Err(error)),
                 }
                 progress
             }
-            Order::Look => {
+            Action::Look => {
                 let owner = self.owner();
-                let first_unsafe = self.entrances.iter().position(|step| !step.is_safe(owner));
+                let is_safe = |step: &LockTarget| owner.is_some_and(|owner| step.is_safe(owner));
+                let first_unsafe = self.targets.iter().position(|step| !is_safe(step));
                 let mut progress = self.lock();
-                progress.steps.looked(first_unsafe);
+                progress.steps.on_safety_checked(first_unsafe);
                 progress
             }
-            Order::Cancel(step, op) => {
+            Action::Cancel(step, op) => {
                 self.with_step(step, |step| step.shell.cancel(op));
                 self.lock()
             }
-            Order::GiveBack(step) => {
-                let owner = self.owner();
-                self.with_step(step, |step| step.give_back(owner));
+            Action::Release(step) => {
+                if let Some(owner) = self.owner() {
+                    self.with_step(step, |step| step.release(owner));
+                }
                 self.lock()
             }
-            // It is the last one.
-            Order::End(_) => self.lock(),
+            // No action follows `Action::End`.
+            Action::End(_) => self.lock(),
         }
     }
 
-    fn begin(self: &Arc<Self>, step: usize, call: CallId, make: Make) -> MutexGuard<'_, Progress> {
+    fn start_call(self: &Arc<Self>, step: usize, call: CallId, make: StartCall) -> MutexGuard<'_, Progress> {
         let begun = self.submit(step, call, make);
         let mut progress = self.lock();
         match begun {
-            Ok(op) => progress.steps.begun(call, op),
+            Ok(op) => progress.steps.on_call_started(call, op),
             Err(error) => {
-                progress.steps.answered(call, Err(error));
+                progress.steps.on_answer(call, Err(error));
                 return progress;
             }
         }
         self.progress.notify();
-        if self.notices.is_closed() {
-            // The lock was closed before this call began to wait.
+        if self.cancellation.is_closed() {
+            // The program closed the lock before this call began to wait.
             drop(progress);
-            self.with_step(step, Entrance::close);
+            self.with_step(step, LockTarget::close_waits);
             progress = self.lock();
         }
         progress
     }
 
-    fn submit(self: &Arc<Self>, step: usize, call: CallId, make: Make) -> Result<OpId> {
-        let entrance = self.entrances.get(step).ok_or(Status::Internal)?;
-        if self.notices.is_closed() {
-            // Before the call's answer: a look may be over before anybody can close it.
-            return Err(entrance.closed());
+    fn submit(self: &Arc<Self>, step: usize, call: CallId, make: StartCall) -> Result<OpId> {
+        let target = self.targets.get(step).ok_or(Status::Internal)?;
+        if self.cancellation.is_closed() {
+            // This check comes before the call. Otherwise, a call with timeout 0 could succeed although the program has
+            // already closed the lock.
+            return Err(target.closed_error());
         }
         let operation = Arc::clone(self);
-        let caller: Arc<dyn Caller> =
+        let handler: Arc<dyn AnswerHandler> =
             if call == FIRST_CALL { operation } else { Arc::new(LaterCall { operation, call }) };
-        make(entrance, self, caller)
+        make(target, self, handler)
     }
 
-    /// An engine has answered a call.
-    fn feed(self: &Arc<Self>, call: CallId, op: OpId, answer: Result<Answer>) {
+    /// Passes the answer of an engine to the steps.
+    fn on_call_answer(self: &Arc<Self>, call: CallId, op: OpId, answer: Result<Answer>) {
         let mut progress = self.lock();
         if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
-            progress.owner = Owner::Leases(op);
+            progress.granted_leases = Some(Owner::leases(op));
         }
-        progress.steps.answered(call, answer.map(drop));
-        self.go_on(progress);
+        progress.steps.on_answer(call, answer.map(drop));
+        self.perform_actions(progress);
     }
 
-    fn end(&self, mut progress: MutexGuard<'_, Progress>, ending: &Ending) {
+    fn finish(&self, mut progress: MutexGuard<'_, Progress>, ending: &Ending) {
         let span = std::mem::replace(&mut progress.span, Span::none());
         let hooks = std::mem::take(&mut progress.hooks);
-        // First the lock: who wakes needs it, and would have to sleep again.
+        // This thread drops the mutex guard first, because the threads that wake up need the mutex.
         drop(progress);
         self.progress.notify();
-        hooks.into_iter().for_each(run);
+        hooks.into_iter().for_each(run_hook);
         if !span.is_disabled() {
-            span::acquired(&span, &self.timeout, &self.result(ending));
+            // A panic in the program's subscriber must not affect the clients that this thread serves.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                span::record_acquire_outcome(&span, &self.timeout, &self.result(ending));
+                drop(span);
+            }));
         }
     }
 
-    fn with_step(&self, at: usize, order: impl FnOnce(&Entrance)) {
-        if let Some(step) = self.entrances.get(at) {
-            order(step);
+    fn with_step(&self, at: usize, work: impl FnOnce(&LockTarget)) {
+        if let Some(step) = self.targets.get(at) {
+            work(step);
         }
     }
 
-    fn look(&self, progress: &mut Progress, keeps: bool) -> Option<Result<()>> {
+    fn poll_result(&self, progress: &mut Progress, accepts_success: bool) -> Option<Result<()>> {
         if progress.steps.is_abandoned() {
-            return Some(Err(self.closed()));
+            return Some(Err(self.closed_error()));
         }
         let result = self.result(progress.steps.ending()?);
-        if keeps {
+        if accepts_success {
             progress.steps.keep();
         }
         Some(result)
@@ -326,19 +355,19 @@ impl Operation {
 
     fn result(&self, ending: &Ending) -> Result<()> {
         match ending {
-            Ending::Got => Ok(()),
+            Ending::Acquired => Ok(()),
             Ending::Failed(error) => Err(error.clone()),
-            Ending::Canceled(step) => Err(self.entrances.get(*step).map_or_else(
+            Ending::Canceled(step) => Err(self.targets.get(*step).map_or_else(
                 || Status::Canceled.into(),
                 |step| Error::new(Status::Canceled, format!("{}: {}", step.path, Status::Canceled.text())),
             )),
-            Ending::Abandoned => Err(self.closed()),
+            Ending::Abandoned => Err(self.closed_error()),
         }
     }
 
-    fn closed(&self) -> Error {
-        let path = self.entrances.first().map_or("", |step| &step.path);
-        Error::new(Status::Closed, format!("{path}: the acquire was given up, and its handle is closed"))
+    fn closed_error(&self) -> Error {
+        let path = self.path();
+        Error::new(Status::Closed, format!("{path}: the acquire has ended, because the program closed its handle"))
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -346,60 +375,61 @@ impl Operation {
     }
 }
 
-/// How a call to the engine of a step is made.
-type Make = fn(&Entrance, &Operation, Arc<dyn Caller>) -> Result<OpId>;
+/// Starts one step of an operation: a request to an engine.
+type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
 
-impl Caller for Operation {
-    fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
-        self.feed(FIRST_CALL, op, answer);
+impl AnswerHandler for Operation {
+    fn on_answer(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
+        self.on_call_answer(FIRST_CALL, op, answer);
     }
 }
 
-impl Caller for LaterCall {
-    fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
-        self.operation.feed(self.call, op, answer);
+impl AnswerHandler for LaterCall {
+    fn on_answer(self: Arc<Self>, op: OpId, answer: Result<Answer>) {
+        self.operation.on_call_answer(self.call, op, answer);
     }
 }
 
-impl Entrance {
-    fn take(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
-        let Timeout { start, patience, .. } = operation.timeout;
-        self.shell.submit(caller, |engine, now| {
+impl LockTarget {
+    fn acquire(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
+        let Timeout { start, acquire_limit, .. } = operation.timeout;
+        self.shell.submit(handler, |engine, now| {
             let op = match operation.goal {
-                Goal::Entry(owner) => engine.acquire(now, self.id, owner, patience),
-                Goal::Leases(quantity) => engine.acquire_leases(now, self.id, quantity, patience).0,
+                Goal::Lock(owner) => engine.acquire(now, self.id, owner, acquire_limit),
+                Goal::Leases(quantity) => engine.acquire_leases(now, self.id, quantity, acquire_limit).0,
             };
-            engine.began(op, start);
+            engine.set_started(op, start);
             op
         })
     }
 
-    fn confirm(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
-        let Timeout { start, patience, .. } = operation.timeout;
-        let owner = operation.owner();
-        self.shell.submit(caller, |engine, now| {
-            let op = engine.confirm(now, self.id, owner, patience);
-            engine.began(op, start);
+    fn wait_until_safe(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
+        let Timeout { start, acquire_limit, .. } = operation.timeout;
+        let owner = operation.owner().ok_or(Status::Internal)?;
+        self.shell.submit(handler, |engine, now| {
+            let op = engine.wait_until_safe(now, self.id, owner, acquire_limit);
+            engine.set_started(op, start);
             op
         })
     }
 
-    fn guard(&self, operation: &Operation, caller: Arc<dyn Caller>) -> Result<OpId> {
-        let owner = operation.owner();
-        self.shell.guard(caller, |engine, now| engine.guard(now, self.id, owner))
+    fn wait_until_ended(&self, operation: &Operation, handler: Arc<dyn AnswerHandler>) -> Result<OpId> {
+        let owner = operation.owner().ok_or(Status::Internal)?;
+        self.shell.submit_hold_wait(handler, |engine, now| engine.wait_until_ended(now, self.id, owner))
     }
 
     fn is_safe(&self, owner: Owner) -> bool {
-        // Where it can't be asked, the next call says why.
-        self.shell.ask(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
+        // If the query fails, the next call reports the reason.
+        self.shell.read_engine(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
     }
 
-    /// Releases what was got, also where a multi-lock itself was closed meanwhile.
-    fn give_back(&self, owner: Owner) {
-        // Fails in a forked child, where there is nothing to do.
-        let _ = self.shell.tell(|engine, now| {
-            for &lock in self.locks.iter().rev() {
-                // Of a semaphore mutex anybody's hold would do; but what was got is not there any more if another released it.
+    /// Releases the locks of this step, even if the multi-lock itself was closed in the meantime.
+    fn release(&self, owner: Owner) {
+        // In a forked child, this call fails, and the child has nothing to release.
+        let _ = self.shell.update_engine(|engine, now| {
+            for &lock in self.members.iter().rev() {
+                // Any owner may release a semaphore mutex. If another owner has already released this hold, this call
+                // must not release the hold of a later owner.
                 if engine.hold_of(now, lock, owner).is_some() {
                     engine.release(now, lock, owner, false);
                 }
@@ -407,23 +437,25 @@ impl Entrance {
         });
     }
 
-    /// Those that wait for it get CLOSED.
-    pub(crate) fn close(&self) {
-        let _ = self.shell.tell(|engine, now| engine.close_entrance(now, self.id));
+    /// Ends all waits for this lock with CLOSED.
+    pub(crate) fn close_waits(&self) {
+        let _ = self.shell.update_engine(|engine, now| engine.close_waits(now, self.id));
     }
 
-    fn closed(&self) -> Error {
+    fn closed_error(&self) -> Error {
         Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
     }
 }
 
-impl Notices {
-    /// All that wait now are to be cancelled; the engines are to be told next.
+impl Cancellation {
+    /// Records that all current acquire operations are canceled. After this call, the caller must also cancel these
+    /// operations in the engines.
     pub(crate) fn cancel(&self) {
-        self.cancels.fetch_add(1, Ordering::SeqCst);
+        self.cancel_count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Nobody gets in any more; the engines are to be told next.
+    /// Records that the lock is closed, so acquire operations can no longer succeed. After this call, the caller must
+    /// end the waits for the lock in the engines.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }
@@ -433,5 +465,45 @@ impl Notices {
     }
 }
 
-#[cfg(all(test, feature = "loom"))]
+#[cfg(all(test, zklock_loom))]
 mod models;
+
+#[cfg(all(test, not(zklock_loom)))]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::runtime::EventDelivery;
+    use zklock_core::engine::{Engine, Recipe};
+    use zklock_core::recipe::Mode;
+    use zklock_core::session::ConnectString;
+
+    #[test]
+    fn panic_in_step_fails_acquire_for_all_waiters() {
+        let config = Config::new();
+        let target = ConnectString::parse("127.0.0.1:1").unwrap();
+        let engine = Engine::new(target, config.session(), now(), Box::new(|| 7));
+        let delivery = EventDelivery::open(&config.dispatch_mode, None).unwrap();
+        let shell = Shell::start(engine, delivery, config.attempt_inputs()).unwrap();
+        let mut id = 0;
+        shell.update_engine(|engine, _| id = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
+        let targets: Arc<[LockTarget]> =
+            Arc::new([LockTarget { shell: Arc::clone(&shell), id, members: [id].into(), path: "/lock".into() }]);
+        let owner = Owner::current_thread();
+        let start =
+            || Operation::start(&targets, Goal::Lock(owner), None.into(), &Arc::default(), Span::none()).unwrap();
+        let acquire = start();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let hook = move || {
+            let _ = sender.send(());
+        };
+        acquire.on_done(Box::new(hook)).unwrap();
+        shell.read_engine(|_, _| panic!("on purpose")).unwrap_err();
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        for acquire in [acquire, start()] {
+            let result = acquire.wait_for(Duration::from_secs(60), true);
+            assert_eq!(result.unwrap().unwrap_err().status(), Status::Internal);
+        }
+        shell.stop(now() + Duration::from_secs(10));
+    }
+}

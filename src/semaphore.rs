@@ -1,184 +1,309 @@
-//! A semaphore: Curator's `InterProcessSemaphoreV2`. Its leases are values, which belong to whoever has them.
+//! Semaphores and their leases, with the znodes of Curator's `InterProcessSemaphoreV2`. A lease does not belong to a
+//! thread. A semaphore has one client lock. This file does not know [`Lock`](crate::Lock).
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::call::Call;
-use crate::engine::{Answer, HoldView, LockId, LockState, Owner, Waiting};
-use crate::error::{Error, Result, Status};
-use crate::lock::{Part, RevocationHandler, is_safe};
-use crate::operation::{Entrance, Goal, Notices, Operation};
-use crate::recipe::Participant;
-use crate::runtime::refuse_in_callback;
-use crate::span;
+use zklock_core::engine::{Answer, Event, HoldView, LockId, LockState, Owner, Waiting};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::recipe::Participant;
 
-/// A semaphore. All methods may be called from any thread. Clones are the same semaphore.
+use crate::call::Call;
+use crate::client_lock::ClientLock;
+use crate::future::WakerRegistration;
+use crate::listener::Listener;
+use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, refuse_in_callback};
+use crate::span;
+use crate::wait_lost::{self, WaitLost};
+
+/// A semaphore on a path of ZooKeeper. A semaphore has a number of leases, which threads and processes acquire and
+/// release. Any thread may call any method of a semaphore. All clones of a semaphore object refer to the same object.
 #[derive(Clone)]
 pub struct Semaphore {
-    part: Arc<Part>,
-    /// Of this part.
-    entrance: Arc<[Entrance]>,
-    notices: Arc<Notices>,
+    client_lock: Arc<ClientLock>,
+    /// The only element is the lock target of the client lock.
+    target: Arc<[LockTarget]>,
+    cancellation: Arc<Cancellation>,
 }
 
-/// Leases of a semaphore. Any thread may give them back; dropping them does, without waiting for the server.
+/// Leases that were acquired from a semaphore. The leases do not belong to a thread: any thread may use and release
+/// them. When the program drops this value, the library releases the leases without waiting for the server.
+#[must_use = "dropping this value releases the leases"]
 pub struct Leases {
-    part: Arc<Part>,
+    client_lock: Arc<ClientLock>,
     owner: Owner,
-    quantity: u32,
+    quantity: i32,
+    is_released: AtomicBool,
 }
 
 impl Semaphore {
-    pub(crate) fn new(part: Part) -> Self {
-        let entrance = Arc::new([part.entrance()]);
-        Self { part: Arc::new(part), entrance, notices: Arc::default() }
+    pub(crate) fn new(client_lock: ClientLock) -> Self {
+        let target = Arc::new([client_lock.target()]);
+        Self { client_lock: Arc::new(client_lock), target, cancellation: Arc::default() }
     }
 
-    /// The semaphore's number, as it stands in events; unique within its client.
+    /// The number that identifies the semaphore in events. The number is unique within the client.
     pub fn id(&self) -> LockId {
-        self.part.id
+        self.client_lock.id
     }
 
-    /// Its path.
+    /// The path of the semaphore.
     pub fn path(&self) -> &str {
-        self.part.path()
+        self.client_lock.path()
     }
 
-    /// Acquires so many leases, all or none. `None` waits without limit; zero looks once, without waiting for anybody.
+    /// Acquires `quantity` leases. `timeout` is the time limit for the whole call. If `timeout` is `None`, the call
+    /// waits without a limit. If `timeout` is zero, the call makes one attempt and does not wait for other
+    /// participants. The semaphore serves requests in the order of their arrival, so a small request does not overtake
+    /// a large request.
     ///
-    /// Requests are served in their order, whole: a large one is not overtaken by small ones. Curator takes leases one by one; where one of its
-    /// clients has a part of what it wants and zklock the rest, the first deadline that passes decides.
+    /// If the number of leases is a shared count, `quantity` may exceed the count. The call then waits until the count
+    /// is large enough.
     ///
-    /// Errors: INVALID for none, or more than the fixed maximum (where a count says how many there are, it may yet be raised, so that
-    /// is waited for); TIMEOUT, CONNECTION, CANCELED, CLOSED as [`Lock::acquire`](crate::Lock::acquire).
-    pub fn acquire(&self, quantity: u32, timeout: Option<Duration>) -> Result<Leases> {
+    /// Curator clients acquire several leases one by one, so a Curator client can hold one lease while it waits for a
+    /// second lease. If a semaphore has only two leases and a zklock client needs both, the zklock client then waits
+    /// too. Both clients wait until one of their timeouts ends.
+    ///
+    /// A call that fails acquires nothing. The errors are:
+    /// - TIMEOUT if the leases were not acquired within the timeout. The call never returns TIMEOUT early.
+    /// - CONNECTION if the timeout has passed, and the client has no connection or its server does not answer.
+    /// - CANCELED if [`cancel`](Self::cancel) ended the wait.
+    /// - CLOSED if the semaphore or the client was closed.
+    /// - INVALID if `quantity` is below 1, above the fixed number of leases, or too large for one transaction of the
+    ///   server.
+    /// - INVALID if the servers do not accept the access control lists of the client.
+    /// - DEADLOCK if a handler makes the call and the timeout is not zero.
+    /// - Other failures: EXHAUSTED, AUTH, DENIED, SERVER, UNSUPPORTED, FORKED.
+    ///
+    /// Blocks until the leases are held or the timeout has passed. With a timeout of zero, the call waits for the
+    /// server for at most one second.
+    pub fn acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<Leases> {
         refuse_in_callback(timeout)?;
         self.start_acquire(quantity, timeout)?.wait()
     }
 
-    /// Starts to acquire leases. It goes on by itself, within its time as well, whether anybody waits or not.
-    pub fn start_acquire(&self, quantity: u32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
+    /// Starts to acquire leases, and does not block. In all other respects this method works like
+    /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
+    /// timeout.
+    pub fn start_acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
         self.check_open()?;
         let timeout = timeout.into();
-        let span = span::acquire(self.path(), self.part.recipe(), None, Some(quantity), &timeout);
-        let operation = Operation::start(&self.entrance, Goal::Leases(quantity), timeout, &self.notices, span)?;
-        Ok(AcquiringLeases { operation, part: Arc::clone(&self.part), quantity, is_taken: AtomicBool::new(false) })
+        let span = span::acquire(self.path(), self.client_lock.recipe(), None, Some(quantity), &timeout);
+        let operation = Operation::start(&self.target, Goal::Leases(quantity), timeout, &self.cancellation, span)?;
+        Ok(AcquiringLeases {
+            operation,
+            awaiting: WakerRegistration::default(),
+            client_lock: Arc::clone(&self.client_lock),
+            quantity,
+            is_taken: AtomicBool::new(false),
+        })
     }
 
-    /// Wakes those that wait for leases now, with CANCELED.
+    /// Cancels all acquires of this semaphore object that wait at this moment, in all threads. The canceled acquires
+    /// fail with CANCELED. The call does not affect later acquires and existing leases. If leases are granted at the
+    /// same moment, a waiting acquire may still succeed. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.check_open()?;
-        self.part.tell(|engine, now| engine.cancel(now, self.part.id))
+        self.client_lock.update_engine(|engine, now| engine.cancel_waits(now, self.client_lock.id))
     }
 
-    /// The leases that are out, the oldest first, and those who wait for some. Blocks for the session timeout at most.
+    /// Asks the server for the participants of the semaphore. The list begins with the acquired leases, from the oldest
+    /// to the newest. The waiters follow the leases. Each lease is a separate participant.
+    ///
+    /// Errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED. Blocks for at most the session timeout.
     pub fn participants(&self) -> Result<Vec<Participant>> {
         self.start_participants()?.wait()
     }
 
-    /// Starts to ask.
+    /// Starts to query the participants, and does not block. In all other respects this method works like
+    /// [`participants`](Self::participants).
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;
-        Ok(Call::new(vec![self.part.participants(true)?], |answers| match answers.into_iter().next() {
+        Ok(Call::new(vec![self.client_lock.participants(true)?], |answers| match answers.into_iter().next() {
             Some(Answer::Participants(participants)) => Ok(participants),
             _ => Err(Status::Internal.into()),
         }))
     }
 
-    /// What those who wait for leases by this handle wait for, in this process; see [`Lock::waiting`](crate::Lock::waiting).
+    /// Returns the pending acquires of this semaphore object, and the reason why each acquire waits. See
+    /// [`Lock::waiting`](crate::Lock::waiting).
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
         self.check_open()?;
-        self.part.waiting()
+        self.client_lock.waiting()
     }
 
-    /// The data of the leases' nodes that later acquires create; `None`: the host's address.
+    /// Sets the data of the nodes that later acquires create. See [`Lock::set_data`](crate::Lock::set_data). Each lease
+    /// has its own node.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
         self.check_open()?;
-        self.part.set_data(data)
+        self.client_lock.set_data(data)
     }
 
-    /// Has `handler` called, with the path of the lease's node, whenever somebody asks for a lease to be given back; see
-    /// [`Lock::set_revocable`](crate::Lock::set_revocable).
+    /// Sets the handler for requests to revoke leases. See [`Lock::set_revocable`](crate::Lock::set_revocable). The
+    /// handler receives the path of a node that represents a lease.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         self.check_open()?;
-        self.part.set_revocable(handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>))
+        self.client_lock.set_revocable(handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>))
     }
 
-    /// Takes the semaphore out of service: those that wait for leases wake with CLOSED, and later calls give CLOSED. Leases that
-    /// are out stay out until they are given back.
+    /// Closes the semaphore. Waiting calls and later calls on this semaphore object fail with CLOSED. Owners keep the
+    /// leases that they hold, and the program must still release these leases. Does not block.
     pub fn close(&self) -> Result<()> {
-        self.part.session.shell.check()?;
-        self.notices.close();
-        self.entrance.iter().for_each(Entrance::close);
+        self.client_lock.client.shell.check_process()?;
+        self.cancellation.close();
+        self.target.iter().for_each(LockTarget::close_waits);
         Ok(())
     }
 
     fn check_open(&self) -> Result<()> {
-        // First: in a forked child it is FORKED, whatever became of it.
-        self.part.check_open()?;
-        if self.notices.is_closed() {
-            return Err(Error::new(Status::Closed, format!("{}: {}", self.part.path(), Status::Closed.text())));
+        // The check is before all other statements, so that every call in a forked child fails with FORKED.
+        self.client_lock.check_open()?;
+        if self.cancellation.is_closed() {
+            return Err(Error::new(Status::Closed, format!("{}: {}", self.client_lock.path(), Status::Closed.text())));
         }
         Ok(())
     }
 }
 
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases")
+            .field("path", &self.client_lock.path())
+            .field("quantity", &self.quantity)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Leases {
-    /// How many there are.
-    pub fn quantity(&self) -> u32 {
+    /// The number of leases.
+    pub fn quantity(&self) -> i32 {
         self.quantity
     }
 
-    /// Gives all of them back, and waits until the server has confirmed it.
+    /// Releases all leases of this value, and waits until the server has confirmed that the nodes are deleted.
     ///
-    /// Errors: LOST where one of them had been lost; CONNECTION where no server confirmed within the session timeout, and the library goes
-    /// on trying; NOT_OWNER where they were given back before.
+    /// Errors:
+    /// - LOST if a lease was lost before the release. In this case, another owner may have held the lease since the
+    ///   loss.
+    /// - CONNECTION if no server confirmed the release within the session timeout. The library continues to try to
+    ///   delete the nodes.
+    /// - NOT_OWNER if the leases were already released.
+    /// - CLOSED if the client was closed, which ended the leases.
+    /// - DENIED if the client may not delete the nodes. The nodes remain until the client is closed or an operator grants
+    ///   the permission.
+    /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
+    ///
+    /// Blocks for at most the session timeout.
     pub fn release(&self) -> Result<()> {
         self.start_release(true)?.wait()
     }
 
-    /// Starts to give them back. Without `confirmed` it is decided at once, and the removal of the nodes is left to the library.
+    /// Starts to release the leases, and does not block. If `confirmed` is false, [`Call::wait`] returns at once, and
+    /// the library deletes the nodes in the background.
     pub fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
-        let span = span::release(self.part.path(), self.owner, confirmed);
-        Ok(Call::new(vec![self.part.release(self.owner, confirmed)?], |_| Ok(())).within(span))
+        let span = span::release(self.client_lock.path(), self.owner, confirmed);
+        let pending = self.client_lock.release(self.owner, confirmed)?;
+        self.is_released.store(true, Ordering::Relaxed);
+        Ok(Call::new(vec![pending], |_| Ok(())).within(span))
     }
 
-    /// Whether they are held, and safely so at this moment.
+    /// Returns true if the leases are held and safe at this moment. The leases are safe if, according to the clock of
+    /// this machine, their session cannot have expired yet.
     pub fn is_held(&self) -> Result<bool> {
-        Ok(is_safe(self.view()?))
+        Ok(self.view()?.is_some_and(HoldView::is_safe))
     }
 
-    /// How they stand.
+    /// Returns the state of the leases. All leases of this value have the same state: if one lease is lost, the state
+    /// of all leases is [`Lost`](LockState::Lost).
     pub fn state(&self) -> Result<LockState> {
         Ok(self.view()?.map_or(LockState::Free, |view| view.state))
     }
 
-    /// Their fencing token: it grows with the leases of the semaphore. Errors: NOT_OWNER where they were given back, LOST.
+    /// Returns the fencing token of the leases, which grows with every acquire of the semaphore. If the semaphore has
+    /// several leases, the tokens show the order of the acquires. The tokens then do not prove that an owner is the
+    /// only holder.
+    ///
+    /// Fails with LOST if a lease was lost. Fails with NOT_OWNER if the leases were released. Other errors: CLOSED,
+    /// FORKED.
     pub fn fencing_token(&self) -> Result<i64> {
-        Ok(self.hold()?.token)
+        Ok(self.live_view()?.token)
     }
 
-    /// How long they are safe without hearing from a server; zero where they are not safe now. Errors as above.
+    /// Returns how long the leases remain safe if no server answers from now on. Returns zero if the leases are not
+    /// safe now.
+    ///
+    /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn remaining(&self) -> Result<Duration> {
-        Ok(self.hold()?.remaining)
+        Ok(self.live_view()?.remaining)
     }
 
-    /// The paths of their nodes, without the client's chroot. Errors as above.
+    /// Waits until at least one of the leases is no longer safe. See [`Lock::wait_lost`](crate::Lock::wait_lost).
+    ///
+    /// Fails with NOT_OWNER if the leases are released before or during the wait. Fails with CLOSED if the client is
+    /// closed. Fails with DEADLOCK in a handler, unless `timeout` is zero. Other errors: FORKED.
+    pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
+        wait_lost::wait_until_lost(timeout, || self.start_wait_lost())
+    }
+
+    /// Returns a [`WaitLost`], which reports when at least one of the leases is no longer safe. See
+    /// [`Lock::start_wait_lost`](crate::Lock::start_wait_lost).
+    pub fn start_wait_lost(&self) -> Result<WaitLost> {
+        let (client_lock, owner) = (Arc::clone(&self.client_lock), self.owner);
+        let view = move || client_lock.read_engine(|engine, now| engine.hold_of(now, client_lock.id, owner));
+        WaitLost::start(std::iter::once(self.client_lock.shell_and_id()), owner, view, self.client_lock.path())
+    }
+
+    /// Returns the paths of the nodes of the leases, without the client's chroot.
+    ///
+    /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn node_paths(&self) -> Result<Vec<String>> {
-        self.hold()?;
-        self.part.ask(|engine, _| engine.nodes_of(self.part.id, self.owner))
+        self.live_view()?;
+        self.client_lock.read_engine(|engine, _| engine.nodes_of(self.client_lock.id, self.owner))
+    }
+
+    /// Calls `handler` for changes of these leases. The rules of [`Lock::listen`](crate::Lock::listen) apply. After
+    /// this call, query the state of the leases, because the state may have changed before the call.
+    ///
+    /// Fails with NOT_OWNER if the leases were released. Other errors: CLOSED, FORKED, EXHAUSTED.
+    pub fn listen(&self, which: Listen, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
+        let Some(view) = self.view()? else { return Err(self.error(Status::NotOwner)) };
+        let scope = Scope::Leases(self.client_lock.id, view.token);
+        Listener::register(
+            &(Arc::new(handler) as Arc<EventHandler>),
+            which,
+            std::iter::once(self.client_lock.listener_target(scope)),
+        )
+    }
+
+    /// Calls `handler` for losses of these leases. The call is equivalent to [`listen`](Self::listen) with
+    /// [`Listen::Loss`].
+    pub fn on_lost(&self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
+        self.listen(Listen::Loss, handler)
+    }
+
+    fn error(&self, status: Status) -> Error {
+        Error::new(status, format!("{}: {}", self.client_lock.path(), status.text()))
     }
 
     fn view(&self) -> Result<Option<HoldView>> {
-        self.part.ask(|engine, now| engine.hold_of(now, self.part.id, self.owner))
+        self.client_lock.read_engine(|engine, now| engine.hold_of(now, self.client_lock.id, self.owner))
     }
 
-    fn hold(&self) -> Result<HoldView> {
-        let error = |status: Status| Error::new(status, format!("{}: {}", self.part.path(), status.text()));
+    fn live_view(&self) -> Result<HoldView> {
         match self.view()? {
-            None => Err(error(Status::NotOwner)),
-            Some(HoldView { state: LockState::Lost, .. }) => Err(error(Status::Lost)),
+            None => Err(self.error(Status::NotOwner)),
+            Some(HoldView { state: LockState::Lost, .. }) => Err(self.error(Status::Lost)),
             Some(view) => Ok(view),
         }
     }
@@ -186,22 +311,31 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // Fails where they were given back, or the client is closed: there is nothing to do then.
-        let _ = self.start_release(false);
+        if !self.is_released.load(Ordering::Relaxed) {
+            // The call fails if the client is closed. Then the library has no leases to release.
+            let _ = self.start_release(false);
+        }
     }
 }
 
-/// An acquire of leases under way, which goes on by itself. Dropped before the leases were taken, it is cancelled, and what it had got is given
-/// back. All methods may be called from any thread.
+/// An acquire of leases in progress. The acquire continues even if no thread waits for the result. Any thread may call
+/// any method of this value.
+///
+/// If the program drops this value while the acquire still runs, the acquire is canceled. If the acquire has succeeded,
+/// but no method has returned the leases, dropping this value releases the leases. This value is also a future, which
+/// any executor can poll. The future resolves to the result of [`wait`](Self::wait).
+#[must_use = "dropping this value cancels the acquire"]
 pub struct AcquiringLeases {
     operation: Arc<Operation>,
-    part: Arc<Part>,
-    quantity: u32,
+    awaiting: WakerRegistration,
+    client_lock: Arc<ClientLock>,
+    quantity: i32,
     is_taken: AtomicBool,
 }
 
 impl AcquiringLeases {
-    /// Waits for the leases.
+    /// Waits for the leases, for at most the timeout of the acquire. Fails with the same errors as
+    /// [`Semaphore::acquire`].
     pub fn wait(self) -> Result<Leases> {
         loop {
             if let Some(result) = self.wait_for(Duration::MAX) {
@@ -210,42 +344,75 @@ impl AcquiringLeases {
         }
     }
 
-    /// Waits `slice` at most, and takes the leases; `None` if it is not decided by then. They can be taken once: INVALID. In a callback
-    /// it is DEADLOCK where it would have to wait.
+    /// Waits for at most `slice`, and returns the leases. Returns `None` if the acquire still runs. The method returns
+    /// the leases only once: a later call fails with INVALID. If a handler makes the call while the acquire still runs,
+    /// the call fails with DEADLOCK, unless `slice` or the timeout of the acquire is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Leases>> {
         self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
     }
 
-    /// How it ended, after `slice` at most, and leaves the leases where they are; `None` if it is not decided by then.
+    /// Waits for at most `slice`. Returns how the acquire ended, or `None` if the acquire still runs. This call does
+    /// not return the leases.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
     }
 
-    /// Ends it, with CANCELED unless it is just succeeding.
+    /// Cancels the acquire. The acquire then ends with CANCELED, unless it has already ended or succeeds at the same
+    /// moment. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.operation.cancel()
     }
 
-    /// Has `hook` called once when it is over, as [`Acquiring::on_done`](crate::Acquiring::on_done).
+    /// Calls `hook` once when the acquire has ended. The rules of [`Acquiring::on_done`](crate::Acquiring::on_done)
+    /// apply to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         self.operation.on_done(Box::new(hook))
     }
 
-    /// What dropping it does. Who waits for it elsewhere hears CLOSED.
+    /// Ends the acquire in the same way as dropping this value. If another thread waits for the acquire, the call
+    /// of that thread fails with CLOSED.
     pub fn abandon(&self) {
         self.operation.abandon();
     }
 
     fn take(&self) -> Result<Leases> {
         if self.is_taken.swap(true, Ordering::Relaxed) {
-            return Err(Error::invalid("the leases of this acquire were taken before"));
+            return Err(Error::invalid("the leases of this acquire were already taken"));
         }
-        Ok(Leases { part: Arc::clone(&self.part), owner: self.operation.owner(), quantity: self.quantity })
+        Ok(Leases {
+            client_lock: Arc::clone(&self.client_lock),
+            owner: self.operation.owner().ok_or(Status::Internal)?,
+            quantity: self.quantity,
+            is_released: AtomicBool::new(false),
+        })
+    }
+}
+
+impl fmt::Debug for AcquiringLeases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquiringLeases")
+            .field("path", &self.client_lock.path())
+            .field("quantity", &self.quantity)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Future for AcquiringLeases {
+    type Output = Result<Leases>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut waker = std::mem::take(&mut this.awaiting);
+        let poll = waker.poll(cx, || this.wait_for(Duration::ZERO), |hook| this.on_done(hook));
+        this.awaiting = waker;
+        poll
     }
 }
 
 impl Drop for AcquiringLeases {
     fn drop(&mut self) {
+        // When the operation ends, it must not wake the task of a dropped future.
+        self.awaiting = WakerRegistration::default();
         self.abandon();
     }
 }

@@ -1,20 +1,22 @@
-//! Spans for those who trace: one for each acquire, release and connect, from the call to its end. Where nobody traces they are none, and cost
-//! next to nothing.
+//! Spans for programs that use `tracing`. Each acquire, release and connect operation has one span, which lasts until
+//! the operation ends. Without a subscriber the spans are disabled and cost almost nothing. This file only records; no
+//! decision depends on a span.
 
 use tracing::Span;
 use tracing::field::Empty;
+use zklock_core::engine::{Owner, Recipe};
+use zklock_core::error::Result;
 
-use crate::engine::{Owner, Recipe};
-use crate::error::Result;
-use crate::lock::Timeout;
 use crate::runtime::{LOCK, SESSION, now};
+use crate::timeout::Timeout;
 
-/// Of an acquire. Its outcome is the name of the status with which it ends.
+/// Makes the span of an acquire operation. When the operation ends, the name of its status becomes the outcome of the
+/// span.
 pub(crate) fn acquire(
     path: &str,
     recipe: &Recipe,
     owner: Option<Owner>,
-    quantity: Option<u32>,
+    quantity: Option<i32>,
     timeout: &Timeout,
 ) -> Span {
     let owner = owner.map(tracing::field::display);
@@ -31,27 +33,28 @@ pub(crate) fn acquire(
     )
 }
 
-/// Of a release; `confirmed`: it ends when a server has said that the node is gone.
+/// Makes the span of a release operation. If `confirmed` is true, the span ends when a server has confirmed that the
+/// node is deleted.
 pub(crate) fn release(path: &str, owner: Owner, confirmed: bool) -> Span {
     tracing::debug_span!(target: LOCK, "release", path, %owner, confirmed, outcome = Empty)
 }
 
-/// Of a client's first connection.
+/// Makes the span of the first connection of a client.
 pub(crate) fn connect(servers: &str) -> Span {
     tracing::info_span!(target: SESSION, "connect", servers, outcome = Empty)
 }
 
-/// An acquire has ended.
-pub(crate) fn acquired<T>(span: &Span, timeout: &Timeout, result: &Result<T>) {
+/// Records the outcome and the waiting time of an acquire operation that has ended.
+pub(crate) fn record_acquire_outcome<T>(span: &Span, timeout: &Timeout, result: &Result<T>) {
     if !span.is_disabled() {
         let waited = now() - timeout.start;
         span.record("waited_us", u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
-        ended(span, result);
+        record_outcome(span, result);
     }
 }
 
-/// What the span is of has ended.
-pub(crate) fn ended<T>(span: &Span, result: &Result<T>) {
+/// Records the outcome of a call that has ended.
+pub(crate) fn record_outcome<T>(span: &Span, result: &Result<T>) {
     if !span.is_disabled() {
         span.record("outcome", result.as_ref().map_or_else(|error| error.status().name(), |_| "ZKL_OK"));
     }

@@ -1,12 +1,8 @@
-//! What the documentation names is there: statuses, functions, tests.
+//! Checks that everything the documentation names exists: statuses, functions, tests, numbers.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that fails is a test that fails"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a failing test may panic")]
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -15,8 +11,11 @@ use zklock::{ConfigOption, Labels, Metric, Metrics, Status};
 const INTRODUCTION: &str = "\
 # Statuses
 
-What a call can end with, in C and in Python. Made from the table in `src/error.rs`; `ZKL_BLESS=1 cargo test --test docs` writes
-it anew. `zkl_last_error_message()` and the exception's text tell the rest of the story: which value, which server, who is ahead.
+This page lists the statuses with which a call can end, in C and in Python. `ZKL_BLESS=1 cargo test --test docs` generates the page
+from the table in `core/src/error.rs`.
+
+`zkl_last_error_message()` and the text of an exception give the details: the value or the server that caused the failure, or the
+participants ahead.
 
 | C | number | Python | `errno` | meaning |
 |---|---|---|---|---|
@@ -39,9 +38,9 @@ fn the_page_of_statuses_is_up_to_date() {
     assert_eq!(fs::read_to_string(&file).unwrap_or_default(), page, "run: ZKL_BLESS=1 cargo test --test docs");
 }
 
-const OPTIONS: &str = "| option | value | default | what it sets |\n|---|---|---|---|\n";
+const OPTIONS: &str = "| option | value | default | effect |\n|---|---|---|---|\n";
 
-/// The table of options on the page about them is the core's.
+/// The table on the page about options must match the options in the code.
 #[test]
 fn the_page_of_options_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/options.md");
@@ -59,9 +58,9 @@ fn the_page_of_options_is_up_to_date() {
     assert_eq!(fs::read_to_string(&file).unwrap(), made, "run: ZKL_BLESS=1 cargo test --test docs");
 }
 
-const METRICS: &str = "| Prometheus | field | kind | what it is |\n|---|---|---|---|\n";
+const METRICS: &str = "| Prometheus | field | kind | meaning |\n|---|---|---|---|\n";
 
-/// The table of metrics on the page about them is the core's.
+/// The table on the page about metrics must match the metrics in the code.
 #[test]
 fn the_page_of_metrics_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/observability.md");
@@ -82,9 +81,9 @@ fn the_page_of_metrics_is_up_to_date() {
     assert_eq!(fs::read_to_string(&file).unwrap(), made, "run: ZKL_BLESS=1 cargo test --test docs");
 }
 
-/// Each line that is logged is on the page, with its level, and nothing else.
+/// The page must list each log line with its level, and no other line.
 #[test]
-fn the_page_has_the_lines_of_the_log() {
+fn log_page_lists_every_log_line() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/observability.md")).unwrap();
     let source = fs::read_to_string(root.join("src/runtime/report.rs")).unwrap();
@@ -111,7 +110,7 @@ fn the_page_has_the_lines_of_the_log() {
     assert_eq!(rows.len(), logged.len(), "more rows than lines: {rows:?}");
 }
 
-/// The header and the Python package say the same of each, in their own words for statuses.
+/// The C header and the Python package must have every metric. Each uses its own type for a status.
 #[test]
 fn each_metric_is_in_c_and_in_python() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -127,12 +126,12 @@ fn each_metric_is_in_c_and_in_python() {
     }
 }
 
-/// The pages for those who come from Curator and from kazoo name functions of the header, and tests.
+/// The pages about moving from Curator and from kazoo may name only functions and tests that exist.
 #[test]
-fn what_the_pages_on_moving_name_is_there() {
+fn names_on_the_migration_pages_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
-    let sources = sources(&[root.join("tests"), root.join("src")]);
+    let sources = sources(&[root.join("tests"), root.join("src"), root.join("core")]);
     let is_name =
         |word: &&str| word.len() > 3 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     for (page, tests) in [("docs/curator.md", "## Curator's own tests"), ("docs/kazoo.md", "## kazoo's own tests")] {
@@ -150,7 +149,7 @@ fn what_the_pages_on_moving_name_is_there() {
             let ours = row.split('|').nth(2).unwrap();
             for test in ours.split('`').skip(1).step_by(2).filter(is_name) {
                 let theirs = row.split('|').nth(1).unwrap();
-                assert!(is_function(&sources, test), "{test}, which is said to answer{theirs}");
+                assert!(is_test(&sources, test), "{test}, which the page names as the test for{theirs}");
                 count += 1;
             }
         }
@@ -158,9 +157,139 @@ fn what_the_pages_on_moving_name_is_there() {
     }
 }
 
-/// The page on fencing names functions of the header and files, and quotes what the examples do.
+/// The page about names must list each function of the header once, and no function that does not exist.
 #[test]
-fn what_the_page_on_fencing_names_is_there() {
+fn names_page_lists_every_function_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/names.md")).unwrap();
+    let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
+    let is_declaration = |line: &&str| line.ends_with(");") && !line.starts_with([' ', '#', '/']);
+    let declarations = header.lines().filter(is_declaration).filter(|line| !line.starts_with("typedef"));
+    let functions: Vec<&str> =
+        declarations.map(|line| line.split('(').next().unwrap().rsplit([' ', '*']).next().unwrap()).collect();
+    assert!(functions.len() > 80, "{functions:?}");
+    let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|word| word.starts_with("zkl_")).collect();
+    for function in &functions {
+        let times = named.iter().filter(|word| *word == function).count();
+        assert_eq!(times, 1, "docs/names.md names {function} {times} times");
+    }
+    let is_type = |word: &str| [" {", " *", ";"].iter().any(|end| header.contains(&format!(" {word}{end}")));
+    let unknown = named.iter().filter(|word| !functions.contains(word) && !is_type(word));
+    let mut missing: Vec<String> = unknown.map(|word| format!("C: {word}")).collect();
+    let languages = [Language::cpp(root), Language::rust(root), Language::python(root)];
+    let mut count = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |")) {
+        let columns: Vec<&str> = row.trim_matches('|').split('|').collect();
+        assert_eq!(columns.len(), 5, "{row}");
+        for (language, column) in languages.iter().zip(&columns[2..]) {
+            let names: Vec<&str> = column.split('`').skip(1).step_by(2).collect();
+            count += names.len();
+            missing.extend(
+                names.iter().filter(|name| !language.has(name)).map(|name| format!("{}: {name}", language.name)),
+            );
+        }
+    }
+    assert!(missing.is_empty(), "docs/names.md has names that do not exist: {missing:#?}");
+    assert!(count > 200, "only {count} names were read");
+}
+
+/// The public names of a language.
+struct Language {
+    name: &'static str,
+    /// The text between the name of a type and the name of its member.
+    separator: &'static str,
+    /// The types, each with its public declarations.
+    types: HashMap<String, String>,
+    /// A text that contains every public name outside of a type.
+    exported: String,
+}
+
+impl Language {
+    fn cpp(root: &Path) -> Self {
+        let header = fs::read_to_string(root.join("include/zklock.hpp")).unwrap();
+        let mut exported = String::new();
+        let mut is_detail = false;
+        for line in header.lines().filter(|line| !line.trim_start().starts_with(['/', '*'])) {
+            is_detail |= line.starts_with("namespace detail {");
+            if !is_detail {
+                exported += &format!("{line}\n");
+            }
+            is_detail &= !line.starts_with("} // namespace detail");
+        }
+        let mut types = HashMap::new();
+        for kind in ["\nclass ", "\nstruct ", "\nenum class "] {
+            for text in exported.split(kind).skip(1) {
+                let text = text.split("\n}").next().unwrap().split("\nprivate:").next().unwrap();
+                let (first, body) = text.split_once('\n').unwrap_or((text, ""));
+                let name = first.rsplit("]] ").next().unwrap().split([' ', ';']).next().unwrap();
+                declare(&mut types, name, body.lines().filter(|line| !line.starts_with("     ")));
+            }
+        }
+        Self { name: "C++", separator: "::", types, exported }
+    }
+
+    fn rust(root: &Path) -> Self {
+        let source = sources(&[root.join("src"), root.join("core")]);
+        let is_public = |line: &&str| line.trim_start().starts_with("pub ");
+        let mut types = HashMap::new();
+        for text in source.split("\nimpl").skip(1) {
+            let (first, body) = text.split("\n}").next().unwrap().split_once('\n').unwrap_or_default();
+            let of = if first.starts_with('<') { first.split_once("> ").unwrap().1 } else { first.trim_start() };
+            let name = of.split(['<', ' ']).next().unwrap();
+            declare(&mut types, name, body.lines().filter(is_public));
+            // A macro can declare members of several types.
+            for name_of_macro in body.lines().filter_map(|line| line.trim().strip_suffix("!();")) {
+                let rules = source.split(&format!("\nmacro_rules! {name_of_macro} {{")).nth(1).unwrap_or_default();
+                declare(&mut types, name, rules.split("\n}").next().unwrap().lines().filter(is_public));
+            }
+        }
+        let library = fs::read_to_string(root.join("src/lib.rs")).unwrap();
+        let is_exported = |item: &&str| item.contains("pub use ") || item.contains("pub const ");
+        let exported = library.split(';').filter(is_exported).collect();
+        Self { name: "Rust", separator: "::", types, exported }
+    }
+
+    fn python(root: &Path) -> Self {
+        let mut types = HashMap::new();
+        for file in ["_zklock.pyi", "_errors.py", "_events.py", "_metrics.py", "_states.py"] {
+            let text = fs::read_to_string(root.join("python/zklock").join(file)).unwrap();
+            for class in text.split("\nclass ").skip(1) {
+                let (first, body) = class.split_once('\n').unwrap();
+                let is_inside = |line: &&str| line.is_empty() || line.starts_with(' ');
+                declare(&mut types, first.split(['(', ':']).next().unwrap(), body.lines().take_while(is_inside));
+            }
+        }
+        let exported = fs::read_to_string(root.join("python/zklock/__init__.py")).unwrap();
+        Self { name: "Python", separator: ".", types, exported }
+    }
+
+    /// Whether a public name exists: a type, a function, a member of a type, or a function with an argument in
+    /// parentheses.
+    fn has(&self, name: &str) -> bool {
+        let (name, argument) = name.trim_end_matches(')').split_once('(').unwrap_or((name, ""));
+        let (owner, member) = name.split_once(self.separator).unwrap_or((name, ""));
+        let declared = self.types.get(owner).map_or("", String::as_str);
+        let member = if member.is_empty() && !argument.is_empty() { "__new__" } else { member };
+        let has_argument = |text: &str| has_word(text.split("->").next().unwrap(), argument);
+        has_word(&self.exported, owner)
+            && (member.is_empty() || has_word(declared, member))
+            && (argument.is_empty() || declared.split(&format!("def {member}(")).skip(1).any(has_argument))
+    }
+}
+
+fn declare<'a>(types: &mut HashMap<String, String>, name: &str, lines: impl Iterator<Item = &'a str>) {
+    let declared = types.entry(name.to_owned()).or_default();
+    lines.for_each(|line| *declared += &format!("{line}\n"));
+}
+
+/// Whether a text contains a word as a whole.
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|other| other == word)
+}
+
+/// The page about fencing may name only functions and files that exist, and its quotations must match the examples.
+#[test]
+fn names_on_the_fencing_page_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let (page, header) = (read("docs/fencing.md"), read("include/zklock.h"));
@@ -179,33 +308,35 @@ fn what_the_page_on_fencing_names_is_there() {
     assert!(sql.contains(condition) && read("bindings/c/examples/fenced_sqlite.c").contains(condition));
 }
 
-/// Behind each promise stands a test.
+/// Each guarantee must name a test that exists.
 #[test]
 fn the_tests_behind_the_guarantees_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
-    let sources = sources(&["src", "tests", "bindings", "fuzz"].map(|folder| root.join(folder)));
+    let sources = sources(&["src", "core", "proto", "tests", "bindings", "fuzz"].map(|folder| root.join(folder)));
     let mut promises = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise")) {
         let columns: Vec<&str> = row.split('|').collect();
         let tests: Vec<&str> = columns[3].split('`').skip(1).step_by(2).collect();
         assert!(!tests.is_empty(), "no test behind{}", columns[1]);
         for test in tests {
-            assert!(is_function(&sources, test), "{test}, which is said to stand behind{}", columns[1]);
+            assert!(is_test(&sources, test), "{test}, which the page names as the test of{}", columns[1]);
         }
         promises += 1;
     }
-    let limits = page.split("## Limits that are said").nth(1).unwrap();
+    let limits = page.split("## Reported limits").nth(1).unwrap();
     let said = limits.split('`').skip(1).step_by(2);
-    assert!(said.clone().count() > 3 && said.clone().all(|test| is_function(&sources, test)), "{limits}");
+    assert!(said.clone().count() > 3 && said.clone().all(|test| is_test(&sources, test)), "{limits}");
     assert!(promises > 20, "only {promises} promises were read");
 }
 
-fn is_function(sources: &str, name: &str) -> bool {
-    ["fn", "def", "static void"].iter().any(|word| sources.contains(&format!("{word} {name}(")))
+/// Whether a function has this name, or a row of a table of tests (`bindings/c/tests/table`).
+fn is_test(sources: &str, name: &str) -> bool {
+    let is_function = |word: &&str| sources.contains(&format!("{word} {name}("));
+    ["fn", "def", "static void"].iter().any(is_function) || sources.contains(&format!("(\"{name}\", "))
 }
 
-/// All that is written in Rust, Python and C below these directories.
+/// The text of all Rust, Python and C files below these directories.
 fn sources(directories: &[std::path::PathBuf]) -> String {
     let mut all = String::new();
     let mut left = directories.to_vec();
@@ -225,7 +356,7 @@ fn sources(directories: &[std::path::PathBuf]) -> String {
     all
 }
 
-/// A number that a page takes from the code: the words around it on one line of the page, and what the code says.
+/// A number that a page quotes from the code: the text around it on one line of the page, and its value in the code.
 struct Quoted {
     page: &'static str,
     before: &'static str,
@@ -238,58 +369,77 @@ fn quoted(page: &'static str, before: &'static str, after: &'static str, number:
 }
 
 fn numbers_of_the_code() -> Vec<Quoted> {
-    let mirror = |name: &str| limit(&name.to_lowercase());
-    let waiting_events = thousands(constant("src/runtime/outlet.rs", "LIMIT"));
-    let waiting_lines = thousands(constant("src/runtime/log.rs", "LIMIT"));
+    let waiting_events = thousands(constant("src/runtime/event_delivery.rs", "MAX_UNMERGED"));
+    let waiting_lines = thousands(constant("src/runtime/log_handler.rs", "MAX_QUEUED_LINES"));
     let leaving = in_words(limit("max_leaving"));
-    let silence = constant("src/engine/calls.rs", "SILENCE");
+    let silence = constant("core/src/engine/ops.rs", "MAX_SERVER_SILENCE");
     let (session_timeout, connect_timeout) = (default_seconds("session_timeout"), default_seconds("connect_timeout"));
-    let first_bucket = constant("src/histogram.rs", "FIRST");
-    let last_bucket = first_bucket << (constant("src/histogram.rs", "BUCKETS") - 2);
+    let first_bucket = constant("core/src/histogram.rs", "FIRST");
+    let last_bucket = first_bucket << (constant("core/src/histogram.rs", "BUCKETS") - 2);
     let (first_bucket, last_bucket) = (first_bucket / 1000, last_bucket as f64 / 1e9);
     let minutes = in_words(setting("Makefile", "\nMINUTES ?= "));
     let tick = constant("tests/chaos/src/run.rs", "TICK_MS");
     let sessions = in_words(setting("tests/chaos/src/run.rs", "session_timeout: Duration::from_secs("));
     vec![
         quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
-        quoted("docs/guarantees.md", "| ", " for each client as they came", &waiting_events),
-        quoted("docs/architecture.md", "Nobody has to listen. Up to ", " news of a client wait", &waiting_events),
-        quoted(
-            "docs/architecture.md",
-            "is called by the dispatcher thread or by whom a bell tells. ",
-            " lines",
-            waiting_lines,
-        ),
-        quoted("docs/architecture.md", "- *Patience*: ", " contenders of one client", leaving),
-        quoted("docs/architecture.md", "if the server has been silent for ", " ms", silence),
-        quoted("docs/timeouts.md", "keep a session that they do not hear of | ", " s |", session_timeout),
+        quoted("docs/guarantees.md", "the library queues up to ", " unread changes", &waiting_events),
+        quoted("docs/architecture.md", "**Events.** Up to ", " events of a client wait", &waiting_events),
+        quoted("docs/architecture.md", "log handler contains up to ", " lines", waiting_lines),
+        quoted("docs/architecture.md", "**Leaving contenders.** Up to ", " contenders of one client", leaving),
+        quoted("docs/architecture.md", "server has been silent for ", " ms", silence),
+        quoted("docs/timeouts.md", "receive nothing from its client | ", " s |", session_timeout),
         quoted("docs/timeouts.md", "the deadline of making a client | ", " s |", connect_timeout),
         quoted(
             "docs/timeouts.md",
             "Closing a client takes ",
             " seconds at most",
-            in_words(constant("src/engine/calls.rs", "CLOSE_LIMIT")),
+            in_words(constant("core/src/engine/ops.rs", "CLOSE_LIMIT")),
         ),
         quoted(
             "docs/testing.md",
-            "Sessions may be as short as ",
-            " ms there",
+            "session timeouts down to ",
+            " ms",
             setting("standalone/src/settings.rs", "min_session_timeout: Some(Duration::from_millis("),
         ),
-        quoted("docs/observability.md", "**Histograms** have fixed buckets: ", " µs", first_bucket),
-        quoted("docs/observability.md", "twice as much from one to the next up to ", " s", last_bucket),
-        quoted("docs/decisions/0007-mirrors.md", "who joins, each within ", " ms of the one before", mirror("SOON")),
-        quoted("docs/decisions/0007-mirrors.md", "| not begun, given up | with more than ", " sessions", mirror("FEW")),
+        quoted("docs/observability.md", "The upper limit of the first bucket is ", " µs", first_bucket),
+        quoted("docs/observability.md", "doubles from one bucket to the next, up to ", " s", last_bucket),
         quoted(
-            "docs/decisions/0007-mirrors.md",
-            "sessions in the queue; with more than ",
-            ", or after",
-            mirror("MANY"),
+            "docs/decisions/0007-directory-caches.md",
+            "callers join, each within ",
+            " ms after",
+            limit("quick_succession"),
         ),
-        quoted("docs/decisions/0007-mirrors.md", "or after ", " changes while nobody", mirror("NOISE")),
-        quoted("docs/decisions/0007-mirrors.md", "then not again for ", " s |", mirror("PAUSE")),
-        quoted("docs/decisions/0007-mirrors.md", "when nobody else came for ", " uses", mirror("SOLO")),
-        quoted("docs/decisions/0007-mirrors.md", "| at most | ", " of one client |", mirror("MOST")),
+        quoted(
+            "docs/decisions/0007-directory-caches.md",
+            "does not start a cache | If the queue contains the nodes of more than ",
+            " sessions",
+            limit("max_clients_to_start"),
+        ),
+        quoted(
+            "docs/decisions/0007-directory-caches.md",
+            "abandons a cache | If the queue contains the nodes of more than ",
+            " sessions",
+            limit("max_clients"),
+        ),
+        quoted(
+            "docs/decisions/0007-directory-caches.md",
+            "or after ",
+            " changes of other clients",
+            limit("max_foreign_changes"),
+        ),
+        quoted(
+            "docs/decisions/0007-directory-caches.md",
+            "uses no cache of this directory for ",
+            " s.",
+            limit("busy_pause"),
+        ),
+        quoted(
+            "docs/decisions/0007-directory-caches.md",
+            "after ",
+            " uses without a change",
+            limit("max_unshared_uses"),
+        ),
+        quoted("docs/decisions/0007-directory-caches.md", "At most ", " caches for each client", limit("max_caches")),
         quoted("docs/chaos.md", "make chaos                        # ", " minutes", minutes),
         quoted("docs/chaos.md", "Three servers (ZooKeeper 3.9.4, tick ", " ms)", tick),
         quoted("docs/chaos.md", "and sessions of ", " seconds", sessions),
@@ -297,7 +447,7 @@ fn numbers_of_the_code() -> Vec<Quoted> {
     ]
 }
 
-/// `ZKL_BLESS=1` writes the numbers of the code into the pages.
+/// With `ZKL_BLESS=1`, this test writes the numbers of the code into the pages.
 #[test]
 fn the_numbers_on_the_pages_are_those_of_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -320,9 +470,9 @@ fn the_numbers_on_the_pages_are_those_of_the_code() {
     }
 }
 
-/// `ZKL_BLESS=1` writes what the published benchmark measured into the page on sizes.
+/// With `ZKL_BLESS=1`, this test writes the results of the published benchmark into the page about sizing.
 #[test]
-fn the_page_on_sizes_has_the_numbers_of_the_benchmark() {
+fn sizing_page_matches_the_recorded_benchmark() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/sizing.md");
     for (row, workload, peer, column) in [
         ("one thread, one path", "W1: one thread, one path", "zklock-c", "cycle p50"),
@@ -333,7 +483,7 @@ fn the_page_on_sizes_has_the_numbers_of_the_benchmark() {
     ] {
         let rate = |server| {
             let value = benchmark(&format!("### {workload}, server `{server}`\n"), peer, column);
-            // W1 has microseconds, which are the inverse of a rate.
+            // The column of W1 is in microseconds, the inverse of a rate.
             thousands(two_digits(if column == "cycle p50" { 1e6 / value } else { value }))
         };
         let right = format!("| {row} | {} | {} |", rate("nofsync"), rate("fsync"));
@@ -361,13 +511,13 @@ fn benchmark(title: &str, peer: &str, column: &str) -> f64 {
     row.unwrap_or_else(|| panic!("{title}: no row {peer}"))[index].parse().unwrap()
 }
 
-/// Rounded to two digits that count.
+/// Rounds to two significant digits.
 fn two_digits(value: f64) -> u64 {
     let unit = 10_f64.powf(value.log10().floor() - 1.0);
     ((value / unit).round() * unit).round() as u64
 }
 
-/// On every page, also in words: "49 deliberate bugs", "Forty-nine deliberate bugs".
+/// Checks every page. The number may be in digits or in words: "49 deliberate bugs", "Forty-nine deliberate bugs".
 #[test]
 fn every_number_of_deliberate_bugs_is_that_of_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -387,7 +537,7 @@ fn every_number_of_deliberate_bugs_is_that_of_the_code() {
     assert!(mentions > 0, "no page says how many deliberate bugs there are");
 }
 
-/// Wherever a page says which Rust and which Python are needed.
+/// Every page that names the required versions of Rust and Python must name the right ones.
 #[test]
 fn the_pages_name_the_versions_that_are_needed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -409,14 +559,14 @@ fn the_pages_name_the_versions_that_are_needed() {
     assert!(mentions > 8, "only {mentions} versions were read");
 }
 
-/// The page on chaos explains every rule of its judge, and no other.
+/// The page about the chaos tests must explain each rule of the checker, and no other rule.
 #[test]
-fn the_rules_of_chaos_are_on_its_page() {
+fn chaos_page_explains_every_rule() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let judge = fs::read_to_string(root.join("tests/chaos/src/judge.rs")).unwrap();
-    let rules = judge.split("pub enum Rule {").nth(1).unwrap().split("\n}").next().unwrap();
+    let checker = fs::read_to_string(root.join("tests/chaos/src/checker.rs")).unwrap();
+    let rules = checker.split("pub enum Rule {").nth(1).unwrap().split("\n}").next().unwrap();
     let rules: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_suffix(',')).collect();
-    let name = |rule: &&str| judge.split_once(&format!("Self::{rule} => \"")).unwrap().1.split('"').next().unwrap();
+    let name = |rule: &&str| checker.split_once(&format!("Self::{rule} => \"")).unwrap().1.split('"').next().unwrap();
     let names: Vec<&str> = rules.iter().map(name).collect();
     let page = fs::read_to_string(root.join("docs/chaos.md")).unwrap();
     let table = page.split("| rule | |\n|---|---|\n").nth(1).unwrap().split("\n\n").next().unwrap();
@@ -424,9 +574,9 @@ fn the_rules_of_chaos_are_on_its_page() {
     assert_eq!(explained, names);
 }
 
-/// The number of deliberate bugs in `src/mutant.rs`, all of which have to be in its list.
+/// The number of deliberate bugs in `core/src/mutant.rs`. Its list must contain all of them.
 fn deliberate_bugs() -> u64 {
-    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/mutant.rs")).unwrap();
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("core/src/mutant.rs")).unwrap();
     let names = |begin: &str, end: &str| -> Vec<String> {
         let list = source.split(begin).nth(1).unwrap().split(end).next().unwrap();
         let names = list.lines().map(|line| line.trim().trim_start_matches("Self::"));
@@ -437,7 +587,7 @@ fn deliberate_bugs() -> u64 {
     all.len() as u64
 }
 
-/// The one number in the value of a constant.
+/// The only number in the value of a constant.
 fn constant(file: &str, name: &str) -> u64 {
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let value =
@@ -447,7 +597,7 @@ fn constant(file: &str, name: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("{file}: {name} is {value}"))
 }
 
-/// The number behind some words of a file, which have to be there once.
+/// The number after this text in a file. The file must contain the text exactly once.
 fn setting(file: &str, before: &str) -> u64 {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let values: Vec<&str> = text.split(before).skip(1).collect();
@@ -455,16 +605,16 @@ fn setting(file: &str, before: &str) -> u64 {
     value.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
 }
 
-/// A default of `Limits`.
+/// A default value of `Limits`.
 fn limit(field: &str) -> u64 {
-    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/limits.rs")).unwrap();
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("core/src/limits.rs")).unwrap();
     let defaults = source.split_once("impl Default for Limits").unwrap().1;
     let value = defaults.split_once(&format!(" {field}: ")).and_then(|(_, rest)| Some(rest.split_once(",\n")?.0));
     let value = value.unwrap_or_else(|| panic!("there is no limit {field}, which a page quotes"));
     value.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap()
 }
 
-/// A default of `Config`, in seconds.
+/// A default value of `Config`, in seconds.
 fn default_seconds(field: &str) -> u64 {
     setting("src/config.rs", &format!("{field}: Duration::from_secs("))
 }
@@ -506,7 +656,7 @@ fn in_words(number: u64) -> String {
     }
 }
 
-/// The pages below a directory that people write, with their names.
+/// The names and texts of all hand-written pages below a directory.
 fn pages(directory: &Path) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut left = vec![directory.to_owned()];

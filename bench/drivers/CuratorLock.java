@@ -1,9 +1,8 @@
-// Curator's InterProcessMutex, as a driver of the benchmark: what it is told and what it answers stands at the head of
-// bench/src/driver.rs.
+// Curator's InterProcessMutex as a driver of the benchmark. bench/src/driver.rs describes the commands and answers.
 //
 //     java -cp ... CuratorLock own | shared
 //
-// Either each worker has a mutex object of its own, or those of one path share one.
+// With `own`, each worker has its own mutex object. With `shared`, all workers of a path share one object.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -33,12 +32,12 @@ public final class CuratorLock {
         CuratorLock driver = new CuratorLock(arguments[0].equals("shared"));
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
-            System.out.println(driver.obey(line.split(" ")));
+            System.out.println(driver.execute(line.split(" ")));
         }
         System.exit(0);
     }
 
-    private String obey(String[] words) {
+    private String execute(String[] words) {
         try {
             if (words[0].equals("prepare") && words.length == 6) {
                 long hold = Long.parseLong(words[5]) * 1000;
@@ -66,7 +65,7 @@ public final class CuratorLock {
             boolean isFirst = index < paths;
             if (isFirst || !isShared) mutexes.add(new InterProcessMutex(client, base + "-" + index % paths));
             InterProcessMutex mutex = mutexes.get(isShared ? index % paths : index);
-            // Each path is used once before, so that what is made once is there.
+            // Use each path once, so that everything that is created only once exists.
             if (isFirst) {
                 mutex.acquire();
                 mutex.release();
@@ -87,7 +86,7 @@ public final class CuratorLock {
             Worker worker = workers.get(index);
             worker.join();
             if (worker.failure != null) failure = worker.failure;
-            worker.tell(index, answer);
+            worker.appendStamps(index, answer);
         }
         disconnect();
         return failure == null ? answer.append("]}").toString() : error(failure.toString());
@@ -107,7 +106,7 @@ public final class CuratorLock {
         private final InterProcessMutex mutex;
         private long start;
         private long end;
-        /** Four for each hold: when acquire was called and had returned, and the same of release. */
+        /** Four points in time for each hold: the call and the return of acquire, and the call and the return of release. */
         private long[] stamps = new long[4 * 4096];
         private int count;
         private Exception failure;
@@ -141,7 +140,7 @@ public final class CuratorLock {
             return stamps[count - 1];
         }
 
-        private void tell(int index, StringBuilder answer) {
+        private void appendStamps(int index, StringBuilder answer) {
             for (int at = 0; at < count; at++) {
                 if (at % 4 == 0) answer.append(index == 0 && at == 0 ? "" : ",").append(index);
                 answer.append(',').append(stamps[at]);

@@ -1,4 +1,4 @@
-"""What drivers in Python have in common: how they talk stands at the head of bench/src/driver.rs."""
+"""The common part of the drivers in Python. bench/src/driver.rs describes the commands and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lock(Protocol):
 
 
 class Client(Protocol):
-    """A session, and a lock of its own for each worker."""
+    """A session with a separate lock for each worker."""
 
     def lock(self, path: str) -> Lock: ...
     def close(self) -> None: ...
@@ -35,9 +35,9 @@ def cycle(lock: Lock, hold: int) -> tuple[int, int, int, int]:
     acquired = time.monotonic_ns()
     if hold:
         time.sleep(hold / SECOND)
-    leaving = time.monotonic_ns()
+    releasing = time.monotonic_ns()
     lock.release()
-    return called, acquired, leaving, time.monotonic_ns()
+    return called, acquired, releasing, time.monotonic_ns()
 
 
 class Driver:
@@ -49,7 +49,7 @@ class Driver:
         self.hold = hold
         self.client = self.connect(address)
         self.locks = [self.client.lock(f"{base}-{index % paths}") for index in range(workers)]
-        # Each is used once before, so that what is made once is there.
+        # Use each path once, so that everything that is created only once exists.
         for lock in self.locks[:paths]:
             cycle(lock, 0)
         return {}
@@ -84,7 +84,7 @@ class Driver:
             self.client.close()
             self.client = None
 
-    def obey(self, words: list[str]) -> dict[str, Any]:
+    def execute(self, words: list[str]) -> dict[str, Any]:
         match words:
             case ["prepare", address, base, workers, paths, hold]:
                 return self.prepare(address, base, int(workers), int(paths), int(hold) * MICROSECOND)
@@ -97,7 +97,7 @@ def serve(connect: Callable[[str], Client]) -> None:
     driver = Driver(connect)
     for line in sys.stdin:
         try:
-            answer = driver.obey(line.split())
+            answer = driver.execute(line.split())
         except Exception as error:
             driver.disconnect()
             answer = {"error": f"{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""kazoo's lock, as a driver of the benchmark: python kazoo_lock.py."""
+"""kazoo's lock as a driver of the benchmark: python kazoo_lock.py."""
 
 import driving
 from kazoo.client import KazooClient

@@ -1,14 +1,17 @@
-/* What zklock needs where there is much of it: memory, time, threads. Each run is a process, which prints one line of JSON.
+/* Measures the memory, time and threads that many locks, waiters or clients of zklock need. Each run is a process that prints
+ * one line of JSON.
  *
- *     scale ADDRESS held COUNT                  so many locks of as many paths, held by one client
- *     scale ADDRESS waiting COUNT PATHS         so many operations that wait for locks of so many paths, on one client
- *     scale ADDRESS crowd COUNT CLIENTS         so many that wait for one lock, on so many clients; then each gets it in turn
- *     scale ADDRESS clients COUNT               so many clients in one process, each with a lock that it takes once
- *     scale ADDRESS start-up COUNT              a client that is made and freed, so many times
+ *     scale ADDRESS held COUNT                  COUNT locks of different paths, held by one client
+ *     scale ADDRESS waiting COUNT PATHS         COUNT operations that wait for the locks of PATHS paths, on one client
+ *     scale ADDRESS waiters COUNT CLIENTS       COUNT operations that wait for one lock, on CLIENTS clients; each then gets it
+ *     scale ADDRESS clients COUNT               COUNT clients in one process, each of which acquires a lock once
+ *     scale ADDRESS start-up COUNT              creates and frees a client COUNT times
+ *     scale ADDRESS tls COUNT WINDOWS TLS_ADDRESS OPTIONS
+ *                                               COUNT connects, a tenth as many reconnects with an acquire, and WINDOWS times COUNT acquires, each
+ *                                               in plain text and with TLS; the windows of both alternate; OPTIONS is a file
  *
- * Memory is what was allocated (heap) and what is resident (rss), in bytes, as much as came on top of what there was before; cpu is that
- * of the whole process. Times are seconds.
- */
+ * Memory is in bytes: allocated (heap) and resident (rss), as the difference to the start of the step. cpu is the processor
+ * time of the whole process. Times are in seconds. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -19,7 +22,9 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +38,7 @@ static double clock_now(clockid_t clock) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* What the process has used up to now, or between two moments. */
+/* The resources that the process has used until now, or between two times. */
 typedef struct {
     double seconds, cpu;
     long long heap, rss;
@@ -51,13 +56,25 @@ static usage used(void) {
                    pages * sysconf(_SC_PAGESIZE)};
 }
 
-/* One more of the steps that the answer begins with. */
-static void print_step(const char *name, usage since) {
-    static int is_first = 1;
+static usage used_since(usage since) {
     usage now = used();
-    printf("%s{\"step\":\"%s\",\"seconds\":%.4f,\"cpu\":%.4f,\"heap\":%lld,\"rss\":%lld}", is_first ? "{\"steps\":[" : ",", name, now.seconds - since.seconds,
-           now.cpu - since.cpu, now.heap - since.heap, now.rss - since.rss);
+    return (usage){now.seconds - since.seconds, now.cpu - since.cpu, now.heap - since.heap, now.rss - since.rss};
+}
+
+static usage sum_of(usage a, usage b) {
+    return (usage){a.seconds + b.seconds, a.cpu + b.cpu, a.heap + b.heap, a.rss + b.rss};
+}
+
+/* Prints one of the steps at the beginning of the answer. */
+static void print_usage(const char *name, usage used) {
+    static int is_first = 1;
+    printf("%s{\"step\":\"%s\",\"seconds\":%.4f,\"cpu\":%.4f,\"heap\":%lld,\"rss\":%lld}", is_first ? "{\"steps\":[" : ",", name,
+           used.seconds, used.cpu, used.heap, used.rss);
     is_first = 0;
+}
+
+static void print_step(const char *name, usage since) {
+    print_usage(name, used_since(since));
 }
 
 static void print_end(int threads) {
@@ -72,10 +89,11 @@ static int thread_count(void) {
     return count;
 }
 
-/* A message has no control characters; what JSON would not take in it becomes a quote of the other kind. */
+/* Ends the program with an error. Messages contain no control characters. Characters that JSON would have to escape are
+ * replaced by a single quote. */
 static void must(const char *what, zkl_status status) {
     if (status == ZKL_OK) return;
-    /* Instead of what was done before. */
+    /* Discard the steps that were printed before. */
     __fpurge(stdout);
     printf("{\"error\":\"%s: ", what);
     for (const char *text = zkl_last_error_message(); *text; text++) putchar(*text == '"' || *text == '\\' ? '\'' : *text);
@@ -90,13 +108,18 @@ static void *allocated(size_t count, size_t size) {
     return memory;
 }
 
-static zkl_client *connected(void) {
+static zkl_client *connected_with(const char *servers, const char *options) {
     zkl_client *client;
     zkl_config *config = zkl_config_new();
     zkl_config_set_session_timeout_ms(config, 60000);
-    must("connect", zkl_client_new(address, config, &client));
+    if (options) must("options", zkl_config_load(config, options));
+    must("connect", zkl_client_new(servers, config, &client));
     zkl_config_free(config);
     return client;
+}
+
+static zkl_client *connected(void) {
+    return connected_with(address, NULL);
 }
 
 static zkl_lock *mutex(zkl_client *client, const char *name, size_t number) {
@@ -107,7 +130,7 @@ static zkl_lock *mutex(zkl_client *client, const char *name, size_t number) {
     return lock;
 }
 
-/* Counts those that stand in the queue and watch the one ahead. */
+/* Counts the operations that are in the queue and watch the node ahead. */
 static void count_queued(void *count, const zkl_wait *wait) {
     if (wait->waits_for == ZKL_WAITS_FOR_NODE) ++*(size_t *)count;
 }
@@ -168,7 +191,7 @@ typedef struct {
     size_t count;
 } member;
 
-/* Those of one client get the lock in the order in which they began. */
+/* The operations of one client get the lock in the order in which they started. */
 static void *take_turns(void *argument) {
     member *self = argument;
     for (size_t i = 0; i < self->count; i++) {
@@ -179,7 +202,7 @@ static void *take_turns(void *argument) {
     return NULL;
 }
 
-static void crowd(size_t count, size_t clients) {
+static void run_many_waiters(size_t count, size_t clients) {
     member *members = allocated(clients, sizeof *members);
     zkl_lock **locks = allocated(clients, sizeof *locks);
     zkl_client *holder = connected();
@@ -248,6 +271,66 @@ static void start_up(size_t count) {
     printf("{\"p50\":%.6f,\"p99\":%.6f}\n", times[count / 2], times[count * 99 / 100]);
 }
 
+static void run_cycles(zkl_lock *lock, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        must("acquire", zkl_acquire(lock));
+        must("release", zkl_release(lock));
+    }
+}
+
+/* Ends the connections of all clients in this process, as a fault of the network does. */
+static void cut_connections(void) {
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_in peer;
+        socklen_t length = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &length) == 0 && peer.sin_family == AF_INET) shutdown(fd, SHUT_RDWR);
+    }
+}
+
+static void tls(size_t count, size_t windows, const char *tls_address, const char *options) {
+    struct {
+        const char *address, *options, *connect, *reconnect, *cycles;
+        zkl_lock *lock;
+        usage used;
+    } sides[2] = {{address, NULL, "connect in plain text", "reconnect in plain text (a tenth as often)", "cycles in plain text", NULL, {0}},
+                  {tls_address, options, "connect with TLS", "reconnect with TLS (a tenth as often)", "cycles with TLS", NULL, {0}}};
+    zkl_client **clients = allocated(count, sizeof *clients);
+    for (size_t side = 0; side < 2; side++) {
+        /* The first client reads what the process reads only once. */
+        zkl_client_free(connected_with(sides[side].address, sides[side].options));
+        usage before = used();
+        for (size_t i = 0; i < count; i++) clients[i] = connected_with(sides[side].address, sides[side].options);
+        print_step(sides[side].connect, before);
+        for (size_t i = 0; i < count; i++) zkl_client_free(clients[i]);
+    }
+    for (size_t side = 0; side < 2; side++) {
+        zkl_client *client = connected_with(sides[side].address, sides[side].options);
+        sides[side].lock = mutex(client, "tls", side);
+        run_cycles(sides[side].lock, count);
+        usage sum = {0};
+        for (size_t i = 0; i < count / 10 + 1; i++) {
+            /* A client whose connection was lost within one second pauses before it reconnects. */
+            usleep(1100000);
+            usage before = used();
+            cut_connections();
+            run_cycles(sides[side].lock, 1);
+            sum = sum_of(sum, used_since(before));
+        }
+        print_usage(sides[side].reconnect, sum);
+        if (side == 0) zkl_lock_free(sides[side].lock), zkl_client_free(client);
+    }
+    sides[0].lock = mutex(connected(), "tls", 0);
+    run_cycles(sides[0].lock, count);
+    for (size_t window = 0; window < 2 * windows; window++) {
+        size_t side = (window + window / 2) % 2;
+        usage before = used();
+        run_cycles(sides[side].lock, count);
+        sides[side].used = sum_of(sides[side].used, used_since(before));
+    }
+    for (size_t side = 0; side < 2; side++) print_usage(sides[side].cycles, sides[side].used);
+    print_end(thread_count());
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
     struct rlimit files;
@@ -260,11 +343,12 @@ int main(int argc, char **argv) {
     size_t count = strtoul(argv[3], NULL, 10), parts = argc > 4 ? strtoul(argv[4], NULL, 10) : 1;
     if (strcmp(what, "held") == 0) held(count);
     else if (strcmp(what, "waiting") == 0) waiting(count, parts);
-    else if (strcmp(what, "crowd") == 0) crowd(count, parts);
+    else if (strcmp(what, "waiters") == 0) run_many_waiters(count, parts);
     else if (strcmp(what, "clients") == 0) many_clients(count);
     else if (strcmp(what, "start-up") == 0) start_up(count);
+    else if (strcmp(what, "tls") == 0 && argc == 7) tls(count, parts, argv[5], argv[6]);
     else return 2;
     fflush(stdout);
-    /* The session goes with the process, and nobody is to wait for that. */
+    /* The session ends later, and the run does not wait for it. */
     _exit(0);
 }

@@ -1,10 +1,9 @@
-/* zklock from C, as a driver of the benchmark: what it is told and what it answers stands at the head of bench/src/driver.rs.
+/* zklock from C as a driver of the benchmark. bench/src/driver.rs describes the commands and answers.
  *
  *     zklock VARIANT
  *
- * Variants: confirmed (one client, a thread and a lock handle for each worker), nowait (the same with zkl_release_nowait), sessions (a
- * client for each worker), local (confirmed, with hand-over within the process).
- */
+ * Variants: confirmed (one client, and a thread and a lock handle for each worker), nowait (the same with
+ * zkl_release_nowait), sessions (a client for each worker), local (confirmed, with local hand-over). */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,12 +17,12 @@
 #include <zklock.h>
 
 #define SECOND INT64_C(1000000000)
-/* How often a lock is handed over in the process before others get their turn. */
+/* The maximum number of consecutive local hand-overs of a lock. */
 #define MAX_PASSES 64
 
-/* One acquire and its release: when each was called and had returned. */
+/* One acquire and its release: the time of each call and of its return. */
 typedef struct {
-    int64_t called, acquired, leaving, left;
+    int64_t called, acquired, releasing, released;
 } stamp;
 
 typedef struct {
@@ -32,7 +31,7 @@ typedef struct {
     zkl_lock *lock;
     stamp *stamps;
     size_t count, room;
-    /* What went wrong, if something did. */
+    /* The error message, or empty. */
     char error[256];
 } worker;
 
@@ -71,9 +70,9 @@ static int cycle(worker *self, stamp *one) {
     if (failed(self, "acquire", zkl_acquire(self->lock))) return 0;
     one->acquired = now();
     if (hold > 0) sleep_until(one->acquired + hold);
-    one->leaving = now();
+    one->releasing = now();
     if (failed(self, "release", release(self->lock))) return 0;
-    one->left = now();
+    one->released = now();
     return 1;
 }
 
@@ -86,7 +85,7 @@ static void keep(worker *self, stamp one) {
     self->stamps[self->count++] = one;
 }
 
-/* A worker's thread. It is started when the window is known, and before that begins. */
+/* The thread of a worker. It starts when the window is known, before the window begins. */
 static void *work(void *argument) {
     worker *self = argument;
     stamp one;
@@ -94,7 +93,7 @@ static void *work(void *argument) {
     do {
         if (!cycle(self, &one)) break;
         keep(self, one);
-    } while (one.left < end);
+    } while (one.released < end);
     return NULL;
 }
 
@@ -105,7 +104,7 @@ static void connect_worker(worker *self) {
     zkl_config_free(config);
 }
 
-/* Each path is used once before, so that what is made once is there. */
+/* Use each path once, so that everything that is created only once exists. */
 static void prepare_worker(worker *self, size_t index, const char *base, size_t paths) {
     char path[512];
     snprintf(path, sizeof path, "%s-%zu", base, index % paths);
@@ -123,7 +122,7 @@ static const char *first_error(void) {
     return NULL;
 }
 
-static void put_down(void) {
+static void disconnect(void) {
     for (size_t i = 0; i < worker_count; i++) zkl_lock_free(workers[i].lock);
     for (size_t i = 0; i < worker_count; i++)
         if (i == 0 || has_sessions) zkl_client_free(workers[i].client);
@@ -133,7 +132,7 @@ static void put_down(void) {
     worker_count = 0;
 }
 
-/* Messages have no control characters; what JSON would not take in them becomes a quote of the other kind. */
+/* Messages contain no control characters. Characters that JSON would have to escape are replaced by a single quote. */
 static void answer_error(const char *error) {
     printf("{\"error\":\"");
     for (; *error; error++) putchar(*error == '"' || *error == '\\' ? '\'' : *error);
@@ -147,7 +146,7 @@ static void answer_stamps(void) {
         for (size_t k = 0; k < workers[i].count; k++) {
             stamp *one = &workers[i].stamps[k];
             printf("%s%zu,%lld,%lld,%lld,%lld", separator, i, (long long)one->called, (long long)one->acquired,
-                   (long long)one->leaving, (long long)one->left);
+                   (long long)one->releasing, (long long)one->released);
             separator = ",";
         }
     }
@@ -155,7 +154,7 @@ static void answer_stamps(void) {
 }
 
 static void prepare(const char *base, size_t count, size_t paths, int64_t hold_us) {
-    put_down();
+    disconnect();
     hold = hold_us * 1000;
     workers = calloc(count, sizeof *workers);
     if (!workers) abort();
@@ -176,7 +175,7 @@ static void go(void) {
     const char *error = started < worker_count ? "no more threads" : first_error();
     if (error) answer_error(error);
     else answer_stamps();
-    put_down();
+    disconnect();
 }
 
 static int choose(const char *variant) {
@@ -215,6 +214,6 @@ int main(int argc, char **argv) {
         }
         fflush(stdout);
     }
-    put_down();
+    disconnect();
     return 0;
 }

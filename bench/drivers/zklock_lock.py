@@ -1,4 +1,4 @@
-"""zklock from Python, as a driver of the benchmark: python zklock_lock.py."""
+"""zklock from Python as a driver of the benchmark: python zklock_lock.py."""
 
 import driving
 

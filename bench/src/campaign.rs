@@ -1,16 +1,17 @@
-//! Pairs of windows, one of the base and one of the peer, round after round, after a warm-up of both.
+//! The course of a measurement: after a warm-up, rounds of pairs of windows. Each pair is one window of the peer and
+//! one of its reference.
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use zklock_rig::{Options, ZooKeeper};
+use zklock_test_support::{Options, TlsListener, ZooKeeper};
 
 use crate::driver::Process;
 use crate::machine::{self, Cores, Nanos, SECOND};
 use crate::measure::{self, Figures};
-use crate::peer::{FLOOR, Peer, Workshop};
+use crate::peer::{DriverBuilds, FLOOR, Peer};
 use crate::table;
 use crate::workload::Workload;
 
@@ -18,13 +19,13 @@ use crate::workload::Workload;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Disk {
-    /// Nothing is forced; the log is in memory.
+    /// It writes the log to memory only.
     Nofsync,
-    /// It is on the disk.
+    /// It forces the log to the disk.
     Fsync,
 }
 
-/// What is to be measured, and how.
+/// What to measure, and how.
 pub(crate) struct Plan {
     pub(crate) peers: Vec<Peer>,
     pub(crate) base: Base,
@@ -32,11 +33,11 @@ pub(crate) struct Plan {
     pub(crate) workloads: Vec<(Disk, Vec<Workload>)>,
     pub(crate) rounds: usize,
     pub(crate) window: Nanos,
-    /// The largest number of windows of a warm-up; 0 if nothing is warmed up.
+    /// The maximum number of windows of a warm-up. 0 means no warm-up.
     pub(crate) warm_up_limit: usize,
-    /// Whether the server is asked, after each window, if it saw what was said.
+    /// Whether to compare the counts of each window with the server's counts.
     pub(crate) audits: bool,
-    /// How often a pair is done again at most, since others used the machine.
+    /// The maximum number of repetitions of a pair that was disturbed by other processes.
     pub(crate) redo_limit: usize,
 }
 
@@ -46,18 +47,17 @@ pub(crate) struct Plan {
 pub(crate) enum Base {
     /// The floor of all ratios.
     Floor,
-    /// The same peer, with the other build of libzklock.so.
+    /// The same peer with the other build of libzklock.so.
     Other,
 }
 
-/// All that was measured.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) pairs: Vec<Pair>,
     pub(crate) warm_ups: Vec<WarmUp>,
 }
 
-/// The windows of a peer before anything of it counts.
+/// The windows of a peer before the first one that counts.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct WarmUp {
     pub(crate) disk: Disk,
@@ -65,25 +65,25 @@ pub(crate) struct WarmUp {
     pub(crate) peer: String,
     /// Whether the last two windows agreed.
     pub(crate) is_steady: bool,
-    /// The figure of the ratio, window after window, in microseconds.
+    /// The main figure of each window, in microseconds.
     pub(crate) windows: Vec<f64>,
 }
 
-/// Two windows, one right after the other.
+/// Two windows, one directly after the other.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Pair {
     pub(crate) disk: Disk,
     pub(crate) workload: Workload,
     pub(crate) peer: &'static str,
     pub(crate) round: usize,
-    /// How often it was done again since others used the machine.
+    /// The number of repetitions because other processes used the machine.
     pub(crate) redone: usize,
     /// Whether the warm-ups of both ended with two windows that agreed.
     pub(crate) is_steady: bool,
     pub(crate) outcome: Outcome,
 }
 
-/// What came of a pair.
+/// The result of a pair.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
@@ -91,16 +91,18 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// Cores that others may use in a window.
+/// The number of cores that other processes may use in a window.
 pub(crate) const FOREIGN_LIMIT: f64 = 0.2;
-/// Until the server's JVM has compiled what it needs.
+/// The time until the JVM of the server has compiled its hot code.
 const SERVER_WARM_UP: Nanos = 5 * SECOND;
 /// Two windows agree if neither is larger than the other by more than this share.
 pub(crate) const AGREEMENT: f64 = 0.05;
-/// A new process works for at least this number of windows: the figures of a JVM can pause on their way down.
+/// The minimum number of windows of a new process. The figures of a JVM can stay constant for a while before they
+/// improve further.
 pub(crate) const BREAK_IN: usize = 8;
-/// How long, and how often, it is looked whether others leave the machine alone, before a pair is done again.
-const QUIET_LOOK: Duration = Duration::from_millis(300);
+/// Before a pair is repeated, the benchmark waits until the machine is idle: the length and the maximum number of its
+/// checks.
+const QUIET_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 const QUIET_ATTEMPTS: usize = 40;
 
 impl Disk {
@@ -111,12 +113,19 @@ impl Disk {
         }
     }
 
-    /// A server on the first core; from then on the calling thread is on the second.
+    /// Starts a server on the first core. The calling thread runs on the second core from then on.
     pub(crate) fn start(self, cores: Cores) -> ZooKeeper {
+        self.start_with(cores, None)
+    }
+
+    /// Like [`start`](Self::start), with a TLS port.
+    pub(crate) fn start_with(self, cores: Cores, tls: Option<&TlsListener>) -> ZooKeeper {
         machine::pin(cores.server);
-        // As in production: the rig's own settings are for tests, which want servers that start fast and forget soon.
+        // The settings of a production server. The defaults of the test support start faster and expire sessions
+        // earlier.
         let options = Options::default().tick_ms(2000).container_sweep_ms(60_000);
         let options = options.jvm_argument("-Xmx1g").jvm_argument("-XX:TieredStopAtLevel=4");
+        let options = tls.into_iter().fold(options, |options, listener| options.tls(listener));
         let server = match self {
             Self::Nofsync => options.start(),
             Self::Fsync => options.jvm_argument("-Dzookeeper.forceSync=yes").on_disk().start(),
@@ -127,12 +136,12 @@ impl Disk {
 }
 
 impl Pair {
-    /// Whether others used the machine all the same.
+    /// Whether other processes used the machine too much.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.foreign().is_some_and(|foreign| foreign > FOREIGN_LIMIT)
     }
 
-    /// Cores that others used, in the worse of the two windows.
+    /// The number of cores that other processes used, in the worse of the two windows.
     pub(crate) fn foreign(&self) -> Option<f64> {
         match &self.outcome {
             Outcome::Measured { base, peer } => Some(base.foreign.max(peer.foreign)),
@@ -142,7 +151,7 @@ impl Pair {
 }
 
 impl Base {
-    /// Its name in a table.
+    /// The name in a table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -158,66 +167,67 @@ impl Base {
     }
 }
 
-/// Measures all that is planned.
-pub(crate) fn run(plan: &Plan, workshop: &Workshop, cores: Cores) -> Result<Measured, String> {
+/// Measures everything in the plan.
+pub(crate) fn run(plan: &Plan, builds: &DriverBuilds, cores: Cores) -> Result<Measured, String> {
     plan.peers.iter().try_for_each(|&peer| plan.base.of(peer).map(drop))?;
-    let mut fleet = Fleet { plan, workshop, crews: BTreeMap::new(), windows: 0, measured: Measured::default() };
+    let mut pool =
+        DriverPool { plan, workshop: builds, drivers: BTreeMap::new(), windows: 0, measured: Measured::default() };
     for (disk, workloads) in &plan.workloads {
         for &workload in workloads {
-            let peers: Vec<Peer> = plan.peers.iter().copied().filter(|peer| peer.takes(workload)).collect();
+            let peers: Vec<Peer> = plan.peers.iter().copied().filter(|peer| peer.supports(workload)).collect();
             if !peers.is_empty() {
-                // A new server for each workload, so that none finds the nodes of another.
+                // Each workload has a new server, so that it does not find the nodes of another workload.
                 let server = disk.start(cores);
-                fleet.measure(Place { server: &server, disk: *disk, workload }, &peers)?;
+                pool.measure(WindowSetup { server: &server, disk: *disk, workload }, &peers)?;
             }
         }
     }
-    Ok(fleet.measured)
+    Ok(pool.measured)
 }
 
-/// Where a window takes place.
+/// The server and the workload of a window.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct WindowSetup<'a> {
     server: &'a ZooKeeper,
     disk: Disk,
     workload: Workload,
 }
 
-/// The drivers' processes, which outlive servers and workloads, so that a JVM that is warm stays warm.
-struct Fleet<'a> {
+/// The processes of the drivers. They outlive servers and workloads, so that a JVM stays warm.
+struct DriverPool<'a> {
     plan: &'a Plan,
-    workshop: &'a Workshop,
-    crews: BTreeMap<Peer, Crew>,
+    workshop: &'a DriverBuilds,
+    drivers: BTreeMap<Peer, PeerDrivers>,
     windows: usize,
     measured: Measured,
 }
 
 /// The processes of a peer.
 #[derive(Default)]
-struct Crew {
+struct PeerDrivers {
     processes: Vec<Process>,
-    /// How many windows the newest process has worked.
+    /// The number of windows of the newest process.
     experience: usize,
-    /// Where its last warm-up took place, and whether that ended with two windows that agreed.
+    /// The server and the workload of the last warm-up, and whether it ended with two windows that agreed.
     warm_for: Option<(Disk, Workload, bool)>,
 }
 
-impl Fleet<'_> {
-    fn measure(&mut self, place: Place<'_>, peers: &[Peer]) -> Result<(), String> {
+impl DriverPool<'_> {
+    fn measure(&mut self, setup: WindowSetup<'_>, peers: &[Peer]) -> Result<(), String> {
         if self.plan.warm_up_limit > 0 {
-            // A failure will come again, and is reported then.
-            let _ = self.window(place, Peer::named(FLOOR)?, SERVER_WARM_UP);
+            // Ignore a failure here: it occurs again in a pair, and is reported then.
+            let _ = self.window(setup, Peer::named(FLOOR)?, SERVER_WARM_UP);
         }
         for round in 0..self.plan.rounds {
             for &peer in peers {
                 let base = self.plan.base.of(peer)?;
-                let is_warm = self.warm_up(place, base).and_then(|base| Ok(base & self.warm_up(place, peer)?));
+                let is_warm = self.warm_up(setup, base).and_then(|base| Ok(base & self.warm_up(setup, peer)?));
                 let is_steady = is_warm.as_ref().is_ok_and(|&is_steady| is_steady);
                 let (outcome, redone) = match is_warm {
-                    Ok(_) => self.pair(place, base, peer, round),
+                    Ok(_) => self.pair(setup, base, peer, round),
                     Err(error) => (Outcome::Failed(error), 0),
                 };
-                let (disk, workload) = (place.disk, place.workload);
+                let (disk, workload) = (setup.disk, setup.workload);
                 let pair = Pair { disk, workload, peer: peer.name, round, redone, is_steady, outcome };
                 eprintln!("{}", progress(&pair, self.plan.base));
                 self.measured.pairs.push(pair);
@@ -226,10 +236,11 @@ impl Fleet<'_> {
         Ok(())
     }
 
-    /// Has a peer work until two windows in a row agree, unless it did so here before. Returns whether they agreed.
-    fn warm_up(&mut self, place: Place<'_>, peer: Peer) -> Result<bool, String> {
-        let Place { disk, workload, .. } = place;
-        match self.crews.get(&peer).and_then(|crew| crew.warm_for) {
+    /// Repeats windows of a peer until two in a row agree, unless the peer is warm for this workload. Returns whether
+    /// they agreed.
+    fn warm_up(&mut self, setup: WindowSetup<'_>, peer: Peer) -> Result<bool, String> {
+        let WindowSetup { disk, workload, .. } = setup;
+        match self.drivers.get(&peer).and_then(|drivers| drivers.warm_for) {
             _ if self.plan.warm_up_limit == 0 => return Ok(true),
             Some((d, w, is_steady)) if (d, w) == (disk, workload) => return Ok(is_steady),
             _ => {}
@@ -238,12 +249,12 @@ impl Fleet<'_> {
         let mut windows: Vec<f64> = Vec::new();
         let mut is_steady = false;
         while !is_steady && windows.len() < self.plan.warm_up_limit {
-            windows.push(figure(&self.window(place, peer, self.plan.window)?));
-            let is_new = self.crews.get(&peer).is_none_or(|crew| crew.experience < BREAK_IN);
+            windows.push(figure(&self.window(setup, peer, self.plan.window)?));
+            let is_new = self.drivers.get(&peer).is_none_or(|drivers| drivers.experience < BREAK_IN);
             is_steady = !is_new && agree(&windows);
         }
-        if let Some(crew) = self.crews.get_mut(&peer) {
-            crew.warm_for = Some((disk, workload, is_steady));
+        if let Some(drivers) = self.drivers.get_mut(&peer) {
+            drivers.warm_for = Some((disk, workload, is_steady));
         }
         let warm_up = WarmUp { disk, workload, peer: peer.label(), is_steady, windows };
         eprintln!("{}", warm_up_progress(&warm_up));
@@ -251,9 +262,9 @@ impl Fleet<'_> {
         Ok(is_steady)
     }
 
-    fn pair(&mut self, place: Place<'_>, base: Peer, peer: Peer, round: usize) -> (Outcome, usize) {
+    fn pair(&mut self, setup: WindowSetup<'_>, base: Peer, peer: Peer, round: usize) -> (Outcome, usize) {
         for redone in 0.. {
-            match self.two_windows(place, base, peer, round.is_multiple_of(2)) {
+            match self.two_windows(setup, base, peer, round.is_multiple_of(2)) {
                 Ok((base, peer)) => {
                     let is_quiet = base.foreign.max(peer.foreign) <= FOREIGN_LIMIT;
                     if is_quiet || redone >= self.plan.redo_limit {
@@ -264,59 +275,59 @@ impl Fleet<'_> {
                 Err(error) => return (Outcome::Failed(error), redone),
             }
         }
-        unreachable!("a pair is not done again for ever")
+        unreachable!("the number of repetitions of a pair is limited")
     }
 
     fn two_windows(
         &mut self,
-        place: Place<'_>,
+        setup: WindowSetup<'_>,
         base: Peer,
         peer: Peer,
         is_base_first: bool,
     ) -> Result<(Figures, Figures), String> {
         if is_base_first {
-            let base = self.measured_window(place, base)?;
-            return Ok((base, self.measured_window(place, peer)?));
+            let base = self.measured_window(setup, base)?;
+            return Ok((base, self.measured_window(setup, peer)?));
         }
-        let peer = self.measured_window(place, peer)?;
-        Ok((self.measured_window(place, base)?, peer))
+        let peer = self.measured_window(setup, peer)?;
+        Ok((self.measured_window(setup, base)?, peer))
     }
 
-    /// A window that counts. If only the counts of nodes matter, it may be too short for an acquisition.
-    fn measured_window(&mut self, place: Place<'_>, peer: Peer) -> Result<Figures, String> {
-        let figures = self.window(place, peer, self.plan.window)?;
-        let is_empty = figures.acquisitions == 0.0 && !self.plan.audits;
-        if is_empty { Err(format!("{}: no acquisition within the window", peer.label())) } else { Ok(figures) }
+    /// A window that counts. With `audits`, only the counts of nodes matter, so the window may contain no acquisition.
+    fn measured_window(&mut self, setup: WindowSetup<'_>, peer: Peer) -> Result<Figures, String> {
+        let statistics = self.window(setup, peer, self.plan.window)?;
+        let is_empty = statistics.acquisitions == 0.0 && !self.plan.audits;
+        if is_empty { Err(format!("{}: no acquire succeeded within the window", peer.label())) } else { Ok(statistics) }
     }
 
-    fn window(&mut self, place: Place<'_>, peer: Peer, length: Nanos) -> Result<Figures, String> {
+    fn window(&mut self, setup: WindowSetup<'_>, peer: Peer, length: Nanos) -> Result<Figures, String> {
         self.windows += 1;
         let base = format!("/bench/window-{}", self.windows);
-        let mut crew = self.crews.remove(&peer).unwrap_or_default();
-        let needed = place.workload.processes();
-        while crew.processes.len() < needed {
-            crew.processes.push(Process::start(self.workshop.command(peer))?);
-            crew.experience = 0;
+        let mut drivers = self.drivers.remove(&peer).unwrap_or_default();
+        let needed = setup.workload.processes();
+        while drivers.processes.len() < needed {
+            drivers.processes.push(Process::start(self.workshop.command(peer))?);
+            drivers.experience = 0;
         }
-        let (workers, idle) = crew.processes.split_at_mut(needed);
-        let idle = idle.iter().chain(self.crews.values().flat_map(|crew| &crew.processes));
+        let (workers, idle) = drivers.processes.split_at_mut(needed);
+        let idle = idle.iter().chain(self.drivers.values().flat_map(|drivers| &drivers.processes));
         let idle: Vec<i32> = idle.map(Process::pid).collect();
-        let outcome = measure::window(place.server, place.workload, workers, &idle, length, &base)
-            .and_then(|figures| self.audited(place, peer, figures, &base));
+        let outcome = measure::window(setup.server, setup.workload, workers, &idle, length, &base)
+            .and_then(|statistics| self.audited(setup, peer, statistics, &base));
         if outcome.is_ok() {
-            crew.experience += 1;
-            self.crews.insert(peer, crew);
+            drivers.experience += 1;
+            self.drivers.insert(peer, drivers);
         }
-        // A crew that failed ends here: the next window has a new one, which is warmed up first.
+        // If the window fails, the processes end here. The next window starts new ones, which are warmed up first.
         outcome.map_err(|error| format!("{}: {error}", peer.label()))
     }
 
-    /// The figures, unless the server reports other counts.
-    fn audited(&self, place: Place<'_>, peer: Peer, figures: Figures, base: &str) -> Result<Figures, String> {
+    /// Returns the figures, or an error if the server reports other counts.
+    fn audited(&self, setup: WindowSetup<'_>, peer: Peer, statistics: Figures, base: &str) -> Result<Figures, String> {
         if self.plan.audits {
-            measure::audit(place.server, place.workload, peer.nodes(), figures.holds, base)?;
+            measure::audit(setup.server, setup.workload, peer.nodes(), statistics.holds, base)?;
         }
-        Ok(figures)
+        Ok(statistics)
     }
 }
 
@@ -326,11 +337,11 @@ fn agree(windows: &[f64]) -> bool {
     (before / last).max(last / before) <= 1.0 + AGREEMENT
 }
 
-/// Waits until others leave the machine alone, or for as long as is worth it. Of ours, nobody has anything to do now.
+/// Waits until the machine is idle, up to a limit. The benchmark's own processes are idle at this time.
 fn wait_for_quiet() {
     for _ in 0..QUIET_ATTEMPTS {
         let (before, begun) = (machine::busy(), machine::now());
-        thread::sleep(QUIET_LOOK);
+        thread::sleep(QUIET_CHECK_INTERVAL);
         let busy = (machine::busy() - before) as f64 / (machine::now() - begun) as f64;
         if busy < FOREIGN_LIMIT / 2.0 {
             break;

@@ -1,4 +1,5 @@
-//! Locks of other crates, as drivers: the lock of `zookeeper-client`, and a naive recipe by hand with `zookeeper`.
+//! Drivers for the locks of other crates: the lock of `zookeeper-client`, and a minimal recipe by hand with
+//! `zookeeper`.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -9,22 +10,23 @@ use tokio::task::JoinHandle;
 use zookeeper::{Acl, CreateMode, WatchedEvent, ZkError, ZooKeeper};
 use zookeeper_client::{Acls, Client, CreateMode as Kind, LockOptions, LockPrefix};
 
-use crate::driver::{Driver, Order, Stamp};
+use crate::driver::{Driver, PrepareCommand, Stamp};
 use crate::machine::{self, Nanos};
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 const DATA: &[u8] = b"127.0.0.1";
 
-/// `zookeeper-client`: its own lock, in Curator's form. Dropping the lock releases it, and does not wait.
+/// The lock of `zookeeper-client`, in Curator's name format. Dropping the lock releases it without waiting.
 ///
-/// The crate is asynchronous, so each worker is a task, and all tasks share the thread of one runtime, as in a program that uses the crate.
+/// The crate is asynchronous, so each worker is a task. All tasks share the thread of one runtime, as in a program that
+/// uses the crate.
 #[derive(Default)]
 pub(crate) struct ZookeeperClient {
-    prepared: Option<(Runtime, Client, Order)>,
+    prepared: Option<(Runtime, Client, PrepareCommand)>,
 }
 
 impl Driver for ZookeeperClient {
-    fn prepare(&mut self, order: &Order) -> Result<(), String> {
+    fn prepare(&mut self, order: &PrepareCommand) -> Result<(), String> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
         let client = runtime.block_on(connect(order))?;
         self.prepared = Some((runtime, client, order.clone()));
@@ -47,7 +49,7 @@ impl Driver for ZookeeperClient {
     }
 }
 
-async fn connect(order: &Order) -> Result<Client, String> {
+async fn connect(order: &PrepareCommand) -> Result<Client, String> {
     let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
     let client = connector.connect(&order.address).await.map_err(|error| error.to_string())?;
     let options = Kind::Persistent.with_acls(Acls::anyone_all());
@@ -60,30 +62,31 @@ async fn connect(order: &Order) -> Result<Client, String> {
     Ok(client)
 }
 
-/// A worker. The first time that the runtime runs it is the start of the window.
-async fn work_as_task(client: Client, order: Order, index: usize, end: Nanos) -> Result<Vec<Stamp>, String> {
+/// Runs a worker. The runtime first polls the workers at the start of the window.
+async fn work_as_task(client: Client, order: PrepareCommand, index: usize, end: Nanos) -> Result<Vec<Stamp>, String> {
     let path = order.path(index % order.paths);
     let mut stamps: Vec<Stamp> = Vec::new();
-    while stamps.last().is_none_or(|last| last.left < end) {
+    while stamps.last().is_none_or(|last| last.released < end) {
         let mut stamp = Stamp { worker: index, called: machine::now(), ..Stamp::default() };
         let prefix = LockPrefix::new_curator(&path, "lock-").map_err(|error| error.to_string())?;
         let options = LockOptions::new(Acls::anyone_all());
         let lock = client.lock(prefix, DATA, options).await.map_err(|error| error.to_string())?;
         stamp.acquired = machine::now();
         if !order.hold.is_zero() {
-            // The runtime's own timers count whole milliseconds. A worker that holds is alone in its process, so it delays no other.
+            // The timers of the runtime have a resolution of one millisecond. A worker that holds the lock is alone in
+            // its process, so this sleep delays no other worker.
             thread::sleep(order.hold);
         }
-        stamp.leaving = machine::now();
+        stamp.releasing = machine::now();
         drop(lock);
-        stamp.left = machine::now();
+        stamp.released = machine::now();
         stamps.push(stamp);
     }
     Ok(stamps)
 }
 
 async fn disconnect(client: Client) {
-    // Dropping a lock requests its release, and nothing reports when the release is done; the session must not end before.
+    // Dropping a lock requests its release but does not report its end. The session must not end before.
     let begun = machine::now();
     let is_late = || machine::now() - begun > 5 * machine::SECOND;
     while client.list_ephemerals("/").await.is_ok_and(|nodes| !nodes.is_empty()) && !is_late() {}
@@ -92,14 +95,15 @@ async fn disconnect(client: Client) {
     while !states.changed().await.is_terminated() {}
 }
 
-/// `zookeeper`: the recipe as ZooKeeper's documentation has it, by hand, without any error handling, with a thread for each worker.
+/// The crate `zookeeper` with the recipe of ZooKeeper's documentation, without error handling and with a thread for
+/// each worker.
 #[derive(Default)]
 pub(crate) struct Naive {
-    prepared: Option<(ZooKeeper, Order)>,
+    prepared: Option<(ZooKeeper, PrepareCommand)>,
 }
 
 impl Driver for Naive {
-    fn prepare(&mut self, order: &Order) -> Result<(), String> {
+    fn prepare(&mut self, order: &PrepareCommand) -> Result<(), String> {
         let client = ZooKeeper::connect(&order.address, SESSION_TIMEOUT, |_: WatchedEvent| {});
         let client = client.map_err(|error| error.to_string())?;
         let paths: Vec<String> = (0..order.paths).map(|index| order.path(index)).collect();
@@ -129,7 +133,7 @@ impl Driver for Naive {
 
 fn work_as_thread(
     client: &ZooKeeper,
-    order: &Order,
+    order: &PrepareCommand,
     index: usize,
     start: Nanos,
     end: Nanos,
@@ -137,16 +141,16 @@ fn work_as_thread(
     let path = order.path(index % order.paths);
     let mut stamps: Vec<Stamp> = Vec::new();
     machine::sleep_until(start);
-    while stamps.last().is_none_or(|last| last.left < end) {
+    while stamps.last().is_none_or(|last| last.released < end) {
         let mut stamp = Stamp { worker: index, called: machine::now(), ..Stamp::default() };
         let node = join(client, &path)?;
         stamp.acquired = machine::now();
         if !order.hold.is_zero() {
             thread::sleep(order.hold);
         }
-        stamp.leaving = machine::now();
+        stamp.releasing = machine::now();
         client.delete(&node, None)?;
-        stamp.left = machine::now();
+        stamp.released = machine::now();
         stamps.push(stamp);
     }
     Ok(stamps)

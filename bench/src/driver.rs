@@ -1,13 +1,16 @@
-//! Drivers: programs that acquire and release as they are told, each in a process of its own.
+//! Drivers: programs that acquire and release locks on command. Each driver is a separate process.
 //!
-//! Each line of a driver's input is a command, each line of its output the answer, in JSON. The end of its input is its own end.
+//! A driver reads one command from each line of its input, and writes one answer in JSON to each line of its output. A
+//! driver exits when its input ends.
 //!
 //!     prepare ADDRESS BASE WORKERS PATHS HOLD_US      {}
-//!     go START END                                    {"stamps": [WORKER, CALLED, ACQUIRED, LEAVING, LEFT, ...]}
+//!     go START END                                    {"stamps": [WORKER, CALLED, ACQUIRED, RELEASING, RELEASED, ...]}
 //!
-//! To prepare is to connect to the server at ADDRESS, to start the threads, and to make what is made once for each path: worker W works on
-//! the path BASE-P, with P = W mod PATHS. From START on each acquires, holds, and releases; whoever has released at END or later stops; when all have, the driver
-//! disconnects and answers. All times are nanoseconds of CLOCK_MONOTONIC. An answer may be {"error": "..."} instead.
+//! `prepare` connects to the server at ADDRESS, starts the threads, and creates everything that is created once for
+//! each path. Worker W uses the path BASE-P, with P = W mod PATHS. After `go`, each worker repeatedly acquires the
+//! lock, holds it and releases it, beginning at START. A worker stops after a release at END or later. When all workers
+//! have stopped, the driver disconnects and answers. All times are nanoseconds of CLOCK_MONOTONIC. An answer may be
+//! {"error": "..."} instead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -19,21 +22,21 @@ use serde_json::{Value, json};
 
 use crate::machine::Nanos;
 
-/// One acquire and its release.
+/// The times of one acquire and its release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) worker: usize,
-    /// When acquire was called, when it returned, when release was called, and when it returned.
+    /// The times at which acquire was called, acquire returned, release was called, and release returned.
     pub(crate) called: Nanos,
     pub(crate) acquired: Nanos,
-    pub(crate) leaving: Nanos,
-    pub(crate) left: Nanos,
+    pub(crate) releasing: Nanos,
+    pub(crate) released: Nanos,
 }
 
-/// What is to be prepared.
+/// The parameters of `prepare`.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
-    /// Of the server.
+pub(crate) struct PrepareCommand {
+    /// The address of the server.
     pub(crate) address: String,
     pub(crate) base: String,
     pub(crate) workers: usize,
@@ -41,13 +44,13 @@ pub(crate) struct Order {
     pub(crate) hold: Duration,
 }
 
-impl Order {
-    /// The path of that index.
+impl PrepareCommand {
+    /// The path with this index.
     pub(crate) fn path(&self, index: usize) -> String {
         format!("{}-{index}", self.base)
     }
 
-    fn command(&self) -> String {
+    fn to_line(&self) -> String {
         let Self { address, base, workers, paths, hold } = self;
         format!("prepare {address} {base} {workers} {paths} {}", hold.as_micros())
     }
@@ -60,36 +63,37 @@ impl Order {
     }
 }
 
-/// A driver in Rust: what a command does.
+/// A driver in Rust.
 pub(crate) trait Driver {
-    fn prepare(&mut self, order: &Order) -> Result<(), String>;
+    fn prepare(&mut self, order: &PrepareCommand) -> Result<(), String>;
     fn go(&mut self, start: Nanos, end: Nanos) -> Result<Vec<Stamp>, String>;
 }
 
-/// Does what standard input says, until it ends.
+/// Executes the commands on standard input until it ends.
 pub(crate) fn serve(driver: &mut dyn Driver) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        let answer = obey(driver, &line).unwrap_or_else(|error| json!({ "error": error }));
+        let answer = execute(driver, &line).unwrap_or_else(|error| json!({ "error": error }));
         println!("{answer}");
     }
 }
 
-fn obey(driver: &mut dyn Driver, line: &str) -> Result<Value, String> {
+fn execute(driver: &mut dyn Driver, line: &str) -> Result<Value, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    if let Some(order) = Order::parse(&words) {
+    if let Some(order) = PrepareCommand::parse(&words) {
         return driver.prepare(&order).map(|()| json!({}));
     }
     let &["go", start, end] = words.as_slice() else { return Err(format!("no such command: {line}")) };
-    let time = |word: &str| word.parse().map_err(|_| format!("no time: {word}"));
+    let time = |word: &str| word.parse().map_err(|_| format!("not a time: {word}"));
     let stamps = driver.go(time(start)?, time(end)?)?;
     let flat = stamps.iter().flat_map(|stamp| {
-        let Stamp { worker, called, acquired, leaving, left } = *stamp;
-        [worker as Nanos, called, acquired, leaving, left]
+        let Stamp { worker, called, acquired, releasing, released } = *stamp;
+        [worker as Nanos, called, acquired, releasing, released]
     });
     Ok(json!({ "stamps": flat.collect::<Vec<Nanos>>() }))
 }
 
-/// A driver's process. It is killed when this is dropped, and ends with the harness however that ends.
+/// The process of a driver. Dropping the value kills the process. The process also ends when the benchmark ends, for
+/// whatever reason.
 pub(crate) struct Process {
     child: Child,
     stdin: ChildStdin,
@@ -118,40 +122,40 @@ impl Process {
         self.child.id().cast_signed()
     }
 
-    pub(crate) fn prepare(&mut self, order: &Order) -> Result<(), String> {
-        self.tell(&order.command())?;
-        self.answer(Duration::from_secs(60)).map(drop)
+    pub(crate) fn prepare(&mut self, order: &PrepareCommand) -> Result<(), String> {
+        self.send_line(&order.to_line())?;
+        self.receive_answer(Duration::from_secs(60)).map(drop)
     }
 
-    /// Has it go at `start`, without waiting.
+    /// Sends the command `go` without waiting for its answer.
     pub(crate) fn go(&mut self, start: Nanos, end: Nanos) -> Result<(), String> {
-        self.tell(&format!("go {start} {end}"))
+        self.send_line(&format!("go {start} {end}"))
     }
 
-    /// What it did, once it has done it.
+    /// Waits for the stamps of the last `go`.
     pub(crate) fn stamps(&self, limit: Duration) -> Result<Vec<Stamp>, String> {
-        let answer = self.answer(limit)?;
-        let numbers = answer.get("stamps").and_then(Value::as_array).ok_or("an answer without stamps")?;
+        let receive_answer = self.receive_answer(limit)?;
+        let numbers = receive_answer.get("stamps").and_then(Value::as_array).ok_or("the answer has no stamps")?;
         let numbers: Vec<Nanos> = numbers.iter().filter_map(Value::as_i64).collect();
         let stamp = |of: &[Nanos; 5]| {
-            let &[worker, called, acquired, leaving, left] = of;
-            Stamp { worker: worker as usize, called, acquired, leaving, left }
+            let &[worker, called, acquired, releasing, released] = of;
+            Stamp { worker: worker as usize, called, acquired, releasing, released }
         };
         Ok(numbers.as_chunks().0.iter().map(stamp).collect())
     }
 
     /// Writes a command.
-    pub(crate) fn tell(&mut self, command: &str) -> Result<(), String> {
-        writeln!(self.stdin, "{command}").map_err(|error| format!("the driver does not listen: {error}"))
+    pub(crate) fn send_line(&mut self, command: &str) -> Result<(), String> {
+        writeln!(self.stdin, "{command}").map_err(|error| format!("the driver does not accept commands: {error}"))
     }
 
-    /// The next answer.
-    pub(crate) fn answer(&self, limit: Duration) -> Result<Value, String> {
+    /// Waits for the next answer.
+    pub(crate) fn receive_answer(&self, limit: Duration) -> Result<Value, String> {
         let line = self.answers.recv_timeout(limit).map_err(|error| match error {
             RecvTimeoutError::Timeout => format!("no answer within {} s", limit.as_secs()),
             RecvTimeoutError::Disconnected => "the driver has ended".to_owned(),
         })?;
-        let answer: Value = serde_json::from_str(&line).map_err(|error| format!("not an answer: {line}: {error}"))?;
+        let answer: Value = serde_json::from_str(&line).map_err(|error| format!("invalid answer: {line}: {error}"))?;
         match answer.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
             None => Ok(answer),

@@ -1,4 +1,4 @@
-//! The machine: its clock, its two cores, and who uses them.
+//! The machine: its clock, its two cores, and their load.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,13 @@ pub(crate) fn now() -> Nanos {
 
 pub(crate) fn sleep_until(time: Nanos) {
     let time = libc::timespec { tv_sec: time / SECOND, tv_nsec: time % SECOND };
-    // SAFETY: the time is readable, and nothing is written for an absolute one.
+    // SAFETY: `time` is valid for reads. For an absolute time, the call writes nothing.
     while unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut()) } != 0
     {
     }
 }
 
-/// The two cores: servers on the first, clients on the second.
+/// The two cores: servers run on the first, clients on the second.
 #[derive(Clone, Copy)]
 pub(crate) struct Cores {
     pub(crate) server: usize,
@@ -29,51 +29,57 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// The first two that this process may use; where there is only one, it is both.
+    /// The first two cores that this process may use. If there is only one, it serves as both.
     pub(crate) fn find() -> Self {
-        // SAFETY: all bits zero is an empty set.
+        // SAFETY: A cpu_set_t of zeros is an empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is writable, and of the size that is said.
+        // SAFETY: The set is valid for writes and has the given size.
         let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
         assert_eq!(result, 0, "sched_getaffinity: {}", io::Error::last_os_error());
-        // SAFETY: the numbers are within the set.
+        // SAFETY: The numbers are within the set.
         let mut usable = (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) });
         let server = usable.next().unwrap_or(0);
         Self { server, clients: usable.next().unwrap_or(server) }
     }
 }
 
-/// Has the calling thread, and all threads and processes that it starts from now on, run on one core alone.
+/// Pins the calling thread to one core, together with all threads and processes that it starts later.
 pub(crate) fn pin(core: usize) {
-    // SAFETY: all bits zero is an empty set.
+    // SAFETY: A cpu_set_t of zeros is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the number is one that `Cores::find` has found in such a set.
+    // SAFETY: `Cores::find` has found the number in such a set.
     unsafe { libc::CPU_SET(core, &mut set) };
-    // SAFETY: the set is readable, and of the size that is said.
+    // SAFETY: The set is valid for reads and has the given size.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
     assert_eq!(result, 0, "sched_setaffinity: {}", io::Error::last_os_error());
 }
 
-/// How long the threads of a process have run, also those that have ended.
+/// The processor time of this process.
+pub(crate) fn own_cpu() -> Nanos {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID).expect("the clock of the process")
+}
+
+/// The processor time of all threads of a process, including threads that have ended.
 pub(crate) fn cpu_of(pid: i32) -> Nanos {
     let mut clock = 0;
-    // SAFETY: the clock is writable.
+    // SAFETY: The clock is valid for writes.
     let result = unsafe { libc::clock_getcpuclockid(pid, &mut clock) };
     if result == 0 { read(clock).unwrap_or(0) } else { 0 }
 }
 
-/// How long all cores were busy, whoever kept them so; a hypervisor that gave them to others counts as well.
+/// The time for which all cores were busy, for any process. It includes the time that a hypervisor gave to other
+/// machines.
 pub(crate) fn busy() -> Nanos {
     let text = fs::read_to_string("/proc/stat").expect("read /proc/stat");
     let line = text.lines().next().unwrap_or_default();
     let ticks: Vec<Nanos> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
     let busy: Nanos = [0, 1, 2, 5, 6, 7].iter().filter_map(|&column: &usize| ticks.get(column)).sum();
-    // SAFETY: it has no preconditions.
+    // SAFETY: The call has no preconditions.
     busy * (SECOND / unsafe { libc::sysconf(libc::_SC_CLK_TCK) })
 }
 
-/// How often the threads of a process have given up their core or had it taken, those that have ended left out.
+/// The number of voluntary and involuntary context switches of a process. It does not include threads that have ended.
 pub(crate) fn switches_of(pid: i32) -> i64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let status = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
@@ -87,7 +93,7 @@ fn field(status: &str, name: &str) -> i64 {
 
 fn read(clock: libc::clockid_t) -> Option<Nanos> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is writable.
+    // SAFETY: The time is valid for writes.
     (unsafe { libc::clock_gettime(clock, &mut time) } == 0).then(|| time.tv_sec * SECOND + time.tv_nsec)
 }
 
@@ -95,24 +101,24 @@ fn read(clock: libc::clockid_t) -> Option<Nanos> {
 pub(crate) struct Poll(OwnedFd);
 
 impl Poll {
-    /// Of these, which are known by their index.
+    /// Creates a poll for these descriptors, each identified by its index.
     pub(crate) fn new(descriptors: impl Iterator<Item = RawFd>) -> Self {
-        // SAFETY: it has no preconditions, and the descriptor is nobody else's.
+        // SAFETY: The call has no preconditions, and nothing else owns the descriptor.
         let poll = Self(unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) });
         for (index, descriptor) in descriptors.enumerate() {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: index as u64 };
-            // SAFETY: the event is readable.
+            // SAFETY: The event is valid for reads.
             let result = unsafe { libc::epoll_ctl(poll.0.as_raw_fd(), libc::EPOLL_CTL_ADD, descriptor, &mut event) };
             assert_eq!(result, 0, "epoll_ctl: {}", io::Error::last_os_error());
         }
         poll
     }
 
-    /// Blocks until some are readable, and says which.
+    /// Blocks until some descriptors are readable, and calls `readable` with each of their indices.
     pub(crate) fn wait(&self, mut readable: impl FnMut(usize)) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let (descriptor, no_limit) = (self.0.as_raw_fd(), -1);
-        // SAFETY: the events are writable, and as many as is said.
+        // SAFETY: The events are valid for writes, and their number is given.
         let count = unsafe { libc::epoll_wait(descriptor, events.as_mut_ptr(), events.len() as i32, no_limit) };
         let count = usize::try_from(count).unwrap_or(0);
         events.iter().take(count).for_each(|event| readable(event.u64 as usize));

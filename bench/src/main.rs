@@ -1,11 +1,12 @@
-//! `zklock-bench`: measures what zklock's locks cost, beside other libraries' and the floors, on real servers that it starts.
+//! `zklock-bench`: measures the cost of zklock's locks on real servers, beside the locks of other libraries and the
+//! floors.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a driver that cannot do its work must end at once and say where; the harness tells of it"
+    reason = "if a driver fails, it must end at once and show the place; the harness reports it"
 )]
 
 mod campaign;
@@ -31,79 +32,87 @@ use campaign::{Base, Disk, Measured, Plan};
 use crates::{Naive, ZookeeperClient};
 use floor::Floor;
 use machine::Cores;
-use peer::{Peer, Workshop};
+use peer::{DriverBuilds, Peer};
 use report::{Method, Report};
 use scale::Size;
 use workload::Workload;
 
-/// Measures what zklock's locks cost, beside other libraries' and the least that a ZooKeeper client has to do.
+/// Measures the cost of zklock's locks, beside the locks of other libraries and the minimal requests of a ZooKeeper
+/// client.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// What is done.
+    /// The parts to run.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Part::Locks])]
     part: Vec<Part>,
-    /// The peers, by name. By default those of the published page, which leaves out most floors: bench/src/page.md names all.
+    /// The peers, by name. By default, the peers of the published page, which omits most floors; bench/src/page.md
+    /// lists all.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
-    /// The workloads: w1, w2, w2h, w3 (or w3-8, w3-64, w3-256), w4. By default all without fsync, and w1, w2, w3-64, w4 with it.
+    /// The workloads: w1, w2, w2h, w3 (or w3-8, w3-64, w3-256), w4. By default all without fsync, and w1, w2, w3-64, w4
+    /// with it.
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
-    /// The servers, both by default.
+    /// The servers. By default both.
     #[arg(long, value_enum, value_delimiter = ',')]
     server: Vec<Disk>,
-    /// Number of pairs of windows for each peer, workload and server.
+    /// The number of pairs of windows for each peer, workload and server.
     #[arg(long, default_value_t = 7, value_parser = at_least_one)]
     rounds: usize,
-    /// Length of a window, in seconds.
+    /// The length of a window in seconds.
     #[arg(long, default_value_t = 1.0, value_parser = window_seconds)]
     window: f64,
-    /// Largest number of windows of a warm-up, which ends when two windows in a row agree within 5 %; 0 warms nothing up.
+    /// The maximum number of windows of a warm-up. A warm-up ends when two windows in a row agree within 5 %. 0
+    /// disables it.
     #[arg(long, value_name = "WINDOWS", default_value_t = 12)]
     warm_up: usize,
-    /// How often a pair is done again at most, when others used the machine meanwhile.
+    /// The maximum number of repetitions of a pair that was disturbed by other processes.
     #[arg(long, default_value_t = 3)]
     redo: usize,
-    /// Everything once, as small as can be, on the server without fsync: only to see that it works and that no counts are wrong.
+    /// Run everything once, as short as possible, on the server without fsync. This only checks that it works and that
+    /// the counts match.
     #[arg(long, conflicts_with_all = ["part", "workloads", "server", "rounds", "window", "warm_up", "redo", "docs"])]
     quick: bool,
-    /// The libzklock.so that is measured, or its directory; by default the release build of the checkout.
+    /// The libzklock.so to measure, or its directory. By default the release build of the checkout.
     #[arg(long, value_name = "PATH")]
     lib: Option<PathBuf>,
-    /// Compare with another build: a libzklock.so, or its directory. Each pair of windows is one of each build, without a floor.
+    /// Compare with another build: a libzklock.so, or its directory. Each pair has one window of each build, without a
+    /// floor.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["docs", "part"])]
     against: Option<PathBuf>,
-    /// Writes the numbers to a file.
+    /// Write the numbers to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the page benchmarks.md, with its pictures and numbers, to a directory.
+    /// Write the page benchmarks.md, with its pictures and numbers, to a directory.
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Be a driver.
+    /// Run as a driver.
     #[command(hide = true)]
     Drive { peer: String },
 }
 
-/// What can be done.
+/// The parts of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// The workloads, with all peers.
     Locks,
-    /// What a held lock and a waiter need of memory.
+    /// The memory of held locks and of waiters.
     Memory,
-    /// Many waiters, many clients, how fast a client starts, how large the library is.
+    /// Many waiters, many clients, the start time of a client, and the size of the library.
     Scale,
-    /// 64 threads and one path, with and without hand-over within the process: what `locks` has of that, alone.
+    /// Connections and acquires with TLS, beside plain text.
+    Tls,
+    /// 64 threads and one path, with and without local hand-over: a part of `locks`.
     Local,
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "expected a number from 1 on".to_owned())
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
 fn window_seconds(text: &str) -> Result<f64, String> {
@@ -143,18 +152,21 @@ fn measure_all(arguments: &Arguments) -> Result<ExitCode, String> {
     let does =
         |part| arguments.against.is_none() && arguments.quick && part != Part::Local || arguments.part.contains(&part);
     let plan = if does(Part::Locks) || !does(Part::Local) { plan } else { local_plan(plan, &library) };
-    let workshop = Workshop::open(&plan.peers, &library, other.as_deref())?;
+    let builds = DriverBuilds::build(&plan.peers, &library, other.as_deref())?;
     let is_kept = arguments.json.is_some() || arguments.docs.is_some();
     let machine = if is_kept { report::machine(&Disk::Nofsync.start(cores)) } else { Vec::new() };
     let does_locks = does(Part::Locks) || does(Part::Local);
-    let measured = if does_locks { campaign::run(&plan, &workshop, cores)? } else { Measured::default() };
+    let measured = if does_locks { campaign::run(&plan, &builds, cores)? } else { Measured::default() };
     let (mut scale, mut library_bytes) = (Vec::new(), None);
     if does(Part::Memory) {
-        scale.extend(scale::memory(&workshop, cores, size)?);
+        scale.extend(scale::memory(&builds, cores, size)?);
+    }
+    if does(Part::Tls) {
+        scale.extend(scale::tls(&builds, cores, size)?);
     }
     if does(Part::Scale) {
-        scale.extend(scale::scale(&workshop, cores, size)?);
-        library_bytes = scale::stripped_size(&workshop);
+        scale.extend(scale::scale(&builds, cores, size)?);
+        library_bytes = scale::stripped_size(&builds);
     }
     let method = Method {
         base: plan.base,
@@ -169,7 +181,7 @@ fn measure_all(arguments: &Arguments) -> Result<ExitCode, String> {
     Ok(if report.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The directory of a libzklock.so that is named by its file or by its directory.
+/// The directory of a libzklock.so. The path may name the file or the directory.
 fn directory_of(library: &Path) -> PathBuf {
     match library.parent() {
         Some(directory) if library.is_file() => directory.to_owned(),
@@ -210,7 +222,8 @@ fn plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
 }
 
 fn quick_plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
-    let all = Workload::ALL.into_iter().filter(|workload| !matches!(workload, Workload::Crowd(count) if *count > 8));
+    let all =
+        Workload::ALL.into_iter().filter(|workload| !matches!(workload, Workload::ManyWaiters(count) if *count > 8));
     Ok(Plan {
         peers: peers(arguments, library)?,
         base: base(arguments),
@@ -226,7 +239,7 @@ fn quick_plan(arguments: &Arguments, library: &Path) -> Result<Plan, String> {
 fn local_plan(plan: Plan, library: &Path) -> Plan {
     let with_threads = |peer: &Peer| ["zklock-c", "zklock-c-local"].contains(&peer.name);
     let peers = Peer::defaults(library).into_iter().filter(with_threads).collect();
-    let workloads = plan.workloads.into_iter().map(|(disk, _)| (disk, vec![Workload::Crowd(64)])).collect();
+    let workloads = plan.workloads.into_iter().map(|(disk, _)| (disk, vec![Workload::ManyWaiters(64)])).collect();
     Plan { peers, workloads, ..plan }
 }
 

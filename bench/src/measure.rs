@@ -1,57 +1,58 @@
-//! One window: what is read before and after, and the figures that come of it.
+//! One window: the counters before and after it, and its figures.
 
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use zklock_rig::{Raw, ZooKeeper};
+use zklock_test_support::{RawClient, ZooKeeper};
 
 use crate::driver::{Process, Stamp};
 use crate::machine::{self, Nanos, SECOND};
 use crate::workload::Workload;
 
-/// What a window shows. Times are microseconds; NaN is what was not measured.
+/// The figures of a window. Times are in microseconds. NaN stands for a value that was not measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// Acquired within the window.
+    /// The number of acquisitions within the window.
     pub(crate) acquisitions: f64,
-    /// Acquired within the window and after it.
+    /// The number of acquisitions within the window and after it.
     pub(crate) holds: usize,
-    /// The window by the acquisitions in it.
+    /// The length of the window divided by the number of acquisitions in it.
     pub(crate) time: f64,
-    /// From one call of acquire to the next.
+    /// The time from one call of acquire to the next.
     pub(crate) cycle_p50: f64,
     pub(crate) cycle_p99: f64,
     pub(crate) acquire_p50: f64,
     pub(crate) acquire_p99: f64,
     pub(crate) release_p50: f64,
-    /// From the call of release to the moment when the next has the lock.
+    /// The time from the call of release until the next worker has the lock.
     pub(crate) handoff_p50: f64,
     pub(crate) handoff_p99: f64,
-    /// How often the lock went to another worker.
+    /// The share of hand-overs to another worker.
     pub(crate) alternation: f64,
-    /// Requests of an acquisition, heartbeats with them.
+    /// The requests for each acquisition, including heartbeats.
     pub(crate) requests: f64,
     pub(crate) client_cpu: f64,
     pub(crate) server_cpu: f64,
-    /// Context switches of the clients.
+    /// The context switches of the clients.
     pub(crate) switches: f64,
-    /// Cores that were busy with what is none of this.
+    /// The number of cores that other processes used.
     pub(crate) foreign: f64,
 }
 
-/// How long after the command the workers begin: until all threads wait for that.
+/// The time between the command and the start of the workers, so that all threads are ready.
 const RUN_UP: Nanos = 30_000_000;
-/// How long the workers are at work before the window begins, for each worker of a process: until all have joined the queue. Without it a
-/// slow peer with many waiters would have hardly more than the joining in its window.
+/// The time for which the workers run before the window begins, for each worker of a process, until all have joined the
+/// queue. Without it, the window of a slow peer with many waiters would contain little more than the joins.
 pub(crate) const LEAD_IN: Nanos = 2_000_000;
-/// How long a driver may take for what was under way at the end of a window.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Reading the switches of more threads than this would disturb what is measured.
+/// The time limit for a driver to finish its last acquisitions after the end of a window.
+const DRIVER_ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// The maximum number of threads whose context switches are read. Reading more would disturb the measurement.
 const FEW_THREADS: usize = 32;
 
-/// Has drivers do the workload, and measures it for this length. `others` are the idle processes of other drivers.
+/// Runs the workload in the drivers and measures a window of this length. `others` are the idle processes of other
+/// drivers.
 pub(crate) fn window(
     server: &ZooKeeper,
     workload: Workload,
@@ -60,7 +61,7 @@ pub(crate) fn window(
     length: Nanos,
     base: &str,
 ) -> Result<Figures, String> {
-    let order = workload.order(server.address(), base.to_owned());
+    let order = workload.prepare_command(server.address(), base.to_owned());
     for driver in drivers.iter_mut() {
         driver.prepare(&order)?;
     }
@@ -73,27 +74,27 @@ pub(crate) fn window(
     }
     let pids: Vec<i32> = drivers.iter().map(Process::pid).collect();
     machine::sleep_until(start);
-    let before = Reading::take(server, &pids, others, order.workers);
+    let before = CpuSample::sample(server, &pids, others, order.workers);
     machine::sleep_until(end);
-    let after = Reading::take(server, &pids, others, order.workers);
+    let after = CpuSample::sample(server, &pids, others, order.workers);
     let mut holds = Vec::new();
     for (process, driver) in drivers.iter().enumerate() {
-        let own = driver.stamps(PATIENCE)?;
+        let own = driver.stamps(DRIVER_ANSWER_LIMIT)?;
         holds.extend(own.iter().map(|&stamp| Hold { process, path: stamp.worker % order.paths, stamp }));
     }
-    // The question itself is one, too.
+    // The query itself is one packet.
     let packets = packets_received(server)? - packets - 1.0;
-    let mut figures = figures(&mut holds, start, end)?;
-    figures.requests = packets / holds.len() as f64;
-    figures.client_cpu = (after.clients - before.clients) as f64 / 1e3 / figures.acquisitions;
-    figures.server_cpu = (after.server - before.server) as f64 / 1e3 / figures.acquisitions;
-    figures.switches = (after.switches - before.switches) / figures.acquisitions;
-    figures.foreign = ((after.busy - before.busy) - (after.own - before.own)) as f64 / (after.at - before.at) as f64;
-    Ok(figures)
+    let mut statistics = figures(&mut holds, start, end)?;
+    statistics.requests = packets / holds.len() as f64;
+    statistics.client_cpu = (after.clients - before.clients) as f64 / 1e3 / statistics.acquisitions;
+    statistics.server_cpu = (after.server - before.server) as f64 / 1e3 / statistics.acquisitions;
+    statistics.switches = (after.switches - before.switches) / statistics.acquisitions;
+    statistics.foreign = ((after.busy - before.busy) - (after.own - before.own)) as f64 / (after.at - before.at) as f64;
+    Ok(statistics)
 }
 
-/// What the machine's counters say at one moment.
-struct Reading {
+/// The counters of the machine at one time.
+struct CpuSample {
     at: Nanos,
     clients: Nanos,
     server: Nanos,
@@ -102,8 +103,8 @@ struct Reading {
     switches: f64,
 }
 
-impl Reading {
-    fn take(server: &ZooKeeper, drivers: &[i32], others: &[i32], workers: usize) -> Self {
+impl CpuSample {
+    fn sample(server: &ZooKeeper, drivers: &[i32], others: &[i32], workers: usize) -> Self {
         let busy = machine::busy();
         let sum = |pids: &[i32]| pids.iter().map(|&pid| machine::cpu_of(pid)).sum::<Nanos>();
         let (clients, server) = (sum(drivers), machine::cpu_of(server.pid()));
@@ -130,7 +131,7 @@ impl Hold {
     }
 }
 
-/// What the stamps say; an error where two held at one time.
+/// Computes the figures from the stamps. Returns an error if two workers held a lock at the same time.
 fn figures(holds: &mut [Hold], start: Nanos, end: Nanos) -> Result<Figures, String> {
     holds.sort_by_key(|hold| hold.stamp.acquired);
     let window = start..end;
@@ -139,9 +140,9 @@ fn figures(holds: &mut [Hold], start: Nanos, end: Nanos) -> Result<Figures, Stri
         Spans::of(within.iter().map(|hold| to(&hold.stamp) - from(&hold.stamp)).collect())
     };
     let acquire = spans(|stamp| stamp.called, |stamp| stamp.acquired);
-    let release = spans(|stamp| stamp.leaving, |stamp| stamp.left);
+    let release = spans(|stamp| stamp.releasing, |stamp| stamp.released);
     let cycle = Spans::of(cycles(&within));
-    let (handoff, alternation) = hand_overs(holds, &window)?;
+    let (handoff, alternation) = handovers(holds, &window)?;
     Ok(Figures {
         acquisitions: within.len() as f64,
         holds: holds.len(),
@@ -168,15 +169,15 @@ fn cycles(within: &[&Hold]) -> Vec<Nanos> {
     within.iter().filter_map(since).collect()
 }
 
-/// From one hold of a path to the next: how long it took, and how often it was another's.
-fn hand_overs(holds: &[Hold], window: &std::ops::Range<Nanos>) -> Result<(Spans, f64), String> {
+/// The times from one hold of a path to the next, and the share of hand-overs to another worker.
+fn handovers(holds: &[Hold], window: &std::ops::Range<Nanos>) -> Result<(Spans, f64), String> {
     let mut last: BTreeMap<usize, Hold> = BTreeMap::new();
     let (mut spans, mut to_others) = (Vec::new(), 0);
     for hold in holds {
         let Some(before) = last.insert(hold.path, *hold) else { continue };
-        let span = hold.stamp.acquired - before.stamp.leaving;
+        let span = hold.stamp.acquired - before.stamp.releasing;
         if span < 0 {
-            return Err(format!("overlap: two held path {} for {} ns", hold.path, -span));
+            return Err(format!("overlap: two workers held path {} at the same time for {} ns", hold.path, -span));
         }
         if window.contains(&hold.stamp.acquired) {
             spans.push(span);
@@ -196,30 +197,30 @@ impl Spans {
         Self(spans)
     }
 
-    /// In microseconds.
+    /// A quantile in microseconds.
     fn quantile(&self, share: f64) -> f64 {
         let index = (self.0.len() as f64 * share) as usize;
         self.0.get(index.min(self.0.len().saturating_sub(1))).map_or(f64::NAN, |&span| span as f64 / 1e3)
     }
 }
 
-/// All requests that the server has had, pings and questions like this one with them.
+/// The number of all packets that the server has received, including pings and queries like this one.
 fn packets_received(server: &ZooKeeper) -> Result<f64, String> {
     let answer = server.four_letter_word("mntr");
     let count = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received")?.trim().parse().ok());
-    count.ok_or_else(|| format!("mntr without packets: {answer}"))
+    count.ok_or_else(|| format!("the answer to mntr has no number of packets: {answer}"))
 }
 
-/// What the server must have seen.
+/// The number of nodes that the server must have seen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nodes {
-    /// A node for each hold.
+    /// One node for each hold.
     OneEach,
-    /// Holds of one process may share a node.
+    /// Several holds of one process may share a node.
     Shared,
 }
 
-/// Asks the server: each hold had its node in the directory of its lock, all were removed, and none is left.
+/// Checks with the server that each hold had a node in the directory of its lock, and that no node is left.
 pub(crate) fn audit(
     server: &ZooKeeper,
     workload: Workload,
@@ -227,15 +228,15 @@ pub(crate) fn audit(
     holds: usize,
     base: &str,
 ) -> Result<(), String> {
-    let order = workload.order(server.address(), base.to_owned());
-    let mut raw = Raw::connect(&server.address(), 60_000);
+    let order = workload.prepare_command(server.address(), base.to_owned());
+    let mut raw = RawClient::connect(&server.address(), 60_000);
     let (mut changes, mut left) = (0, 0);
     for index in 0..order.paths {
         let path = order.path(index);
         let settled = Instant::now() + Duration::from_secs(5);
         let stat = loop {
-            let stat = raw.stat(&path).ok_or_else(|| format!("audit: {path} is gone"))?;
-            // Some do not wait for the answer to their last release.
+            let stat = raw.stat(&path).ok_or_else(|| format!("audit: {path} does not exist"))?;
+            // Some peers do not wait for the reply to their last release.
             if stat.children == 0 || Instant::now() > settled {
                 break stat;
             }
@@ -252,10 +253,10 @@ pub(crate) fn audit(
     if left == 0 && is_right {
         return Ok(());
     }
-    Err(format!("audit: {holds} holds, but {changes} nodes made or removed, and {left} left"))
+    Err(format!("audit: {holds} holds, but {changes} creates and deletes of nodes, and {left} nodes left"))
 }
 
-/// A window's usual length, from seconds.
+/// Converts the length of a window from seconds.
 pub(crate) fn length(seconds: f64) -> Nanos {
     (seconds * SECOND as f64) as Nanos
 }
@@ -264,16 +265,16 @@ pub(crate) fn length(seconds: f64) -> Nanos {
 mod tests {
     use super::*;
 
-    fn hold(process: usize, called: Nanos, acquired: Nanos, leaving: Nanos) -> Hold {
-        Hold { process, path: 0, stamp: Stamp { worker: 0, called, acquired, leaving, left: leaving + 1 } }
+    fn hold(process: usize, called: Nanos, acquired: Nanos, releasing: Nanos) -> Hold {
+        Hold { process, path: 0, stamp: Stamp { worker: 0, called, acquired, releasing, released: releasing + 1 } }
     }
 
     #[test]
-    fn hand_overs_go_from_release_to_acquired() {
+    fn handover_is_measured_from_release_call_to_next_acquired() {
         let mut holds = [hold(0, 0, 1000, 2000), hold(1, 500, 5000, 6000), hold(0, 2500, 10_000, 11_000)];
-        let figures = figures(&mut holds, 0, 20_000).unwrap();
-        assert_eq!((figures.handoff_p50, figures.alternation), (4.0, 1.0));
-        assert_eq!((figures.cycle_p50, figures.acquisitions), (2.5, 3.0));
+        let statistics = figures(&mut holds, 0, 20_000).unwrap();
+        assert_eq!((statistics.handoff_p50, statistics.alternation), (4.0, 1.0));
+        assert_eq!((statistics.cycle_p50, statistics.acquisitions), (2.5, 3.0));
     }
 
     #[test]

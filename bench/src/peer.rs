@@ -1,34 +1,34 @@
-//! Who is measured, and how their drivers are made and started.
+//! The peers that are measured, and how their drivers are built and started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use zklock_rig::CuratorVersion;
+use zklock_test_support::CuratorVersion;
 
 use crate::measure::Nodes;
 use crate::workload::Workload;
 
-/// Something that locks.
+/// A peer: a lock implementation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     kind: Kind,
-    suits: Suits,
-    shown: Shown,
+    supports: SupportedWorkloads,
+    selection: Selection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// In this program.
+    /// A floor, in this program.
     Floor,
     /// A variant of `drivers/zklock.c`.
     Zklock(&'static str, Build),
-    /// A script of `drivers/`, in the Python environment of the checkout.
+    /// A script in `drivers/`, in the Python environment of the checkout.
     Python(&'static str),
     /// A variant of `drivers/CuratorLock.java`.
     Curator(&'static str),
-    /// In this program, with another crate.
+    /// Another crate, in this program.
     Crate,
 }
 
@@ -40,77 +40,77 @@ enum Build {
     Other,
 }
 
-/// Which workloads.
+/// The workloads that a peer takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Suits {
+enum SupportedWorkloads {
     All,
-    /// It has no queue, or gives up its place and takes the next at once.
+    /// The peer has no queue, or leaves its position and joins again at once.
     Uncontended,
-    /// It differs from another peer only if many wait in one process.
-    Crowds,
-    /// The same, but with hundreds of waiters one turn of all takes longer than a window.
-    SmallCrowds,
+    /// The peer differs from another peer only if many workers of one process wait.
+    ManyWaiters,
+    /// Like `ManyWaiters`, but with hundreds of waiters one turn of all workers takes longer than a window.
+    UpTo256Waiters,
 }
 
 /// Whether a peer is measured by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shown {
+enum Selection {
     Always,
     /// Only if `--peers` names it.
     OnDemand,
 }
 
-/// From this number of waiters on, a crowd is not small.
-const LARGE_CROWD: usize = 256;
+/// The smallest number of waiters for which `UpTo256Waiters` does not apply.
+const MANY_WAITERS_LIMIT: usize = 256;
 
-/// The function without which there is no hand-over within a process.
+/// A library without this function does not support local hand-over.
 const LOCAL_HAND_OVER: &[u8] = b"zkl_mutex_set_local_handover";
 
 /// The floor of all ratios.
 pub(crate) const FLOOR: &str = "raw-b";
-/// The peer that hands over within its process.
+/// The peer that uses local hand-over.
 const LOCAL: &str = "zklock-c-local";
 
 const PEERS: &[Peer] = &[
-    Peer::floor("raw-a", Suits::All).on_demand(),
-    Peer::floor(FLOOR, Suits::All),
-    Peer::floor("raw-c", Suits::All).on_demand(),
-    Peer::floor("raw-e", Suits::All).on_demand(),
-    Peer::floor("raw-m", Suits::Uncontended).on_demand(),
-    Peer::floor("raw-n", Suits::Uncontended).on_demand(),
-    Peer::floor("raw-p", Suits::All).on_demand(),
-    Peer::floor("raw-q", Suits::All),
-    Peer::floor("raw-bs", Suits::Crowds).on_demand(),
-    Peer::floor("raw-qs", Suits::SmallCrowds).on_demand(),
-    Peer::of("zklock-c", Kind::Zklock("confirmed", Build::Measured), Suits::All),
-    Peer::of("zklock-c-nowait", Kind::Zklock("nowait", Build::Measured), Suits::All),
-    Peer::of("zklock-c-sessions", Kind::Zklock("sessions", Build::Measured), Suits::Crowds),
-    Peer::of(LOCAL, Kind::Zklock("local", Build::Measured), Suits::Crowds),
-    Peer::of("zklock-python", Kind::Python("zklock_lock.py"), Suits::All),
-    Peer::of("curator", Kind::Curator("own"), Suits::All),
-    Peer::of("curator-shared", Kind::Curator("shared"), Suits::SmallCrowds),
-    Peer::of("kazoo", Kind::Python("kazoo_lock.py"), Suits::All),
-    Peer::of("zookeeper-client", Kind::Crate, Suits::All),
-    Peer::of("zookeeper", Kind::Crate, Suits::All),
+    Peer::floor("raw-a", SupportedWorkloads::All).on_demand(),
+    Peer::floor(FLOOR, SupportedWorkloads::All),
+    Peer::floor("raw-c", SupportedWorkloads::All).on_demand(),
+    Peer::floor("raw-e", SupportedWorkloads::All).on_demand(),
+    Peer::floor("raw-m", SupportedWorkloads::Uncontended).on_demand(),
+    Peer::floor("raw-n", SupportedWorkloads::Uncontended).on_demand(),
+    Peer::floor("raw-p", SupportedWorkloads::All).on_demand(),
+    Peer::floor("raw-q", SupportedWorkloads::All),
+    Peer::floor("raw-bs", SupportedWorkloads::ManyWaiters).on_demand(),
+    Peer::floor("raw-qs", SupportedWorkloads::UpTo256Waiters).on_demand(),
+    Peer::of("zklock-c", Kind::Zklock("confirmed", Build::Measured), SupportedWorkloads::All),
+    Peer::of("zklock-c-nowait", Kind::Zklock("nowait", Build::Measured), SupportedWorkloads::All),
+    Peer::of("zklock-c-sessions", Kind::Zklock("sessions", Build::Measured), SupportedWorkloads::ManyWaiters),
+    Peer::of(LOCAL, Kind::Zklock("local", Build::Measured), SupportedWorkloads::ManyWaiters),
+    Peer::of("zklock-python", Kind::Python("zklock_lock.py"), SupportedWorkloads::All),
+    Peer::of("curator", Kind::Curator("own"), SupportedWorkloads::All),
+    Peer::of("curator-shared", Kind::Curator("shared"), SupportedWorkloads::UpTo256Waiters),
+    Peer::of("kazoo", Kind::Python("kazoo_lock.py"), SupportedWorkloads::All),
+    Peer::of("zookeeper-client", Kind::Crate, SupportedWorkloads::All),
+    Peer::of("zookeeper", Kind::Crate, SupportedWorkloads::All),
 ];
 
 impl Peer {
-    const fn of(name: &'static str, kind: Kind, suits: Suits) -> Self {
-        Self { name, kind, suits, shown: Shown::Always }
+    const fn of(name: &'static str, kind: Kind, supports: SupportedWorkloads) -> Self {
+        Self { name, kind, supports, selection: Selection::Always }
     }
 
-    const fn floor(name: &'static str, suits: Suits) -> Self {
+    const fn floor(name: &'static str, suits: SupportedWorkloads) -> Self {
         Self::of(name, Kind::Floor, suits)
     }
 
     const fn on_demand(self) -> Self {
-        Self { shown: Shown::OnDemand, ..self }
+        Self { selection: Selection::OnDemand, ..self }
     }
 
-    /// The peers that are measured by default, with this library, which may be older than the benchmark.
+    /// The peers that are measured by default with this library. The library may be older than the benchmark.
     pub(crate) fn defaults(library: &Path) -> Vec<Self> {
         let has_local = has_local_hand_over(library);
-        let is_there = |peer: &&Self| peer.shown == Shown::Always && (has_local || peer.name != LOCAL);
+        let is_there = |peer: &&Self| peer.selection == Selection::Always && (has_local || peer.name != LOCAL);
         PEERS.iter().filter(is_there).copied().collect()
     }
 
@@ -120,10 +120,10 @@ impl Peer {
             .iter()
             .copied()
             .find(|peer| peer.name == name)
-            .ok_or_else(|| format!("no peer {name}; there are {}", known()))
+            .ok_or_else(|| format!("no such peer: {name}; expected one of {}", known()))
     }
 
-    /// The same peer with the other build of libzklock.so; `None` for a peer that does not use that library.
+    /// The same peer with the other build of libzklock.so, or `None` for a peer that does not use that library.
     pub(crate) fn with_other_build(self) -> Option<Self> {
         match self.kind {
             Kind::Zklock(variant, _) => Some(Self { kind: Kind::Zklock(variant, Build::Other), ..self }),
@@ -131,23 +131,25 @@ impl Peer {
         }
     }
 
-    /// Its name, and which build it has if that is not the measured one.
+    /// The name of the peer, and its build if that is not the measured one.
     pub(crate) fn label(self) -> String {
         let is_other = matches!(self.kind, Kind::Zklock(_, Build::Other));
         if is_other { format!("{} (other build)", self.name) } else { self.name.to_owned() }
     }
 
-    /// What the server sees of its holds.
+    /// The number of nodes that the server sees.
     pub(crate) fn nodes(self) -> Nodes {
         if self.name == LOCAL { Nodes::Shared } else { Nodes::OneEach }
     }
 
-    pub(crate) fn takes(self, workload: Workload) -> bool {
-        match self.suits {
-            Suits::All => true,
-            Suits::Uncontended => !workload.is_contended(),
-            Suits::Crowds => matches!(workload, Workload::Crowd(_)),
-            Suits::SmallCrowds => matches!(workload, Workload::Crowd(count) if count < LARGE_CROWD),
+    pub(crate) fn supports(self, workload: Workload) -> bool {
+        match self.supports {
+            SupportedWorkloads::All => true,
+            SupportedWorkloads::Uncontended => !workload.is_contended(),
+            SupportedWorkloads::ManyWaiters => matches!(workload, Workload::ManyWaiters(_)),
+            SupportedWorkloads::UpTo256Waiters => {
+                matches!(workload, Workload::ManyWaiters(count) if count < MANY_WAITERS_LIMIT)
+            }
         }
     }
 }
@@ -169,41 +171,41 @@ const SCRIPTS: [(&str, &str); 3] = [
 
 const LIBRARY: &str = "libzklock.so";
 
-/// Where drivers are made: a directory that goes with this.
-pub(crate) struct Workshop {
+/// A temporary directory for the drivers. Dropping the value removes it.
+pub(crate) struct DriverBuilds {
     directory: PathBuf,
-    /// Where libzklock.so is.
+    /// The directory of libzklock.so.
     library: PathBuf,
 }
 
-impl Workshop {
-    /// Makes the drivers that these peers need, with the other build of the library in `other`.
-    pub(crate) fn open(peers: &[Peer], library: &Path, other: Option<&Path>) -> Result<Self, String> {
+impl DriverBuilds {
+    /// Builds the drivers that these peers need. `other` contains the other build of the library.
+    pub(crate) fn build(peers: &[Peer], library: &Path, other: Option<&Path>) -> Result<Self, String> {
         let library = absolute(library);
         let directory = std::env::temp_dir().join(format!("zklock-bench-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let workshop = Self { directory, library };
+        let builds = Self { directory, library };
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Zklock(..))) {
-            workshop.compile_c(Build::Measured.program(), ZKLOCK_C, &workshop.library)?;
+            builds.compile_c(Build::Measured.program(), ZKLOCK_C, &builds.library)?;
         }
         if let Some(other) = other {
-            workshop.compile_c(Build::Other.program(), ZKLOCK_C, &absolute(other))?;
+            builds.compile_c(Build::Other.program(), ZKLOCK_C, &absolute(other))?;
         }
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Python(_))) {
-            workshop.check_python()?;
-            SCRIPTS.iter().try_for_each(|(name, text)| workshop.write(name, text))?;
+            builds.check_python()?;
+            SCRIPTS.iter().try_for_each(|(name, text)| builds.write(name, text))?;
         }
         if peers.iter().any(|peer| matches!(peer.kind, Kind::Curator(_))) {
-            workshop.compile_java()?;
+            builds.compile_java()?;
         }
-        Ok(workshop)
+        Ok(builds)
     }
 
-    /// How a peer's driver is started.
+    /// The command that starts the driver of a peer.
     pub(crate) fn command(&self, peer: Peer) -> Command {
         match peer.kind {
             Kind::Floor | Kind::Crate => {
-                // What runs now, also where its file was replaced meanwhile.
+                // Use the running program, even if its file has been replaced.
                 let mut command = Command::new("/proc/self/exe");
                 command.args(["drive", peer.name]);
                 command
@@ -221,7 +223,8 @@ impl Workshop {
             Kind::Curator(variant) => {
                 let mut command = Command::new("java");
                 let class_path = CuratorVersion::Debian.class_path(&self.directory);
-                // A heap that does not grow within a window. All else of the JVM is as it comes.
+                // The heap has a fixed size, so that it does not grow within a window. All other options of the JVM
+                // have their defaults.
                 command.args(["-Xms512m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]);
                 command.args(["-cp", &class_path, "CuratorLock", variant]);
                 command
@@ -229,12 +232,12 @@ impl Workshop {
         }
     }
 
-    /// Makes the driver of `drivers/scale.c`.
+    /// Builds the driver `drivers/scale.c`.
     pub(crate) fn compile_scale(&self) -> Result<(), String> {
         self.compile_c("scale", SCALE_C, &self.library)
     }
 
-    /// How the driver of `drivers/scale.c` is started for a server.
+    /// The command that starts the driver `drivers/scale.c` for a server.
     pub(crate) fn scale_command(&self, address: &str, mode: &str, count: usize, parts: usize) -> Command {
         let mut command = Command::new(self.directory.join("scale"));
         command.args([address, mode, &count.to_string(), &parts.to_string()]);
@@ -253,7 +256,7 @@ impl Workshop {
         if !library.join(LIBRARY).exists() {
             let library = library.display();
             return Err(format!(
-                "{library}/{LIBRARY} is missing: make build, or name its directory (--lib, --against)"
+                "{library}/{LIBRARY} is missing; run make build, or name its directory (--lib, --against)"
             ));
         }
         let library = library.display();
@@ -299,12 +302,12 @@ impl Build {
     }
 }
 
-/// The Python of the checkout's environment.
+/// The Python interpreter in `target/venv`.
 fn python() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/venv/bin/python")
 }
 
-impl Drop for Workshop {
+impl Drop for DriverBuilds {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }

@@ -1,4 +1,4 @@
-//! What was measured, as pictures: SVG by hand.
+//! The pictures of the measurements, as SVG.
 
 use std::fmt::Write;
 
@@ -11,13 +11,13 @@ const LEFT: f64 = 170.0;
 const RIGHT: f64 = 110.0;
 const BAR: f64 = 20.0;
 const TOP: f64 = 50.0;
-/// Beyond this a bar is cut, and its number says how long it is.
+/// A longer bar is cut off, and its number shows its value.
 const LONGEST: f64 = 6.0;
 
 const OURS: &str = "#1f6feb";
 const FLOORS: &str = "#8c959f";
 const OTHERS: &str = "#d4a72c";
-const COLOURS: [&str; 10] =
+const COLORS: [&str; 10] =
     ["#1f6feb", "#cf222e", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#0a7ea4", "#57606a", "#bc4c00", "#4d2d00"];
 
 /// A picture and the name of its file.
@@ -27,7 +27,7 @@ pub(crate) struct Picture {
     pub(crate) svg: String,
 }
 
-/// One for each workload and server, and one for how crowds grow.
+/// One picture for each workload and server, and one for the growth with the number of waiters.
 pub(crate) fn pictures(pairs: &[Pair]) -> Vec<Picture> {
     let mut pictures = Vec::new();
     for disk in [Disk::Nofsync, Disk::Fsync] {
@@ -51,10 +51,10 @@ fn bars(pairs: &[Pair], disk: Disk, workload: Workload) -> Picture {
     for (index, (row, spread)) in bars.iter().enumerate() {
         let y = TOP + index as f64 * BAR;
         let length = spread.median.min(most) * scale;
-        let colour = colour_of(row.peer);
+        let color = color_of(row.peer);
         text(&mut svg, LEFT - 8.0, y + 14.0, "end", row.peer);
         let _ =
-            writeln!(svg, r#"<rect x="{LEFT}" y="{:.1}" width="{length:.1}" height="14" fill="{colour}"/>"#, y + 3.0);
+            writeln!(svg, r#"<rect x="{LEFT}" y="{:.1}" width="{length:.1}" height="14" fill="{color}"/>"#, y + 3.0);
         let (least, last) = (LEFT + spread.least.min(most) * scale, LEFT + spread.most.min(most) * scale);
         line(&mut svg, (least, y + 10.0), (last, y + 10.0), "#24292f");
         text(&mut svg, LEFT + length.max(last - LEFT) + 6.0, y + 14.0, "start", &format!("{:.2}", spread.median));
@@ -65,11 +65,13 @@ fn bars(pairs: &[Pair], disk: Disk, workload: Workload) -> Picture {
     Picture { file: format!("{}-{}.svg", workload.name(), disk.name()), title, svg }
 }
 
-/// Time per acquisition over the number of waiters, both logarithmic.
+/// The time per acquisition over the number of waiters, with logarithmic axes.
 fn growth(pairs: &[Pair], disk: Disk, workloads: &[Workload]) -> Option<Picture> {
     let counts: Vec<(usize, Workload)> = workloads
         .iter()
-        .filter_map(|&workload| if let Workload::Crowd(count) = workload { Some((count, workload)) } else { None })
+        .filter_map(
+            |&workload| if let Workload::ManyWaiters(count) = workload { Some((count, workload)) } else { None },
+        )
         .collect();
     let (&(fewest, first), &(most, _)) = (counts.first()?, counts.last().filter(|_| counts.len() > 1)?);
     let peers: Vec<&str> = table::rows(pairs, disk, first).iter().map(|row| row.peer).collect();
@@ -105,11 +107,11 @@ fn growth(pairs: &[Pair], disk: Disk, workloads: &[Workload]) -> Option<Picture>
             .filter(|(_, time)| time.is_finite())
             .map(|&(count, time)| format!("{:.1},{:.1}", x(count), y(time)))
             .collect();
-        let colour = COLOURS[index % COLOURS.len()];
-        let dashes = if index < COLOURS.len() { "" } else { r#" stroke-dasharray="5 3""# };
+        let color = COLORS[index % COLORS.len()];
+        let dashes = if index < COLORS.len() { "" } else { r#" stroke-dasharray="5 3""# };
         let _ = writeln!(
             svg,
-            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>"#,
+            r#"<polyline points="{}" fill="none" stroke="{color}" stroke-width="2"{dashes}/>"#,
             path.join(" ")
         );
         ends.extend(points.last().filter(|(_, time)| time.is_finite()).map(|&(_, time)| (y(time), index)));
@@ -118,7 +120,7 @@ fn growth(pairs: &[Pair], disk: Disk, workloads: &[Workload]) -> Option<Picture>
     for (end, index) in ends {
         let at = end.max(label_below);
         label_below = at + 15.0;
-        line(&mut svg, (x(most), end), (x(most) + 14.0, at), COLOURS[index % COLOURS.len()]);
+        line(&mut svg, (x(most), end), (x(most) + 14.0, at), COLORS[index % COLORS.len()]);
         text(&mut svg, x(most) + 18.0, at + 4.0, "start", curves[index].0);
     }
     svg.push_str("</svg>\n");
@@ -139,11 +141,11 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     let _ = writeln!(svg, r##"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="#24292f">{text}</text>"##);
 }
 
-fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) {
-    let _ = writeln!(svg, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}"/>"#);
+fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), color: &str) {
+    let _ = writeln!(svg, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}"/>"#);
 }
 
-fn colour_of(peer: &str) -> &'static str {
+fn color_of(peer: &str) -> &'static str {
     match peer.split('-').next() {
         Some("zklock") => OURS,
         Some("raw") => FLOORS,

@@ -1,4 +1,4 @@
-//! All that was measured: on standard output, as JSON, and as the page in `docs/`.
+//! The report of all measurements: on standard output, as JSON, and as the page in `docs/`.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
-use zklock_rig::ZooKeeper;
+use zklock_test_support::ZooKeeper;
 
 use crate::campaign::{self, Base, Pair, WarmUp};
 use crate::measure;
@@ -14,7 +14,6 @@ use crate::plot;
 use crate::scale::{self, Scale};
 use crate::table;
 
-/// Everything.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) method: Method,
@@ -22,11 +21,11 @@ pub(crate) struct Report {
     pub(crate) pairs: Vec<Pair>,
     pub(crate) warm_ups: Vec<WarmUp>,
     pub(crate) scale: Vec<Scale>,
-    /// Of libzklock.so without symbols.
+    /// The size of libzklock.so without symbols.
     pub(crate) library_bytes: Option<u64>,
 }
 
-/// How it was measured.
+/// The parameters of the measurement.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Method {
     pub(crate) base: Base,
@@ -34,7 +33,7 @@ pub(crate) struct Method {
     pub(crate) window_seconds: f64,
     pub(crate) warm_up_limit: usize,
     pub(crate) redo_limit: usize,
-    /// How long the whole run took.
+    /// The duration of the whole run.
     pub(crate) minutes: f64,
 }
 
@@ -45,7 +44,7 @@ impl Report {
         table::failures(&self.pairs) + scale::failures(&self.scale)
     }
 
-    /// All tables, in Markdown.
+    /// All tables in Markdown.
     pub(crate) fn tables(&self) -> String {
         let mut text = String::new();
         if !self.pairs.is_empty() {
@@ -63,7 +62,7 @@ impl Report {
         serde_json::to_string(self).map(|text| text + "\n").map_err(|error| error.to_string())
     }
 
-    /// Writes `benchmarks.md`, its pictures and its numbers into a directory.
+    /// Writes `benchmarks.md`, its pictures and its numbers to a directory.
     pub(crate) fn write_page(&self, docs: &Path) -> Result<(), String> {
         let directory = docs.join("benchmarks");
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -93,7 +92,7 @@ impl Report {
     }
 }
 
-/// Removes the pictures of an earlier run, which may have had more workloads.
+/// Removes the pictures of an earlier run, which may have measured more workloads.
 fn remove_pictures(directory: &Path) -> Result<(), String> {
     let failed = |error| format!("{}: {error}", directory.display());
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -109,10 +108,10 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
 }
 
-/// What it was measured on and with.
+/// The machine and the versions of the programs.
 pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // This thread may use one core alone by now.
+    // Do not use the affinity of this thread, which may be limited to one core now.
     let cores = processor.lines().filter(|line| line.starts_with("processor")).count();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -122,9 +121,12 @@ pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
         ("processor", format!("{}, {cores} cores", processor.trim_start_matches([' ', '\t', ':']))),
         ("kernel", kernel.trim().to_owned()),
         ("ZooKeeper", zookeeper.split('-').next().unwrap_or_default().to_owned()),
-        ("disk of the server that forces", said("stat", &["-f", "-c", "%T", &std::env::temp_dir().to_string_lossy()])),
-        ("Java", said("java", &["-version"])),
-        ("Python", said("python3", &["--version"])),
+        (
+            "disk of the server with fsync",
+            first_output_line("stat", &["-f", "-c", "%T", &std::env::temp_dir().to_string_lossy()]),
+        ),
+        ("Java", first_output_line("java", &["-version"])),
+        ("Python", first_output_line("python3", &["--version"])),
         ("zklock", env!("CARGO_PKG_VERSION").to_owned()),
         ("Curator", curator()),
         ("kazoo", requirement("kazoo")),
@@ -133,14 +135,14 @@ pub(crate) fn machine(server: &ZooKeeper) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The first line that a program says of itself.
-fn said(program: &str, arguments: &[&str]) -> String {
+/// The first line that a program prints about its version.
+fn first_output_line(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else { return "none".to_owned() };
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     text.lines().next().unwrap_or_default().replace("Python ", "")
 }
 
-/// Debian's package has its version in the name of a jar.
+/// The version in the name of a jar in Debian's package.
 fn curator() -> String {
     let files = fs::read_dir("/usr/share/java").into_iter().flatten().flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());

@@ -9,15 +9,15 @@ use crate::workload::Workload;
 /// All rounds of one peer in one workload.
 pub(crate) struct Row<'a> {
     pub(crate) peer: &'static str,
-    /// The base and the peer of each pair.
+    /// The figures of the reference and of the peer, for each pair.
     measured: Vec<(&'a Figures, &'a Figures)>,
     failures: Vec<&'a str>,
     disturbed: usize,
-    /// Pairs after a warm-up that reached its limit.
+    /// The number of pairs after a warm-up that reached its limit.
     unsteady: usize,
 }
 
-/// The median, both quartiles and both ends.
+/// The median, both quartiles, and both extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -46,18 +46,18 @@ impl<'a> Row<'a> {
         spread(self.measured.iter().map(|(_, peer)| figure(peer)).collect()).median
     }
 
-    /// Of the base's windows, which are the other windows of the pairs.
+    /// The median over the windows of the reference.
     fn base_median(&self, figure: Figure) -> f64 {
         spread(self.measured.iter().map(|(base, _)| figure(base)).collect()).median
     }
 
-    /// The ratios inside the pairs.
+    /// The ratios of the pairs.
     pub(crate) fn ratio(&self, figure: Figure) -> Spread {
         spread(self.measured.iter().map(|(base, peer)| figure(peer) / figure(base)).collect())
     }
 }
 
-/// The rows of a workload, in the order in which the peers came.
+/// The rows of a workload, in the order of the peers.
 pub(crate) fn rows(pairs: &[Pair], disk: Disk, workload: Workload) -> Vec<Row<'_>> {
     let of: Vec<&Pair> = pairs.iter().filter(|pair| pair.disk == disk && pair.workload == workload).collect();
     let mut peers: Vec<&'static str> = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn rows(pairs: &[Pair], disk: Disk, workload: Workload) -> Vec<Row<'_
     peers.into_iter().map(|peer| Row::of(peer, &of)).collect()
 }
 
-/// The workloads that were measured, in their order.
+/// The workloads that were measured, in order.
 pub(crate) fn workloads(pairs: &[Pair], disk: Disk) -> Vec<Workload> {
     let mut workloads: Vec<Workload> = Vec::new();
     for pair in pairs.iter().filter(|pair| pair.disk == disk) {
@@ -76,17 +76,16 @@ pub(crate) fn workloads(pairs: &[Pair], disk: Disk) -> Vec<Workload> {
     workloads
 }
 
-/// The figure that a workload is about: warm-ups go by it, and its ratio is in the pictures.
+/// The main figure of a workload. It decides when a warm-up ends, and the pictures show its ratio.
 pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
     match workload {
-        Workload::Alone => ("cycle", |of| of.cycle_p50),
+        Workload::Uncontended => ("cycle", |of| of.cycle_p50),
         Workload::TwoProcesses { .. } => ("hand-off", |of| of.handoff_p50),
-        Workload::Crowd(_) => ("time per acquisition", |of| of.time),
+        Workload::ManyWaiters(_) => ("time per acquisition", |of| of.time),
         Workload::EightPaths => ("time per cycle", |of| of.time),
     }
 }
 
-/// All tables.
 pub(crate) fn tables(pairs: &[Pair], base: Base) -> String {
     let mut text = String::new();
     for disk in [Disk::Nofsync, Disk::Fsync] {
@@ -96,7 +95,7 @@ pub(crate) fn tables(pairs: &[Pair], base: Base) -> String {
         }
         growth(&mut text, pairs, disk, &workloads);
     }
-    text + &circumstances(pairs)
+    text + &disturbance_summary(pairs)
 }
 
 fn table(text: &mut String, pairs: &[Pair], base: Base, disk: Disk, workload: Workload) {
@@ -133,12 +132,12 @@ fn remarks(row: &Row<'_>) -> String {
 type Cell = Box<dyn Fn(&Row<'_>) -> String>;
 type Column = (String, Cell);
 
-/// The ratio that a workload is about comes first, with its spread.
+/// The columns of a workload. The ratio of the main figure comes first, with its spread.
 fn columns(workload: Workload, base: Base) -> Vec<Column> {
     let (what, figure) = headline(workload);
     let mut columns = headline_columns(what, figure, base);
     columns.extend(match workload {
-        Workload::Alone => vec![
+        Workload::Uncontended => vec![
             number("cycle p50 µs", |of| of.cycle_p50),
             number("p99", |of| of.cycle_p99),
             number("acquire p50", |of| of.acquire_p50),
@@ -161,7 +160,7 @@ fn columns(workload: Workload, base: Base) -> Vec<Column> {
             number("server CPU µs", |of| of.server_cpu),
             fraction("switches", |of| of.switches),
         ],
-        Workload::Crowd(_) => vec![
+        Workload::ManyWaiters(_) => vec![
             number("acquisitions/s", |of| 1e6 / of.time),
             number("µs per acquisition", |of| of.time),
             fraction("wait p50 ms", |of| of.acquire_p50 / 1e3),
@@ -192,27 +191,29 @@ fn headline_columns(what: &str, figure: Figure, base: Base) -> Vec<Column> {
         ("range".to_owned(), Box::new(move |row| row.ratio(figure).range())),
     ];
     if base == Base::Other {
-        columns
-            .push((format!("{what} of the other build, µs"), Box::new(move |row| shown(row.base_median(figure), 0))));
+        columns.push((
+            format!("{what} of the other build, µs"),
+            Box::new(move |row| format_number(row.base_median(figure), 0)),
+        ));
     }
     columns
 }
 
 fn number(head: &str, figure: Figure) -> Column {
-    (head.to_owned(), Box::new(move |row| shown(row.median(figure), 0)))
+    (head.to_owned(), Box::new(move |row| format_number(row.median(figure), 0)))
 }
 
 fn fraction(head: &str, figure: Figure) -> Column {
-    (head.to_owned(), Box::new(move |row| shown(row.median(figure), 2)))
+    (head.to_owned(), Box::new(move |row| format_number(row.median(figure), 2)))
 }
 
 fn ratio(head: &str, base: Base, figure: Figure) -> Column {
-    (format!("{head} × {} (quartiles)", base.name()), Box::new(move |row| row.ratio(figure).shown()))
+    (format!("{head} × {} (quartiles)", base.name()), Box::new(move |row| row.ratio(figure).format()))
 }
 
-/// How the time of an acquisition grows with the number of those who wait.
+/// A table of the time per acquisition for each number of waiters.
 fn growth(text: &mut String, pairs: &[Pair], disk: Disk, workloads: &[Workload]) {
-    let crowds: Vec<Workload> = workloads.iter().copied().filter(|of| matches!(of, Workload::Crowd(_))).collect();
+    let crowds: Vec<Workload> = workloads.iter().copied().filter(|of| matches!(of, Workload::ManyWaiters(_))).collect();
     let [first, .., last] = crowds.as_slice() else { return };
     let heads: Vec<String> = crowds.iter().map(Workload::to_string).collect();
     let _ = writeln!(text, "### W3 growth: µs per acquisition (client CPU µs), server `{}`\n", disk.name());
@@ -222,27 +223,27 @@ fn growth(text: &mut String, pairs: &[Pair], disk: Disk, workloads: &[Workload])
         let median = |workload: Workload, figure: Figure| of(workload).map_or(f64::NAN, |row| row.median(figure));
         let cell = |&workload: &Workload| {
             let (time, cpu) = (median(workload, |of| of.time), median(workload, |of| of.client_cpu));
-            format!("{} ({})", shown(time, 0), shown(cpu, 0))
+            format!("{} ({})", format_number(time, 0), format_number(cpu, 0))
         };
         let cells: Vec<String> = crowds.iter().map(cell).collect();
         let grown = median(*last, |of| of.time) / median(*first, |of| of.time);
-        let _ = writeln!(text, "| {} | {} | ×{} |", row.peer, cells.join(" | "), shown(grown, 1));
+        let _ = writeln!(text, "| {} | {} | ×{} |", row.peer, cells.join(" | "), format_number(grown, 1));
     }
     text.push('\n');
 }
 
-/// How quiet the machine was.
-fn circumstances(pairs: &[Pair]) -> String {
+/// The load of the machine by other processes.
+fn disturbance_summary(pairs: &[Pair]) -> String {
     let mut text = String::new();
     let mut foreign: Vec<f64> = pairs.iter().filter_map(Pair::foreign).collect();
     foreign.sort_by(f64::total_cmp);
     let quantile =
         |share: f64| foreign.get((foreign.len() as f64 * share) as usize).or_else(|| foreign.last()).copied();
-    let core = |share: f64| shown(quantile(share).unwrap_or(f64::NAN), 2);
+    let core = |share: f64| format_number(quantile(share).unwrap_or(f64::NAN), 2);
     let _ = writeln!(
         text,
-        "{} pairs of windows; cores that others used: median {}, 95th percentile {}, most {}; pairs done again: {}; disturbed \
-         all the same: {}; failed: {}\n",
+        "{} pairs of windows; processor cores that other processes used: median {}, 95th percentile {}, maximum {}; repeated \
+         pairs: {}; pairs that stayed disturbed: {}; failed: {}\n",
         pairs.len(),
         core(0.5),
         core(0.95),
@@ -254,14 +255,14 @@ fn circumstances(pairs: &[Pair]) -> String {
     text
 }
 
-/// How many windows each warm-up took.
+/// A table of the number of windows of each warm-up.
 pub(crate) fn warm_ups(warm_ups: &[WarmUp]) -> String {
     let mut places: Vec<(Disk, Workload)> = Vec::new();
     let mut peers: Vec<&str> = Vec::new();
     for warm_up in warm_ups {
-        let place = (warm_up.disk, warm_up.workload);
-        if !places.contains(&place) {
-            places.push(place);
+        let setup = (warm_up.disk, warm_up.workload);
+        if !places.contains(&setup) {
+            places.push(setup);
         }
         if !peers.contains(&warm_up.peer.as_str()) {
             peers.push(&warm_up.peer);
@@ -270,15 +271,15 @@ pub(crate) fn warm_ups(warm_ups: &[WarmUp]) -> String {
     if places.is_empty() {
         return String::new();
     }
-    let mut text = "### Warm-up: number of windows until two in a row agreed\n\n".to_owned();
+    let mut text = "### Warm-up: number of windows until two consecutive windows agreed\n\n".to_owned();
     let heads: Vec<String> =
         places.iter().map(|(disk, workload)| format!("{} `{}`", workload.short(), disk.name())).collect();
     let _ = writeln!(text, "| peer | {} |\n|---|{}", heads.join(" | "), "---|".repeat(heads.len()));
     for peer in peers {
-        let last = |&place: &(Disk, Workload)| {
-            warm_ups.iter().rev().find(|of| of.peer == peer && (of.disk, of.workload) == place)
+        let last = |&setup: &(Disk, Workload)| {
+            warm_ups.iter().rev().find(|of| of.peer == peer && (of.disk, of.workload) == setup)
         };
-        let cell = |place| match last(place) {
+        let cell = |setup| match last(setup) {
             None => "-".to_owned(),
             Some(of) if of.is_steady => of.windows.len().to_string(),
             Some(of) => format!("{}, not steady", of.windows.len()),
@@ -294,17 +295,18 @@ pub(crate) fn warm_ups(warm_ups: &[WarmUp]) -> String {
 }
 
 fn unsteady(of: &WarmUp) -> String {
-    let last = of.windows.iter().rev().take(2).rev().map(|&value| shown(value, 0)).collect::<Vec<_>>().join(" and ");
+    let last =
+        of.windows.iter().rev().take(2).rev().map(|&value| format_number(value, 0)).collect::<Vec<_>>().join(" and ");
     format!("{} in {} on `{}` (last windows {last} µs)", of.peer, of.workload.short(), of.disk.name())
 }
 
-/// How many pairs failed.
+/// The number of pairs that failed.
 pub(crate) fn failures(pairs: &[Pair]) -> usize {
     pairs.iter().filter(|pair| matches!(pair.outcome, Outcome::Failed(_))).count()
 }
 
 impl Spread {
-    pub(crate) fn shown(self) -> String {
+    pub(crate) fn format(self) -> String {
         if self.median.is_nan() {
             return "-".to_owned();
         }
@@ -316,9 +318,9 @@ impl Spread {
     }
 }
 
-/// A ratio, with three digits that count.
+/// Formats a ratio with three significant digits.
 fn digits(ratio: f64) -> String {
-    shown(ratio, if ratio < 0.1 { 3 } else { 2 })
+    format_number(ratio, if ratio < 0.1 { 3 } else { 2 })
 }
 
 fn range((from, to): (f64, f64)) -> String {
@@ -332,7 +334,7 @@ pub(crate) fn spread(mut values: Vec<f64>) -> Spread {
     Spread { median: at(0.5), quartiles: (at(0.25), at(0.75)), least: at(0.0), most: at(1.0) }
 }
 
-/// Between two of the sorted values if need be; NaN if there are none.
+/// A quantile, interpolated between two of the sorted values if necessary. NaN if there are no values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let position = sorted.len().saturating_sub(1) as f64 * share;
     let (below, part) = (position.floor() as usize, position.fract());
@@ -340,7 +342,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     at(below) + (at(below + 1) - at(below)) * part
 }
 
-pub(crate) fn shown(value: f64, digits: usize) -> String {
+pub(crate) fn format_number(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { "-".to_owned() }
 }
 
@@ -356,14 +358,14 @@ mod tests {
     fn a_spread_has_its_quartiles_between_the_values() {
         let spread = spread(vec![7.0, 1.0, 2.0, 4.0, f64::NAN, 3.0, 6.0, 5.0]);
         assert_eq!(spread, Spread { median: 4.0, quartiles: (2.5, 5.5), least: 1.0, most: 7.0 });
-        assert_eq!(spread.shown(), "4.00 (2.50-5.50)");
+        assert_eq!(spread.format(), "4.00 (2.50-5.50)");
     }
 
     #[test]
     fn a_warm_up_that_reached_its_limit_is_reported() {
         let of = |peer: &str, is_steady, windows| WarmUp {
             disk: Disk::Fsync,
-            workload: Workload::Crowd(64),
+            workload: Workload::ManyWaiters(64),
             peer: peer.to_owned(),
             is_steady,
             windows,

@@ -1,4 +1,4 @@
-//! What is measured: who wants which lock, and for how long.
+//! The workloads: how many workers acquire which locks, and for how long they hold them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,41 +6,41 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::driver::Order;
+use crate::driver::PrepareCommand;
 
-/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// One thread, one path: nobody else wants it.
-    Alone,
-    /// Two processes, one path; each holds it not at all, or for a while.
+    /// One thread and one path, without competition.
+    Uncontended,
+    /// Two processes and one path. Each holds the lock not at all or for [`HOLD`].
     TwoProcesses { holds: bool },
-    /// So many waiters in one process, one path.
-    Crowd(usize),
+    /// This number of waiters in one process, and one path.
+    ManyWaiters(usize),
     /// Eight threads in one process, eight paths, one session.
     EightPaths,
 }
 
-/// How long [`Workload::TwoProcesses`] hold, if they do.
+/// The hold time of [`Workload::TwoProcesses`] with `holds`.
 const HOLD: Duration = Duration::from_millis(5);
 
 impl Workload {
-    /// All that have a name; the default on the server that forces nothing to the disk.
+    /// All named workloads, which are the default on the server that forces nothing to the disk.
     pub(crate) const ALL: [Self; 7] = [
-        Self::Alone,
+        Self::Uncontended,
         Self::TwoProcesses { holds: false },
         Self::TwoProcesses { holds: true },
-        Self::Crowd(8),
-        Self::Crowd(64),
-        Self::Crowd(256),
+        Self::ManyWaiters(8),
+        Self::ManyWaiters(64),
+        Self::ManyWaiters(256),
         Self::EightPaths,
     ];
 
-    /// The default on the server that forces its log to the disk. The other workloads would repeat what these show of the disk.
+    /// The default workloads on the server that forces its log to the disk. The other workloads would show the same
+    /// effect of the disk.
     pub(crate) const WITH_FSYNC: [Self; 4] =
-        [Self::Alone, Self::TwoProcesses { holds: false }, Self::Crowd(64), Self::EightPaths];
+        [Self::Uncontended, Self::TwoProcesses { holds: false }, Self::ManyWaiters(64), Self::EightPaths];
 
-    /// The workloads of a name, or of `w3`, which means all crowds.
+    /// The workload with this name. `w3` stands for all numbers of waiters.
     pub(crate) fn parse(word: &str) -> Result<Vec<Self>, String> {
         let word = word.to_ascii_lowercase();
         let found: Vec<Self> = Self::ALL.into_iter().filter(|of| of.name() == word || of.family() == word).collect();
@@ -48,12 +48,12 @@ impl Workload {
             return Ok(found);
         }
         let crowd = word.strip_prefix("w3-").and_then(|count| usize::from_str(count).ok()).filter(|&count| count > 0);
-        crowd.map(|count| vec![Self::Crowd(count)]).ok_or_else(|| format!("no such workload: {word}"))
+        crowd.map(|count| vec![Self::ManyWaiters(count)]).ok_or_else(|| format!("no such workload: {word}"))
     }
 
     pub(crate) fn name(self) -> String {
         match self {
-            Self::Crowd(count) => format!("{}-{count}", self.family()),
+            Self::ManyWaiters(count) => format!("{}-{count}", self.family()),
             _ => self.family().to_owned(),
         }
     }
@@ -66,10 +66,10 @@ impl Workload {
     /// The name without numbers.
     pub(crate) fn family(self) -> &'static str {
         match self {
-            Self::Alone => "w1",
+            Self::Uncontended => "w1",
             Self::TwoProcesses { holds: false } => "w2",
             Self::TwoProcesses { holds: true } => "w2h",
-            Self::Crowd(_) => "w3",
+            Self::ManyWaiters(_) => "w3",
             Self::EightPaths => "w4",
         }
     }
@@ -78,30 +78,30 @@ impl Workload {
         if matches!(self, Self::TwoProcesses { .. }) { 2 } else { 1 }
     }
 
-    /// What each process is to do.
-    pub(crate) fn order(self, address: String, base: String) -> Order {
+    /// The parameters of each process.
+    pub(crate) fn prepare_command(self, address: String, base: String) -> PrepareCommand {
         let (workers, paths) = match self {
-            Self::Alone | Self::TwoProcesses { .. } => (1, 1),
-            Self::Crowd(count) => (count, 1),
+            Self::Uncontended | Self::TwoProcesses { .. } => (1, 1),
+            Self::ManyWaiters(count) => (count, 1),
             Self::EightPaths => (8, 8),
         };
         let hold = if self == (Self::TwoProcesses { holds: true }) { HOLD } else { Duration::ZERO };
-        Order { address, base, workers, paths, hold }
+        PrepareCommand { address, base, workers, paths, hold }
     }
 
-    /// Whether who wants the lock has to wait for others.
+    /// Whether workers have to wait for each other.
     pub(crate) fn is_contended(self) -> bool {
-        matches!(self, Self::TwoProcesses { .. } | Self::Crowd(_))
+        matches!(self, Self::TwoProcesses { .. } | Self::ManyWaiters(_))
     }
 }
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Alone => write!(f, "W1: one thread, one path"),
+            Self::Uncontended => write!(f, "W1: one thread, one path"),
             Self::TwoProcesses { holds: false } => write!(f, "W2: two processes, one path, hold 0"),
             Self::TwoProcesses { holds: true } => write!(f, "W2h: two processes, one path, hold 5 ms"),
-            Self::Crowd(count) => write!(f, "W3: {count} waiters, one path"),
+            Self::ManyWaiters(count) => write!(f, "W3: {count} waiters, one path"),
             Self::EightPaths => write!(f, "W4: eight threads, eight paths, one session"),
         }
     }

@@ -1,20 +1,20 @@
-//! The benchmark's short forms: each driver in each workload once, with the server's word on what it did, each run of scale, two builds
-//! side by side, and a warm-up.
+//! Tests of the short forms of the benchmark: each driver in each workload once, compared with the server's counts; each run
+//! of scale; two builds side by side; and a warm-up.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails is a test that fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test may panic")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
-/// Two runs at a time would disturb each other.
+/// Two runs at the same time would disturb each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_zklock-bench")).args(arguments).output().unwrap()
 }
 
-/// What a run that must succeed prints.
+/// The output of a run that must succeed.
 fn tables(arguments: &[&str]) -> String {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let output = bench(arguments);
@@ -23,7 +23,7 @@ fn tables(arguments: &[&str]) -> String {
     tables
 }
 
-/// What a run that must fail says.
+/// The error output of a run that must fail.
 fn error(arguments: &[&str]) -> String {
     let output = bench(arguments);
     assert!(!output.status.success(), "{arguments:?} succeeded");
@@ -73,10 +73,10 @@ fn a_new_process_is_warmed_up() {
 
 #[test]
 fn wrong_arguments_are_errors_that_name_them() {
-    assert!(error(&["--peers", "etcd"]).contains("no peer etcd; there are raw-a, raw-b"));
+    assert!(error(&["--peers", "etcd"]).contains("no such peer: etcd; expected one of raw-a, raw-b"));
     assert!(error(&["--against", "/nowhere"]).contains("/nowhere/libzklock.so is missing"));
     let (built, other) = (built(), "kazoo does not use libzklock.so");
     assert!(error(&["--peers", "kazoo", "--against", built.to_str().unwrap()]).contains(other));
     assert!(error(&["--window", "0"]).contains("expected seconds from 0.01 to 60"));
-    assert!(error(&["--rounds", "0"]).contains("expected a number from 1 on"));
+    assert!(error(&["--rounds", "0"]).contains("expected a number of at least 1"));
 }

@@ -1,10 +1,10 @@
-//! How libzklock.so is linked. It has no SONAME here, so that `cc main.c -Ltarget/release -lzklock` runs with a mere
-//! `-Wl,-rpath,target/release`; the installed library gets one when it is packaged.
+//! Linker options of libzklock_standalone.so. The library in `target` has no SONAME, so a program linked with
+//! `-Ltarget/release -lzklock_standalone -Wl,-rpath,target/release` finds it there. Packaging adds the SONAME of the installed library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
-        // The library has threads, which dlclose() must not leave without their code.
+        // dlclose() must not unload the library, because its threads still execute its code.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
 }

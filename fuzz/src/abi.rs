@@ -1,22 +1,24 @@
-//! The C functions, one after the other on a small pool of handles, against a server in this process: in the order and with the
-//! arguments that the bytes say, live handles and dead ones. The functions are in a table that is made from the header.
+//! Calls the C functions one after the other on a small pool of handles, against a server in this process. The input bytes determine the
+//! order of the calls and their arguments, which include freed handles. A table generated from the header lists the functions.
 
-#![allow(unsafe_code, reason = "it is C that is called")]
+#![allow(unsafe_code, reason = "the target calls the C functions")]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use arbitrary::Unstructured;
 use zklock_standalone::Server;
 
-use crate::dice::Dice;
+use crate::choices::Choices;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "a header need not have all of them")]
+#[allow(dead_code, reason = "a header need not contain all of these")]
 enum Returns {
     Nothing,
     Status,
+    Predicate,
     Answer,
     Id,
     Text,
@@ -25,7 +27,7 @@ enum Returns {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "a header need not have all of them")]
+#[allow(dead_code, reason = "a header need not contain all of these")]
 enum Kind {
     Handle(&'static str),
     HandleOut(&'static str),
@@ -33,6 +35,7 @@ enum Kind {
     Text,
     Bytes,
     Buffer,
+    Array,
     StructOut,
     Count,
     Index,
@@ -47,12 +50,12 @@ struct Function {
     name: &'static str,
     returns: Returns,
     parameters: &'static [(&'static str, Kind)],
-    /// What its comment names.
+    /// The status codes that the comment of the function names.
     statuses: &'static [&'static str],
     call: fn(&[Value]) -> i64,
 }
 
-/// An argument: 64 bits that are what the function takes them for.
+/// An argument: 64 bits that each function interprets as its own type.
 #[derive(Clone, Copy)]
 struct Value(u64);
 
@@ -82,7 +85,7 @@ macro_rules! numbers {
 
 numbers! { i32 i64 u64 usize }
 
-/// Callbacks: one that does nothing, or none.
+/// Callbacks: a function that does nothing, or null.
 impl<A, B> IntoC<Option<unsafe extern "C" fn(A, B)>> for Value {
     fn into_c(self) -> Option<unsafe extern "C" fn(A, B)> {
         unsafe extern "C" fn nothing<A, B>(_: A, _: B) {}
@@ -97,6 +100,16 @@ impl IntoC<Option<unsafe extern "C" fn(*mut c_void)>> for Value {
     }
 }
 
+/// A callback for credentials: a function that fails, or null.
+impl IntoC<Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> i64>> for Value {
+    fn into_c(self) -> Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> i64> {
+        unsafe extern "C" fn failing(_: *mut c_void, _: *mut c_char, _: usize) -> i64 {
+            -1
+        }
+        (self.0 != 0).then_some(failing)
+    }
+}
+
 mod table {
     use super::{Function, IntoC as _, Kind, Returns};
     include!(concat!(env!("OUT_DIR"), "/functions.rs"));
@@ -104,28 +117,29 @@ mod table {
     pub(super) const KINDS: &[&str] = HANDLES;
 }
 
-/// The handles that were made, by kind, dead ones as well.
+/// The handles created so far, by kind. They include freed ones.
 type Pool = Vec<Vec<u64>>;
 
-/// No more of a kind are kept.
-const MOST: usize = 6;
-/// The handles that somebody may wait on.
+/// Maximum number of handles of each kind.
+const MAX_HANDLES_PER_KIND: usize = 6;
+/// The handles that other threads may wait on.
 static WAITED_ON: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// Calls what the bytes say, then frees everything. One at a time, since those that wait are woken by who frees what they wait on.
+/// Performs the calls that the bytes determine, then frees all handles. Only one run is active at a time, because freeing handles wakes the
+/// waiters of a run.
 pub fn run(data: &[u8]) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let servers = server();
-    let mut dice = Dice::new(data);
+    let mut input = Unstructured::new(data);
     let mut pool: Pool = table::KINDS.iter().map(|_| Vec::new()).collect();
-    while !dice.is_empty() {
-        call(&mut dice, &mut pool, servers);
+    while !input.is_empty() {
+        call(&mut input, &mut pool, servers);
     }
     for (kind, name) in table::KINDS.iter().enumerate() {
         let destroyers = ["_free", "_release"].map(|end| format!("{name}{end}"));
         let destroy = table::ALL.iter().find(|function| destroyers.iter().any(|name| name == function.name));
-        let destroy = destroy.unwrap_or_else(|| panic!("{name} has neither a function _free nor one _release"));
+        let destroy = destroy.unwrap_or_else(|| panic!("{name} has neither a _free function nor a _release function"));
         for handle in pool[kind].drain(..) {
             (destroy.call)(&[Value(handle)]);
         }
@@ -133,8 +147,8 @@ pub fn run(data: &[u8]) {
     waited_on().clear();
 }
 
-fn call(dice: &mut Dice<'_>, pool: &mut Pool, servers: &CStr) {
-    let function = &table::ALL[dice.below(table::ALL.len())];
+fn call(input: &mut Unstructured<'_>, pool: &mut Pool, servers: &CStr) {
+    let function = &table::ALL[input.index(table::ALL.len())];
     let texts = RefCell::new(Vec::new());
     let mut places = [[0_u64; 32]; 8];
     let mut values = Vec::new();
@@ -144,30 +158,35 @@ fn call(dice: &mut Dice<'_>, pool: &mut Pool, servers: &CStr) {
         place.fill(u64::MAX);
         let address = place.as_mut_ptr().expose_provenance() as u64;
         values.push(Value(match kind {
-            Kind::Handle(kind) => handle(dice, pool, kind),
-            Kind::HandleOut(_) | Kind::NumberOut => address * u64::from(dice.byte() != 255),
+            Kind::Handle(kind) => handle(input, pool, kind),
+            Kind::HandleOut(_) | Kind::NumberOut => address * u64::from(input.byte() != 255),
             Kind::Handles(kind) => {
-                count = dice.below(4);
-                place[..count].fill_with(|| handle(dice, pool, kind));
+                count = input.index(4);
+                place[..count].fill_with(|| handle(input, pool, kind));
                 address
             }
-            Kind::Text => text(dice, name, servers, &texts),
+            Kind::Text => text(input, name, servers, &texts),
             Kind::Bytes => {
-                count = dice.below(32);
+                count = input.index(32);
                 address
             }
             Kind::Buffer => {
-                count = dice.below(257);
+                count = input.index(257);
                 address
             }
-            Kind::StructOut => {
-                count = dice.below(257);
+            Kind::Array => {
+                count = input.index(33);
                 address
+            }
+            Kind::StructOut => address,
+            // Before a struct, this argument is the size of the struct as the program knows it.
+            Kind::Count if matches!(function.parameters.get(at + 1), Some((_, Kind::StructOut))) => {
+                input.index(257) as u64
             }
             Kind::Count => count as u64,
-            Kind::Index => dice.below(5) as u64,
-            Kind::Int32 | Kind::Int64 => number(dice, name),
-            Kind::Callback(_) => u64::from(dice.byte() & 3),
+            Kind::Index => input.index(5) as u64,
+            Kind::Int32 | Kind::Int64 => number(input, name),
+            Kind::Callback(_) => u64::from(input.byte() & 3),
             Kind::User => 0,
         }));
     }
@@ -181,11 +200,18 @@ fn call(dice: &mut Dice<'_>, pool: &mut Pool, servers: &CStr) {
             assert!(is_named && name != "ZKL_E_INTERNAL", "{} returned {name}: {message}", function.name);
         }
     }
+    if function.returns == Returns::Predicate {
+        assert!(matches!(result, 0 | 1), "{} returned {result}", function.name);
+    }
     for (at, &(_, kind)) in function.parameters.iter().enumerate() {
         let made = places[at][0];
         match kind {
             Kind::HandleOut(kind) if made != u64::MAX => {
-                assert!(result == 0 && values[at].0 != 0, "{}: a handle was made, and {result}", function.name);
+                assert!(
+                    result == 0 && values[at].0 != 0,
+                    "{}: the call made a handle, but returned {result}",
+                    function.name
+                );
                 keep(pool, kind, made);
             }
             _ => {}
@@ -197,24 +223,24 @@ fn call(dice: &mut Dice<'_>, pool: &mut Pool, servers: &CStr) {
     }
 }
 
-/// One of the pool, of this kind or of another, or anything.
-fn handle(dice: &mut Dice<'_>, pool: &Pool, kind: &str) -> u64 {
-    let kind = match dice.byte() {
+/// Returns a handle of this kind from the pool, a handle of another kind, or an arbitrary number.
+fn handle(input: &mut Unstructured<'_>, pool: &Pool, kind: &str) -> u64 {
+    let kind = match input.byte() {
         255 => return 0,
-        254 => return dice.i64() as u64,
-        253 => dice.below(pool.len()),
+        254 => return input.i64() as u64,
+        253 => input.index(pool.len()),
         _ => kind_of(kind),
     };
-    if pool[kind].is_empty() { 0 } else { dice.pick(&pool[kind]) }
+    if pool[kind].is_empty() { 0 } else { input.pick(&pool[kind]) }
 }
 
 fn keep(pool: &mut Pool, kind: &str, handle: u64) {
     waited_on().push(handle);
     let kind = kind_of(kind);
-    if pool[kind].len() < MOST {
+    if pool[kind].len() < MAX_HANDLES_PER_KIND {
         return pool[kind].push(handle);
     }
-    // Nobody gets more; what is too much goes at once, in the place of the oldest.
+    // The pool keeps a fixed number of handles. A new one replaces the oldest, which is freed at once.
     let before = std::mem::replace(&mut pool[kind][0], handle);
     let name = table::KINDS[kind];
     let free =
@@ -227,41 +253,41 @@ fn kind_of(name: &str) -> usize {
     table::KINDS.iter().position(|kind| *kind == name).unwrap()
 }
 
-fn text(dice: &mut Dice<'_>, name: &str, servers: &CStr, kept: &RefCell<Vec<CString>>) -> u64 {
-    // Other servers would be looked for in the network.
+fn text(input: &mut Unstructured<'_>, name: &str, servers: &CStr, kept: &RefCell<Vec<CString>>) -> u64 {
+    // Other server names would cause network requests.
     let text = match name {
         "servers" => servers.to_owned(),
         "scheme" => c"digest".to_owned(),
-        "labels" => dice.pick(&[c"", c"a=\"b\"", c"a=\"\\", c"le=\"1\""]).to_owned(),
-        "count_path" => dice.pick(&[c"/count", c"/other", c"/a", c"", c"/zookeeper"]).to_owned(),
-        _ => match dice.byte() {
+        "labels" => input.pick(&[c"", c"a=\"b\"", c"a=\"\\", c"le=\"1\""]).to_owned(),
+        "count_path" => input.pick(&[c"/count", c"/other", c"/a", c"", c"/zookeeper"]).to_owned(),
+        _ => match input.byte() {
             255 => return 0,
-            254 => CString::new(dice.bytes().split(|byte| *byte == 0).next().unwrap_or_default()).unwrap(),
-            _ => dice.pick(&[c"/a", c"/b", c"/a/c", c"/d", c"/"]).to_owned(),
+            254 => CString::new(input.some_bytes().split(|byte| *byte == 0).next().unwrap_or_default()).unwrap(),
+            _ => input.pick(&[c"/a", c"/b", c"/a/c", c"/d", c"/"]).to_owned(),
         },
     };
     kept.borrow_mut().push(text);
     kept.borrow().last().map_or(0, |text| text.as_ptr().expose_provenance() as u64)
 }
 
-fn number(dice: &mut Dice<'_>, name: &str) -> u64 {
+fn number(input: &mut Unstructured<'_>, name: &str) -> u64 {
     match name {
-        // Nobody is to wait for long, or without an end.
-        "timeout_ms" => dice.pick(&[0, 0, 1, 3, -2, i64::MIN]) as u64,
-        // Of a session or a connection.
-        "ms" => dice.pick(&[10_000, 0, -1, i64::from(i32::MIN)]) as u64,
-        _ => dice.pick(&[1, 2, 3, 0, -1, i64::from(i32::MAX), i64::from(i32::MIN), 17]) as u64,
+        // Waits must be short.
+        "timeout_ms" => input.pick(&[0, 0, 1, 3, -2, i64::MIN]) as u64,
+        // A session timeout or a connection timeout.
+        "ms" => input.pick(&[10_000, 0, -1, i64::from(i32::MIN)]) as u64,
+        _ => input.pick(&[1, 2, 3, 0, -1, i64::from(i32::MAX), i64::from(i32::MIN), 17]) as u64,
     }
 }
 
 fn last_error() -> String {
     let function = table::ALL.iter().find(|function| function.name == "zkl_last_error_message").unwrap();
     let message: *const c_char = Value((function.call)(&[]) as u64).into_c();
-    // SAFETY: a text of the library's, which stays until the next call.
+    // SAFETY: the text belongs to the library and stays valid until the next call.
     unsafe { CStr::from_ptr(message) }.to_str().expect("a message that is not UTF-8").to_owned()
 }
 
-/// One server for all runs, and somebody who wakes those that wait without an end.
+/// Starts one server for all runs, and a thread that cancels endless waits.
 fn server() -> &'static CStr {
     static SERVER: OnceLock<(Server, CString)> = OnceLock::new();
     let (_, address) = SERVER.get_or_init(|| {

@@ -1,25 +1,25 @@
-//! Targets for a fuzzer: each takes any bytes at all, and panics if what they lead to must not be. `make fuzz` has libFuzzer
-//! find such bytes; `tests/replay.rs` runs those that were worth keeping.
+//! Fuzz targets. Each target accepts any bytes and panics if they lead to a forbidden result. `make fuzz` searches for such bytes with
+//! libFuzzer. `tests/replay.rs` runs the inputs of the corpus.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a target that fails panics"
+    reason = "a failing target panics"
 )]
 
 pub mod abi;
-mod dice;
+mod choices;
 pub mod engine;
 pub mod names;
 pub mod proto;
 pub mod standalone;
 
-/// A target, by its name.
+/// The name of a target, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target there is.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     ("proto", proto::run),
     ("names", names::run),

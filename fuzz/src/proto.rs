@@ -1,15 +1,15 @@
-//! What a peer sends, as bytes: every record in both directions, and the stream cut into frames. What can be read can be written,
-//! and reads the same again.
+//! Tests the decoding of bytes from a peer: every record in both directions, and the splitting of a stream into frames. Every decoded
+//! record can be encoded, and decodes to the same record again.
 
 use std::fmt::Debug;
 
-use zklock::proto::{ConnectRequest, ConnectResponse, Frames, OpCode, ProtoError, ReplyHeader, Request, Response};
-use zklock::proto::{RequestHeader, WatchEvent};
+use zklock_proto::{ConnectRequest, ConnectResponse, Frames, OpCode, ProtoError, ReplyHeader, Request, Response};
+use zklock_proto::{RequestHeader, WatchEvent};
 
-/// A frame of a fuzzer is as long as this at most, so that limits are met.
+/// The frame limit of this target. It is short, so that the fuzzer reaches it.
 const FRAME_LIMIT: usize = 256;
 
-/// Reads the bytes as what the first of them says.
+/// Decodes the bytes as the kind of record that the first byte selects.
 pub fn run(data: &[u8]) {
     let Some((&kind, body)) = data.split_first() else { return };
     match kind {
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Decoding gives a value whose encoding decodes to the same, and is encoded to the same bytes.
+/// Checks that a decoded value can be encoded, and that the result decodes to the same value and encodes to the same bytes.
 fn round_trip<T: PartialEq + Debug>(
     body: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, ProtoError>,
@@ -41,13 +41,17 @@ fn round_trip<T: PartialEq + Debug>(
     };
     let write = |value: &T| {
         let mut out = Vec::new();
-        encode(value, &mut out).expect("what was read can't be written");
+        encode(value, &mut out).expect("a decoded value cannot be encoded");
         let length = i32::from_be_bytes(out[..4].try_into().unwrap());
-        assert_eq!(usize::try_from(length).unwrap(), out.len() - 4, "the length is not that of the frame");
+        assert_eq!(
+            usize::try_from(length).unwrap(),
+            out.len() - 4,
+            "the length field differs from the length of the frame"
+        );
         out
     };
     let written = write(&value);
-    let again = decode(&written[4..]).expect("what was written can't be read");
+    let again = decode(&written[4..]).expect("an encoded value cannot be decoded");
     assert_eq!(again, value);
     assert_eq!(write(&again), written);
 }
@@ -61,7 +65,7 @@ fn response(op: OpCode, body: &[u8]) {
     };
     let Ok(value) = decode(body) else { return };
     let mut out = Vec::new();
-    value.encode(7, 8, &mut out).expect("what was read can't be written");
+    value.encode(7, 8, &mut out).expect("a decoded value cannot be encoded");
     round_trip(&out[4..], headed, |response, out| response.encode(7, 8, out));
     assert_eq!(headed(&out[4..]), Ok(value));
 }
@@ -83,7 +87,7 @@ fn headers(body: &[u8]) {
     }
 }
 
-/// However a stream is cut into pieces, its frames are the same, and what is kept of it is bounded.
+/// Checks that the frames of a stream do not depend on how it is divided into pieces, and that the buffer stays bounded.
 fn frames(stream: &[u8]) {
     let Some((&size, stream)) = stream.split_first() else { return };
     assert_eq!(cut(stream, usize::from(size).max(1)), cut(stream, stream.len().max(1)));

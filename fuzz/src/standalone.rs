@@ -1,46 +1,51 @@
-//! The standalone server's core among clients that send anything at all.
+//! Tests the core of the standalone server with clients that send arbitrary data.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use zklock::Time;
-use zklock::proto::{ConnectRequest, OpCode, Request};
-use zklock_standalone::{Action, ConnectionId, Settings, Standalone};
+use arbitrary::Unstructured;
+use zklock_core::time::Time;
+use zklock_proto::{ConnectRequest, OpCode, Request};
+use zklock_standalone::{ConnectionAction, ConnectionId, ServerCore, Settings};
 
-use crate::dice::Dice;
+use crate::choices::Choices;
 
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
-/// What one thing that a client does can make the server say, for each client that there is.
-const WORDS: usize = 4 << 20;
+/// Maximum number of bytes that the server may send to all clients because of one action.
+const MAX_OUTPUT_BYTES: usize = 4 << 20;
 
-/// Several connections do what the bytes say.
+/// Performs the actions of several connections that the bytes determine.
 pub fn run(data: &[u8]) {
-    let mut dice = Dice::new(data);
-    let mut world = World::new();
-    while !dice.is_empty() {
-        world.step(&mut dice);
+    let mut input = Unstructured::new(data);
+    let mut harness = ServerHarness::new();
+    while !input.is_empty() {
+        harness.step(&mut input);
     }
-    world.now = world.now + Duration::from_secs(3600);
-    world.server.advance(world.now);
-    world.listen();
-    assert_eq!(world.server.replica().sessions().count(), 0, "sessions outlive an hour of silence");
-    assert_eq!(world.server.replica().tree().ephemeral_count(), 0, "nodes outlive their sessions");
+    harness.now = harness.now + Duration::from_secs(3600);
+    harness.server.advance(harness.now);
+    harness.listen();
+    assert_eq!(harness.server.replica().sessions().count(), 0, "sessions still exist after an hour of silence");
+    assert_eq!(
+        harness.server.replica().tree().ephemeral_count(),
+        0,
+        "ephemeral nodes still exist after their sessions"
+    );
 }
 
-struct World {
-    server: Standalone,
+struct ServerHarness {
+    server: ServerCore,
     now: Time,
     connections: Vec<ConnectionId>,
     last: ConnectionId,
 }
 
-impl World {
+impl ServerHarness {
     fn new() -> Self {
         let settings = Settings { frame_limit: 4096, ..Settings::for_tests() };
-        let (server, now) = (Standalone::new(settings, Time::default()), Time::default());
-        let mut world = Self { server, now, connections: Vec::new(), last: 0 };
-        world.accept();
-        world
+        let (server, now) = (ServerCore::new(settings, Time::default()), Time::default());
+        let mut harness = Self { server, now, connections: Vec::new(), last: 0 };
+        harness.accept();
+        harness
     }
 
     fn accept(&mut self) {
@@ -49,17 +54,17 @@ impl World {
         self.server.accept(self.now, self.last, PEER);
     }
 
-    fn step(&mut self, dice: &mut Dice<'_>) {
-        match dice.below(16) {
+    fn step(&mut self, input: &mut Unstructured<'_>) {
+        match input.index(16) {
             0 if self.connections.len() < 4 => self.accept(),
-            1 => self.greet(dice),
+            1 => self.handshake(input),
             2 => {
-                let bytes = dice.bytes();
-                self.send(dice, bytes);
+                let bytes = input.some_bytes();
+                self.send(input, bytes);
             }
-            3 => self.now = self.now + Duration::from_millis(1 << dice.below(20)),
+            3 => self.now = self.now + Duration::from_millis(1 << input.index(20)),
             4 => {
-                let connection = dice.below(self.connections.len());
+                let connection = input.index(self.connections.len());
                 if !self.connections.is_empty() {
                     let gone = self.connections.swap_remove(connection);
                     self.server.closed(self.now, gone);
@@ -68,25 +73,25 @@ impl World {
             5 => {
                 let sessions: Vec<i64> = self.server.replica().sessions().map(|(id, _)| id).collect();
                 if !sessions.is_empty() {
-                    self.server.expire(self.now, dice.pick(&sessions));
+                    self.server.expire(self.now, input.pick(&sessions));
                 }
             }
-            6 if dice.byte() == 0 => {
+            6 if input.byte() == 0 => {
                 self.server.restart(self.now);
                 self.connections.clear();
             }
-            7..=10 => self.request(dice),
-            _ => self.record(dice),
+            7..=10 => self.request(input),
+            _ => self.record(input),
         }
         self.server.advance(self.now);
         self.listen();
     }
 
-    fn greet(&mut self, dice: &mut Dice<'_>) {
+    fn handshake(&mut self, input: &mut Unstructured<'_>) {
         let sessions: Vec<i64> = self.server.replica().sessions().map(|(id, _)| id).collect();
-        let session_id = if dice.byte() < 128 || sessions.is_empty() { 0 } else { dice.pick(&sessions) };
-        let password = if session_id == 0 { vec![0; 16] } else { dice.bytes().to_vec() };
-        let timeout_ms = if dice.byte() < 200 { 4000 } else { dice.i32() };
+        let session_id = if input.byte() < 128 || sessions.is_empty() { 0 } else { input.pick(&sessions) };
+        let password = if session_id == 0 { vec![0; 16] } else { input.some_bytes().to_vec() };
+        let timeout_ms = if input.byte() < 200 { 4000 } else { input.i32() };
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: 0,
@@ -97,52 +102,52 @@ impl World {
         };
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
-        self.send(dice, &bytes);
+        self.send(input, &bytes);
     }
 
-    /// A frame of the right length whose type is known, and nothing else.
-    fn record(&mut self, dice: &mut Dice<'_>) {
-        let (xid, op, body) = (dice.i32(), dice.pick(OpCode::ALL), dice.bytes());
+    /// Sends a frame with the correct length and a known type, and with an arbitrary body.
+    fn record(&mut self, input: &mut Unstructured<'_>) {
+        let (xid, op, body) = (input.i32(), input.pick(OpCode::ALL), input.some_bytes());
         let length = i32::try_from(8 + body.len()).unwrap();
         let frame = [&length.to_be_bytes()[..], &xid.to_be_bytes(), &op.to_wire().to_be_bytes(), body].concat();
-        self.send(dice, &frame);
+        self.send(input, &frame);
     }
 
-    /// What a client may well ask, of few nodes.
-    fn request(&mut self, dice: &mut Dice<'_>) {
+    /// Sends a valid request about one of a few nodes.
+    fn request(&mut self, input: &mut Unstructured<'_>) {
         let mut bytes = Vec::new();
-        let request = request(dice, 2);
-        if request.encode(dice.i32(), &mut bytes).is_ok() {
-            self.send(dice, &bytes);
+        let request = request(input, 2);
+        if request.encode(input.i32(), &mut bytes).is_ok() {
+            self.send(input, &bytes);
         }
     }
 
-    fn send(&mut self, dice: &mut Dice<'_>, bytes: &[u8]) {
+    fn send(&mut self, input: &mut Unstructured<'_>, bytes: &[u8]) {
         if !self.connections.is_empty() {
-            let connection = dice.pick(&self.connections);
+            let connection = input.pick(&self.connections);
             self.server.received(self.now, connection, bytes);
         }
     }
 
-    /// Whatever it says are whole frames, to those that are there, and not too much.
+    /// Processes the output of the server. Checks that the output is of bounded size and that the server needs no further call at once.
     fn listen(&mut self) {
         let mut said = 0;
         while let Some(action) = self.server.poll() {
             match action {
-                Action::Send(_, bytes) => said += bytes.len(),
-                Action::Close(gone) | Action::Reset(gone) => {
+                ConnectionAction::Send(_, bytes) => said += bytes.len(),
+                ConnectionAction::Close(gone) | ConnectionAction::Reset(gone) => {
                     self.connections.retain(|&id| id != gone);
                     self.server.closed(self.now, gone);
                 }
             }
         }
-        assert!(said <= WORDS, "{said} bytes for one step");
-        assert!(self.server.next_timeout() > self.now, "it wants to be called again at once");
+        assert!(said <= MAX_OUTPUT_BYTES, "the server sent {said} bytes in one step");
+        assert!(self.server.next_timeout() > self.now, "the server requests another call at once");
     }
 }
 
-fn request(dice: &mut Dice<'_>, depth: usize) -> Request {
-    use zklock::proto::{Acl, AddWatchMode, CreateMode, WatcherType};
+fn request(input: &mut Unstructured<'_>, depth: usize) -> Request {
+    use zklock_proto::{Acl, AddWatchMode, CreateMode, WatcherType};
     const PATHS: [&str; 12] =
         ["/", "/a", "/a/b", "/a/b/c-", "/c", "/zookeeper", "/zookeeper/quota", "", "a", "/a/", "//", "/a/../b"];
     const MODES: [CreateMode; 7] = [
@@ -154,21 +159,21 @@ fn request(dice: &mut Dice<'_>, depth: usize) -> Request {
         CreateMode::PersistentWithTtl,
         CreateMode::PersistentSequentialWithTtl,
     ];
-    let path = dice.pick(&PATHS).to_owned();
-    let version = dice.pick(&[-1, 0, 1, i32::MAX, i32::MIN, -2]);
-    let acl = match dice.below(4) {
+    let path = input.pick(&PATHS).to_owned();
+    let version = input.pick(&[-1, 0, 1, i32::MAX, i32::MIN, -2]);
+    let acl = match input.index(4) {
         0..=2 => Acl::open(),
         _ => vec![Acl {
-            perms: dice.i32(),
-            scheme: dice.pick(&["world", "auth", "digest", "ip", ""]).to_owned(),
-            id: dice.pick(&["anyone", "", "a:b", "127.0.0.1/8", "1/99"]).to_owned(),
+            perms: input.i32(),
+            scheme: input.pick(&["world", "auth", "digest", "ip", ""]).to_owned(),
+            id: input.pick(&["anyone", "", "a:b", "127.0.0.1/8", "1/99"]).to_owned(),
         }],
     };
-    let data = (dice.byte() < 200).then(|| dice.bytes().to_vec());
-    match dice.below(22) {
-        0 => Request::Create { path, data, acl, mode: dice.pick(&MODES) },
-        1 => Request::Create2 { path, data, acl, mode: dice.pick(&MODES) },
-        2 => Request::CreateTtl { path, data, acl, mode: dice.pick(&MODES), ttl_ms: dice.i64() },
+    let data = (input.byte() < 200).then(|| input.some_bytes().to_vec());
+    match input.index(22) {
+        0 => Request::Create { path, data, acl, mode: input.pick(&MODES) },
+        1 => Request::Create2 { path, data, acl, mode: input.pick(&MODES) },
+        2 => Request::CreateTtl { path, data, acl, mode: input.pick(&MODES), ttl_ms: input.i64() },
         3 => Request::Delete { path, version },
         4 => Request::Exists { path, watch: true },
         5 => Request::GetData { path, watch: true },
@@ -179,12 +184,12 @@ fn request(dice: &mut Dice<'_>, depth: usize) -> Request {
         10 => Request::GetChildren2 { path, watch: true },
         11 => Request::Check { path, version },
         12 if depth > 0 => {
-            let count = dice.below(5);
-            Request::Multi((0..count).map(|_| request(dice, depth - 1)).collect())
+            let count = input.index(5);
+            Request::Multi((0..count).map(|_| request(input, depth - 1)).collect())
         }
         13 if depth > 0 => {
-            let count = dice.below(5);
-            Request::MultiRead((0..count).map(|_| request(dice, depth - 1)).collect())
+            let count = input.index(5);
+            Request::MultiRead((0..count).map(|_| request(input, depth - 1)).collect())
         }
         14 => Request::AddWatch { path, mode: AddWatchMode::PersistentRecursive },
         15 => Request::AddWatch { path, mode: AddWatchMode::Persistent },

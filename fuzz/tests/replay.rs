@@ -1,4 +1,5 @@
-//! The committed inputs, on stable Rust without libFuzzer: those that once crashed something, and those that reach far.
+//! Runs the committed inputs on stable Rust without libFuzzer. The corpus contains inputs that once caused a failure, and inputs with a
+//! large code coverage.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -21,7 +22,7 @@ fn the_corpus_runs_through() {
     }
 }
 
-/// Nothing at all is an input as well, as is a lot of one byte.
+/// The corpus does not contain the empty input or repetitions of one byte, so these are tested here.
 #[test]
 fn plain_inputs_run_through() {
     for (_, run) in TARGETS {
@@ -30,9 +31,9 @@ fn plain_inputs_run_through() {
     }
 }
 
-/// `ZKLOCK_FUZZ_INPUT=target:file` runs one input, to look into what a fuzzer has found.
+/// Runs the single input in `ZKLOCK_FUZZ_INPUT=target:file`, to examine a failure that the fuzzer has found.
 #[test]
-fn the_input_that_is_asked_for_runs_through() {
+fn selected_input_passes() {
     let Ok(wanted) = std::env::var("ZKLOCK_FUZZ_INPUT") else { return };
     let (target, file) = wanted.split_once(':').unwrap();
     let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();

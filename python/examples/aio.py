@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Many tasks take turns on one lock, with everybody else: aio.py SERVERS PATH NAME TASKS ROUNDS
+"""Let many tasks take turns on one lock with other programs: aio.py SERVERS PATH NAME TASKS ROUNDS
 
-Start it several times, here or elsewhere, with the same PATH. Each task does so many rounds, and each prints two lines
+Start the program several times with the same PATH, on one machine or on several. Each task does ROUNDS rounds. Each
+round prints one line after it acquires the lock, and one line before it releases the lock. Only one task works at a
+time, in all programs together. The times of two rounds therefore never overlap. The fencing token grows with each hold.
+If Ctrl-C ends the program, the program leaves no node in the queue.
 
     NAME/TASK acquired TOKEN <fencing token> <monotonic ns>
     NAME/TASK released TOKEN <fencing token> <monotonic ns>
-
-and between the two no other task's or program's lines have a time: only one works at a time, and the token grows.
-Ctrl-C ends it, and leaves nothing in the queue.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ def say(name: str, what: str, token: int) -> None:
 
 
 async def work(client: zklock.aio.Client, path: str, name: str, rounds: int) -> None:
-    lock = client.mutex(path, timeout=30.0)
+    lock = client.mutex(path)
     for _ in range(rounds):
-        # The work is cancelled if the lock is lost meanwhile, and LockLost raised.
-        async with lock, lock.while_held():
-            token = lock.fencing_token
-            say(name, "acquired", token)
-            await asyncio.sleep(0.1)  # the work that only one may do at a time
-            say(name, "released", token)
+        # If the lock is not acquired within 30 seconds, hold() raises LockTimeout. If the lock is lost, the library
+        # cancels the block, and the block raises LockLost.
+        async with lock.hold(timeout=30.0) as hold, hold.while_held():
+            say(name, "acquired", hold.token)
+            await asyncio.sleep(0.1)  # the work, which only one task does at a time
+            say(name, "released", hold.token)
 
 
 async def main(servers: str, path: str, name: str, tasks: str, rounds: str) -> None:

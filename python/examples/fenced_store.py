@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Writes to a store under a lock, and proves its hold: fenced_store.py SERVERS LOCK DATABASE RESOURCE SESSION
+"""Write to a store with the fencing token of a lock: fenced_store.py SERVERS LOCK DATABASE RESOURCE SESSION
 
-The store is SQLite. It keeps the largest fencing token of each resource, and refuses smaller ones in the same
-transaction in which it writes; see docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP),
-let another one acquire and write, and let it go on (kill -CONT): what it writes then is refused, however sure it was
-that it holds the lock.
+The store is a SQLite database. The store remembers the largest fencing token of each resource, and refuses a write with
+a smaller token; see docs/fencing.md. The program writes each line of its input to the store. SESSION is the session
+timeout in seconds.
+
+To see a refused write, stop the program (kill -STOP), and let a second program acquire the lock and write. Then
+continue the first program (kill -CONT). The store refuses the next write of the first program. The first program does
+not know yet that it has lost the lock.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE token <= exclu
 
 
 class StaleToken(Exception):
-    """A later holder was here before. Nothing was written."""
+    """The store has refused a write, because a later holder of the lock has already written to the store."""
 
 
 def open_store(database: str) -> sqlite3.Connection:
-    # No transactions but those that are begun here.
+    # With isolation_level=None, sqlite3 begins no transaction by itself.
     connection = sqlite3.connect(database, timeout=10.0, isolation_level=None)
     connection.executescript(SCHEMA)
     return connection
@@ -39,7 +42,9 @@ def open_store(database: str) -> sqlite3.Connection:
 
 @contextmanager
 def fenced(connection: sqlite3.Connection, resource: str, token: int) -> Iterator[sqlite3.Connection]:
-    """A transaction for the holder with this token: committed at the end of the block, rolled back where it raises."""
+    """Run a block in a transaction for the holder with this token. An exception in the block rolls back the
+    transaction.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         if connection.execute(PASS_THE_FENCE, (resource, token)).rowcount != 1:
@@ -57,10 +62,10 @@ def main(servers: str, path: str, database: str, resource: str, session: str) ->
     with zklock.Client(servers, session_timeout=float(session)) as client:
         lock = client.mutex(path)
         if not lock.acquire(timeout=30.0):
-            sys.exit("fenced_store.py: somebody else holds it")
+            sys.exit("fenced_store.py: another participant holds the lock")
         token = lock.fencing_token
         print("acquired TOKEN", token, flush=True)
-        # The work that takes its time: here, until somebody has typed a line. What was looked up before may be over.
+        # A line may arrive long after the program acquired the lock. Meanwhile, the program may have lost the lock.
         for line in sys.stdin:
             try:
                 with fenced(store, resource, token) as transaction:

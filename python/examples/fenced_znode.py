@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
-"""Writes to a znode under a lock, by kazoo: fenced_znode.py SERVERS LOCK DATA SESSION
+"""Write to a znode under a lock, with kazoo: fenced_znode.py SERVERS LOCK DATA SESSION
 
-The data is in the ensemble that has the lock, so a check of the lock's node in the transaction that writes is enough;
-see docs/fencing.md. Each line of the program's input is written. Stop it (kill -STOP), let another one acquire and
-write, and let it go on (kill -CONT): what it writes then is refused.
+The lock and the data are in the same ensemble. The transaction that writes the data can therefore check that the lock's
+node still exists; see docs/fencing.md. The program writes each line of its input to the znode DATA. SESSION is the
+session timeout in seconds.
+
+To see a refused write, stop the program (kill -STOP), and let a second program acquire the lock and write. Then
+continue the first program (kill -CONT). ZooKeeper refuses the next write of the first program.
 """
 
 from __future__ import annotations
 
 import sys
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
 import zklock
 
 
 def put(kazoo: KazooClient, node_path: str, path: str, value: bytes) -> bool:
-    """Writes as long as the lock's node is there. False where it is not: nothing was written."""
+    """Write the value if the lock's node exists. If the node does not exist, return False and write nothing."""
     transaction = kazoo.transaction()
-    # Version -1: whatever its data. Its version changes when somebody asks for the lock back.
+    # Version -1 accepts every version. A revocation request changes the version of the node.
     transaction.check(node_path, -1)
     transaction.set_data(path, value)
     guard, written = transaction.commit()
@@ -38,7 +41,7 @@ def main(servers: str, path: str, data: str, session: str) -> None:
     with zklock.Client(servers, session_timeout=float(session)) as client:
         lock = client.mutex(path)
         if not lock.acquire(timeout=30.0):
-            sys.exit("fenced_znode.py: somebody else holds it")
+            sys.exit("fenced_znode.py: another participant holds the lock")
         node_path = lock.node_path
         print("acquired TOKEN", lock.fencing_token, flush=True)
         for line in sys.stdin:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Works under a lock, and shows Prometheus how that goes: metrics.py SERVERS PATH [PORT]
+"""Work under a lock, and serve the metrics of the client to Prometheus: metrics.py SERVERS PATH [PORT]
 
-Prints the address at which its metrics are, and works on until it is interrupted.
-Without a port it takes any that is free.
+The program prints the address of its metrics, and runs until the user presses Ctrl-C. Without PORT, the program uses a
+free port.
 """
 
 import sys
@@ -23,8 +23,8 @@ def page_of(client: zklock.Client) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(text)
 
-        def log_message(self, *_: object) -> None:
-            """Says nothing of each request."""
+        def log_message(self, format: str, *args: object) -> None:
+            """Do not log requests."""
 
     return Page
 
@@ -37,7 +37,7 @@ def main(servers: str, path: str, port: str = "0") -> None:
         try:
             while True:
                 if lock.acquire(timeout=5.0):
-                    time.sleep(0.05)  # the work that only one may do at a time
+                    time.sleep(0.05)  # the work, which only one program does at a time
                     lock.release()
         finally:
             server.shutdown()

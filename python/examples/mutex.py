@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Takes turns with everybody else on a lock: mutex.py SERVERS PATH NAME ROUNDS
+"""Take turns on a lock with other programs: mutex.py SERVERS PATH NAME ROUNDS
 
-Start it several times, here or elsewhere, with the same PATH. Each round prints two lines
+Start the program several times with the same PATH, on one machine or on several. Each round prints one line after it
+acquires the lock, and one line before it releases the lock. Only one program works at a time. The times of two rounds
+therefore never overlap. The fencing token grows with each hold.
 
     NAME acquired TOKEN <fencing token> <monotonic ns>
     NAME released TOKEN <fencing token> <monotonic ns>
-
-and between the two no other program's lines have a time: only one works at a time, and the token grows.
 """
 
 import sys
@@ -26,7 +26,7 @@ def main(servers: str, path: str, name: str, rounds: str) -> None:
             with lock:
                 token = lock.fencing_token
                 say(name, "acquired", token)
-                time.sleep(0.1)  # the work that only one may do at a time
+                time.sleep(0.1)  # the work, which only one program does at a time
                 say(name, "released", token)
 
 

@@ -1,6 +1,6 @@
-"""The fixtures of zklock for pytest, which finds them by itself wherever zklock is installed.
+"""The pytest fixtures of zklock. If zklock is installed, pytest finds these fixtures automatically.
 
-A package of its own, so that a run of pytest which uses no fixture of it does not import zklock.
+The fixtures are in a separate package, so that a test run without these fixtures does not import zklock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def zklock_server() -> Iterator[StandaloneServer]:
-    """A ZooKeeper server in memory, of the test's own: connect to ``zklock_server.address``."""
+    """A new ZooKeeper server in memory for each test. Connect to ``zklock_server.address``."""
     from zklock.testing import StandaloneServer
 
     with StandaloneServer() as server:
@@ -27,7 +27,9 @@ def zklock_server() -> Iterator[StandaloneServer]:
 
 @pytest.fixture
 def zklock_client(zklock_server: StandaloneServer) -> Iterator[Client]:
-    """A client of ``zklock_server``, for what the test itself does: to hold a lock that the program wants."""
+    """A client of ``zklock_server`` for the code of the test. For instance, the client can hold a lock while the tested
+    program waits for it.
+    """
     from zklock import Client
 
     with Client(zklock_server.address) as client:

@@ -1,34 +1,36 @@
-//! What `zklock/aio` stands on: calls that are started for a task, and an inbox that its event loop watches. Nothing here waits.
+//! The native part of `zklock/aio`: functions that start an operation for a task, and a completion queue that the event loop watches.
+//! The functions of this module do not block.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::session::ConnectString;
-use zklock::{Acquiring, AcquiringLeases, Call, Config, Connecting, Epoch, EventFd, Handlers, Owner, Result, Status};
+use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
+use zklock::{Acquiring, AcquiringLeases, Call, Config, Connecting, Listen, Owner, Result, Status, WaitLost};
+use zklock_core::session::ConnectString;
 
-use crate::callback::{Found, callable, find};
-use crate::client::{self, Client, Size, Teller};
-use crate::errors::OrRaise;
-use crate::event::Listener;
-use crate::lock::{Lock, RwLock, seconds_left};
+use crate::callback::{BoundCall, callable, collect_bound_calls};
+use crate::client::{self, Client, Keywords, SemaphoreSize};
+use crate::errors::{OrRaise, wrong_type, wrong_value};
+use crate::event::{CallbackDispatcher, ClientEvents, Listener};
+use crate::lock::{Lock, seconds_left};
 use crate::log;
 use crate::participant::Participant;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::{Leases, Semaphore};
 use crate::states::lock_state;
-use crate::{text, whole};
+use crate::{int_args, text};
 
-/// What a client connects with, checked. The arguments are those of ``zklock.Client``.
+/// The settings of a client that is about to connect. The constructor takes the same arguments as ``zklock.Client``, and checks them.
 #[pyclass(frozen, name = "_Settings", module = "zklock")]
 pub(crate) struct Settings {
     servers: String,
+    keywords: Keywords,
     config: Config,
 }
 
@@ -50,302 +52,317 @@ impl Settings {
         #[pyo3(from_py_with = text::wait_for_kazoo)] wait_for_kazoo: bool,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let mut config =
-            client::config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
-        // Wherever the last of its handles is dropped, an event loop may be waiting for that thread.
-        config.set_end_in_background(true);
+        let (auth, options) = (client::auth_of(auth)?, client::options_of(options)?);
+        let keywords = Keywords { session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options };
+        let config = keywords.config(py, &[])?;
         ConnectString::parse(&servers).or_raise(py)?;
-        Ok(Self { servers, config })
+        Ok(Self::of(servers, keywords, config))
+    }
+
+    /// Return the same settings with options from a file. The arguments of the constructor take precedence over the file. The method
+    /// blocks its thread while it reads the file.
+    fn with_file(&self, py: Python<'_>, #[pyo3(from_py_with = text::file)] file: PathBuf) -> PyResult<Self> {
+        let file = py.detach(|| read_options(file)).or_raise(py)?;
+        let config = self.keywords.config(py, &file)?;
+        Ok(Self::of(self.servers.clone(), self.keywords.clone_ref(py), config))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.keywords.auth.traverse(&visit)
     }
 }
 
-/// Where a client's calls that have ended are waited for, and its callbacks that are to be called: one descriptor for all of them.
-/// Methods that start a call give an ``_Op``, whose key comes out of ``take()`` when it is over.
-#[pyclass(frozen, weakref, name = "_Inbox", module = "zklock")]
-pub(crate) struct Inbox(Arc<Shared>);
+impl Settings {
+    fn of(servers: String, keywords: Keywords, config: Config) -> Self {
+        // Close the client in the background. The thread that drops the last handle may run an event loop, so the drop must not block.
+        Self { servers, keywords, config: config.end_in_background(true) }
+    }
+}
 
-/// What other threads put in. None of them needs the interpreter for it.
-struct Shared {
-    epoch: Epoch,
-    fd: EventFd,
+/// The completion queue of a client. The queue collects finished operations and pending callbacks. An event loop watches the queue
+/// through one descriptor. A method that starts an operation returns an ``_Op``. When the operation is over, ``take()`` returns the key
+/// of the ``_Op``.
+#[pyclass(frozen, weakref, name = "_CompletionQueue", module = "zklock")]
+pub(crate) struct CompletionQueue(Arc<SharedQueue>);
+
+/// The part of a completion queue that other threads write to. A thread does not need to be attached to the interpreter in order to
+/// write to this part.
+struct SharedQueue {
+    epoch: ForkEpoch,
     last_key: AtomicU64,
-    queue: Mutex<Queue>,
+    items: internal::CompletionQueue<QueueItem>,
 }
 
-#[derive(Default)]
-struct Queue {
-    items: VecDeque<Item>,
-    /// The descriptor is readable.
-    is_rung: bool,
+enum QueueItem {
+    /// The operation with this key is over.
+    Completed(u64),
+    /// The client has pending calls of callbacks.
+    EventReady(EventSource),
 }
 
-enum Item {
-    /// A call is over.
-    Over(u64),
-    /// A client has something to tell.
-    News(Handlers),
-}
+/// The maximum number of items that one call of `take()` removes. Because of this limit, the event loop can do other work between two
+/// calls.
+const MAX_ITEMS_PER_TAKE: usize = 256;
 
-/// So much is taken out at a time, lest other things of the event loop wait.
-const TURN: usize = 256;
-
-impl Shared {
-    fn put(&self, item: Item) {
-        let mut queue = self.lock();
-        queue.items.push_back(item);
-        if !std::mem::replace(&mut queue.is_rung, true) {
-            self.fd.signal();
-        }
-    }
-
-    fn next(&self) -> Option<Item> {
-        let mut queue = self.lock();
-        let item = queue.items.pop_front();
-        if item.is_none() && std::mem::take(&mut queue.is_rung) {
-            self.fd.clear();
-        }
-        item
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inbox {
-    /// Has a call that was started put its key in when it is over, unless it is over already.
-    fn watch<W: Work>(&self, py: Python<'_>, work: W) -> PyResult<Op> {
+impl CompletionQueue {
+    /// Registers an operation that has started. When the operation ends, the library puts the operation's key into the queue. If the
+    /// operation is already over, the library does not put the key into the queue.
+    fn track<W: PendingOp>(&self, py: Python<'_>, work: W) -> PyResult<Op> {
         let key = self.0.last_key.fetch_add(1, Ordering::Relaxed) + 1;
         if !work.is_over() {
             let shared = Arc::clone(&self.0);
-            work.on_done(Box::new(move || shared.put(Item::Over(key)))).or_raise(py)?;
+            work.on_done(Box::new(move || shared.items.push(QueueItem::Completed(key)))).or_raise(py)?;
         }
         Ok(Op { key, work: Mutex::new(Some(Box::new(work))) })
     }
 
-    fn ask<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static>(
+    fn start_call<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static>(
         &self,
         py: Python<'_>,
         call: Result<Call<T>>,
         convert: fn(T) -> P,
     ) -> PyResult<Op> {
-        self.watch(py, Asking { call: call.or_raise(py)?, convert })
+        self.track(py, CallOp { call: call.or_raise(py)?, convert })
     }
 }
 
 #[pymethods]
-impl Inbox {
-    /// Raises Exhausted where there is no descriptor to be had.
+impl CompletionQueue {
+    /// Make a completion queue. Raises Exhausted if the process has no descriptor left.
     #[new]
     fn new(py: Python<'_>) -> PyResult<Self> {
-        let fd = EventFd::new().or_raise(py)?;
-        let shared = Shared { epoch: Epoch::current(), fd, last_key: AtomicU64::new(0), queue: Mutex::default() };
-        Ok(Self(Arc::new(shared)))
+        let items = internal::CompletionQueue::new().or_raise(py)?;
+        Ok(Self(Arc::new(SharedQueue { epoch: ForkEpoch::current(), last_key: AtomicU64::new(0), items })))
     }
 
-    /// The descriptor: readable while there is something to be taken out. Nobody else is to read or close it.
-    fn fileno(&self) -> RawFd {
-        self.0.fd.as_raw_fd()
+    /// Return the descriptor of the queue. The descriptor is readable while the queue contains an item. The caller must neither
+    /// read from the descriptor nor close the descriptor.
+    fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        self.0.items.descriptor().or_raise(py)
     }
 
-    /// Raises Forked in a child of the process that made it.
+    /// Raise Forked in a child of the process that made this queue.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.0.epoch.check().or_raise(py)
     }
 
-    /// Takes out the keys of calls that are over, and callbacks with their arguments, in the order in which they came; not more than a turn's
-    /// worth.
-    fn take(&self, py: Python<'_>) -> PyResult<(Vec<u64>, Vec<Found>)> {
+    /// Remove the oldest items from the queue. Return the keys of the finished operations, and the pending callbacks with their
+    /// arguments. One call removes a limited number of items.
+    fn take(&self, py: Python<'_>) -> PyResult<(Vec<u64>, Vec<BoundCall>)> {
         self.check(py)?;
         let (mut over, mut calls) = (Vec::new(), Vec::new());
-        for _ in 0..TURN {
-            match self.0.next() {
-                None => break,
-                Some(Item::Over(key)) => over.push(key),
-                Some(Item::News(handlers)) => calls.extend(find(py, &handlers)),
+        for item in self.0.items.take(MAX_ITEMS_PER_TAKE) {
+            match item {
+                QueueItem::Completed(key) => over.push(key),
+                QueueItem::EventReady(handlers) => calls.extend(collect_bound_calls(py, &handlers)),
             }
         }
         Ok((over, calls))
     }
 
-    /// Connects: a Client. ``on_event`` is what its events are to be called with, from the first on or once it ``listens``.
+    /// Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives all events of the
+    /// client. If ``listens`` is false, ``on_event`` receives no events before the call of ``start_listening()``.
     fn connect(&self, py: Python<'_>, settings: &Settings, on_event: &Bound<'_, PyAny>, listens: bool) -> PyResult<Op> {
         self.check(py)?;
-        log::look(py)?;
-        let on_event = callable("on_event", on_event)?.ok_or_else(|| PyTypeError::new_err("on_event: None"))?;
-        let listener = Listener::of(py, on_event)?;
+        log::sync_level(py)?;
+        let on_event = callable("on_event", on_event)?.ok_or_else(|| wrong_type("on_event: None"))?;
+        let events = ClientEvents::new(py, settings.keywords.auth.slots(py))?;
         let mut config = settings.config.clone();
         let shared = Arc::clone(&self.0);
-        config.set_event_bell(move |handlers| shared.put(Item::News(handlers)));
-        if listens {
-            config.set_event_handler(Listener::handler(py, &listener)?);
-        }
+        set_event_notifier(&mut config, move |handlers| shared.items.push(QueueItem::EventReady(handlers)));
+        events.get().set_first_callback(py, on_event, &mut config, !listens)?;
         let connecting = zklock::Client::start_connect(&settings.servers, &config).or_raise(py)?;
-        self.watch(py, Connect { connecting, servers: settings.servers.clone(), listener })
+        self.track(py, ConnectOp { connecting, servers: settings.servers.clone(), events })
     }
 
-    /// Ends a client's session: None, when that is confirmed and its last events were taken out, after 2 seconds at most.
-    fn end(&self, py: Python<'_>, client: &Client) -> PyResult<Op> {
+    /// End a client's session. The result of the operation is None. The operation ends when the server has confirmed the end of the
+    /// session and `take()` has returned the last events. The operation takes at most 2 seconds.
+    fn close_client(&self, py: Python<'_>, client: &Client) -> PyResult<Op> {
         let key = self.0.last_key.fetch_add(1, Ordering::Relaxed) + 1;
         let closed = Arc::new(Mutex::new(None));
         let (shared, end) = (Arc::clone(&self.0), Arc::clone(&closed));
         let hook = move |result| {
             *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            shared.put(Item::Over(key));
+            shared.items.push(QueueItem::Completed(key));
         };
         client.core.close_in_background(hook).or_raise(py)?;
-        Ok(Op { key, work: Mutex::new(Some(Box::new(Close(closed)))) })
+        Ok(Op { key, work: Mutex::new(Some(Box::new(CloseOp(closed)))) })
     }
 
-    /// Acquires a lock for an owner: True, or False where time runs out.
-    #[pyo3(signature = (lock, owner, timeout=None))]
+    /// Acquire a lock for an owner. On success, the result of the operation is True. After a timeout, the result is False if ``raises``
+    /// is false. If ``raises`` is true, the operation raises LockTimeout after a timeout.
+    #[pyo3(signature = (lock, owner, timeout=None, *, raises=false))]
     fn acquire(
         &self,
         py: Python<'_>,
         lock: &Lock,
         owner: u64,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+        raises: bool,
     ) -> PyResult<Op> {
-        self.enter_within(py, lock, owner, timeout, Late::IsFalse)
+        self.start_acquire(py, lock, owner, timeout, if raises { OnTimeout::Raise } else { OnTimeout::ReturnFalse })
     }
 
-    /// The same with the timeout that the lock was made with: True, or LockTimeout.
-    fn enter(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
-        self.enter_within(py, lock, owner, lock.timeout, Late::Raises)
+    /// Acquire a lock for an owner. The timeout is the ``timeout`` with which the program made the lock. On success, the result of the
+    /// operation is True. If the timeout passes, the operation raises LockTimeout.
+    fn acquire_or_raise(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
+        self.start_acquire(py, lock, owner, lock.timeout, OnTimeout::Raise)
     }
 
-    /// Releases one entry of an owner: None, once the server has confirmed it. What it does it has done when this returns.
+    /// Release a lock once for an owner. The result of the operation is None. The release takes effect at once. The operation ends when
+    /// the server has confirmed the release.
     fn release(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
-        self.ask(py, lock.core.start_release(Owner::Custom(owner), true), |()| ())
+        self.start_call(py, lock.core.start_release(Owner::task(owner), true), |()| ())
     }
 
-    /// Acquires leases: a Leases.
+    /// Acquire leases. The result of the operation is a Leases object.
     #[pyo3(signature = (semaphore, quantity=1, timeout=None))]
     fn acquire_leases(
         &self,
         py: Python<'_>,
         semaphore: &Bound<'_, Semaphore>,
-        #[pyo3(from_py_with = whole::quantity)] quantity: u32,
+        #[pyo3(from_py_with = int_args::quantity)] quantity: i32,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<Op> {
-        log::look(py)?;
+        log::sync_level(py)?;
         let limit = timeout.and_then(Seconds::limit);
         let acquiring = semaphore.get().core.start_acquire(quantity, limit).or_raise(py)?;
-        self.watch(py, Lease { acquiring, semaphore: semaphore.clone().unbind() })
+        self.track(py, AcquireLeasesOp { acquiring, semaphore: semaphore.clone().unbind() })
     }
 
-    /// Gives leases back: None, once the server has confirmed it. What it does it has done when this returns.
+    /// Release leases. The result of the operation is None. The release takes effect at once. The operation ends when the server has
+    /// confirmed the release.
     fn release_leases(&self, py: Python<'_>, leases: &Leases) -> PyResult<Op> {
-        self.ask(py, leases.core.start_release(true), |()| ())
+        self.start_call(py, leases.core.start_release(true), |()| ())
     }
 
-    /// Who stands in a queue: a list of Participants. ``of`` is a Lock, an RwLock or a Semaphore.
+    /// Wait until the hold of an owner is no longer safe. The result of the operation is True. ``of`` is a Lock or a Leases object. For
+    /// a Leases object, the method ignores ``owner``. Raises NotOwner if the owner has no hold, or if the owner releases the hold
+    /// during the wait.
+    fn wait_lost(&self, py: Python<'_>, of: &Bound<'_, PyAny>, owner: u64) -> PyResult<Op> {
+        let wait = if let Ok(lock) = of.cast::<Lock>() {
+            lock.get().core.start_wait_lost(Owner::task(owner))
+        } else if let Ok(leases) = of.cast::<Leases>() {
+            leases.get().core.start_wait_lost()
+        } else {
+            return Err(wrong_type(format!("of: expected a lock or leases, not {}", of.get_type().name()?)));
+        };
+        self.track(py, WaitLostOp(wait.or_raise(py)?))
+    }
+
+    /// List the participants of a Lock or a Semaphore. The list of a read lock contains only readers, and the list of a write lock
+    /// contains only writers.
     fn participants(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Op> {
         let call = if let Ok(lock) = of.cast::<Lock>() {
             lock.get().core.start_participants()
-        } else if let Ok(lock) = of.cast::<RwLock>() {
-            lock.get().start_participants(py)
         } else if let Ok(semaphore) = of.cast::<Semaphore>() {
             semaphore.get().core.start_participants()
         } else {
-            return Err(PyTypeError::new_err(format!("of: expected a lock, not {}", of.get_type().name()?)));
+            return Err(wrong_type(format!("of: expected a lock, not {}", of.get_type().name()?)));
         };
-        self.ask(py, call, |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
+        self.start_call(py, call, |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
     }
 
-    /// Reads a count: an int.
-    fn get_count(
+    /// List all participants of a lock, readers and writers together.
+    fn queue(&self, py: Python<'_>, lock: &Lock) -> PyResult<Op> {
+        self.start_call(py, lock.core.start_queue(), |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
+    }
+
+    /// Read a shared count. The result of the operation is an int.
+    fn shared_count_get(
         &self,
         py: Python<'_>,
         client: &Client,
         #[pyo3(from_py_with = text::path)] path: String,
     ) -> PyResult<Op> {
-        self.ask(py, client.core.start_get_count(&path), |value| value)
+        self.start_call(py, client.core.start_shared_count_get(&path), |value| value)
     }
 
-    /// Sets a count: None.
-    fn set_count(
+    /// Set a shared count. The result of the operation is None.
+    fn shared_count_set(
         &self,
         py: Python<'_>,
         client: &Client,
         #[pyo3(from_py_with = text::path)] path: String,
-        #[pyo3(from_py_with = whole::value)] value: i32,
+        #[pyo3(from_py_with = int_args::value)] value: i32,
     ) -> PyResult<Op> {
-        self.ask(py, client.core.start_set_count(&path, value), |()| ())
+        self.start_call(py, client.core.start_shared_count_set(&path, value), |()| ())
     }
 
-    /// Asks whether a token is a holder's: a bool.
+    /// Ask the server whether a fencing token belongs to a present holder. The result of the operation is a bool.
     fn fence_check(
         &self,
         py: Python<'_>,
         client: &Client,
         #[pyo3(from_py_with = text::path)] path: String,
-        #[pyo3(from_py_with = whole::token)] token: i64,
+        #[pyo3(from_py_with = int_args::token)] token: i64,
     ) -> PyResult<Op> {
-        self.ask(py, client.core.start_fence_check(&path, token), |holds| holds)
+        self.start_call(py, client.core.start_fence_check(&path, token), |holds| holds)
     }
 
-    /// Asks the owner of a node to give it up: None.
+    /// Ask the owner of a node to release the lock. The result of the operation is None.
     fn revoke(&self, py: Python<'_>, client: &Client, node: &Bound<'_, PyAny>) -> PyResult<Op> {
-        self.ask(py, client.core.start_revoke(&client::path_of(node)?), |()| ())
+        self.start_call(py, client.core.start_revoke(&client::path_of(node)?), |()| ())
     }
 
-    /// Has a client tell of what happens from now on.
-    fn listen(&self, py: Python<'_>, client: &Client) -> PyResult<()> {
-        let Some(listener) = client.listener(py) else { return Ok(()) };
-        client.core.set_event_handler(Some(Box::new(Listener::handler(py, &listener)?))).or_raise(py)
+    /// Make a client report all events from now on.
+    fn start_listening(&self, py: Python<'_>, client: &Client) -> PyResult<()> {
+        client.events(py).get().start_listening(py, &client.core)
     }
 }
 
-impl Inbox {
-    fn enter_within(
+impl CompletionQueue {
+    fn start_acquire(
         &self,
         py: Python<'_>,
         lock: &Lock,
         owner: u64,
         timeout: Option<Seconds>,
-        late: Late,
+        on_timeout: OnTimeout,
     ) -> PyResult<Op> {
-        log::look(py)?;
+        log::sync_level(py)?;
         let limit = timeout.and_then(Seconds::limit);
-        let acquiring = lock.core.start_acquire(Owner::Custom(owner), limit).or_raise(py)?;
-        self.watch(py, Enter { acquiring, late })
+        let acquiring = lock.core.start_acquire(Owner::task(owner), limit).or_raise(py)?;
+        self.track(py, AcquireOp { acquiring, late: on_timeout })
     }
 }
 
-/// A call under way. One that acquires is given up by who drops it, and given back where it had just won; the others go on.
+/// A pending operation. If the ``_Op`` acquires a lock and is dropped, the library abandons the operation. If the operation has already
+/// acquired the lock, the library releases the lock. If any other ``_Op`` is dropped, its operation continues.
 #[pyclass(frozen, weakref, name = "_Op", module = "zklock")]
 pub(crate) struct Op {
     key: u64,
-    work: Mutex<Option<Box<dyn Work>>>,
+    work: Mutex<Option<Box<dyn PendingOp>>>,
 }
 
 #[pymethods]
 impl Op {
-    /// What its inbox gives when it is over.
+    /// The key that ``take()`` of the completion queue returns when the operation is over.
     #[getter]
     fn key(&self) -> u64 {
         self.key
     }
 
-    /// Whether it is over. What was over when it was started does not come out of the inbox.
+    /// Whether the operation is over. If an operation is already over when its method returns, the completion queue never returns the
+    /// key of that operation.
     #[getter]
     fn is_over(&self) -> bool {
         self.lock().as_ref().is_none_or(|work| work.is_over())
     }
 
-    /// What came of it, or the exception that did: once, and once it is over. What was acquired is the program's from now on.
+    /// Return the result of the operation, or raise the exception of the operation. The caller may call this method once, after the
+    /// operation is over. The caller must release a lock or leases that the operation has acquired.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut place = self.lock();
         let over = place.take_if(|work| work.is_over());
         drop(place);
         match over {
             Some(work) => work.result(py),
-            None => Err(PyValueError::new_err("this call is not over, or its result was taken before")),
+            None => Err(wrong_value("this call has not ended, or its result was already taken")),
         }
     }
 
-    /// Gives it up, as dropping it does. Does not block.
+    /// Abandon the operation. The effect is the same as a drop of this object. Does not block.
     fn abandon(&self) {
         let work = self.lock().take();
         drop(work);
@@ -358,40 +375,40 @@ impl Op {
 }
 
 impl Op {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Work>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn PendingOp>>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a call is, and what comes of it.
-trait Work: Send + 'static {
+/// A pending operation, and the conversion of its result.
+trait PendingOp: Send + 'static {
     fn is_over(&self) -> bool;
     fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()>;
-    /// To be asked for when it is over.
+    /// Returns the result. The caller must call this function only after the operation is over.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
     fn traverse(&self, _: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
         Ok(())
     }
 }
 
-/// What came of a call that is over.
-fn taken<T>(py: Python<'_>, result: Option<Result<T>>) -> PyResult<T> {
+/// Returns the result of an operation that is over.
+fn into_result<T>(py: Python<'_>, result: Option<Result<T>>) -> PyResult<T> {
     result.unwrap_or_else(|| Err(Status::Internal.into())).or_raise(py)
 }
 
-struct Enter {
+struct AcquireOp {
     acquiring: Acquiring,
-    late: Late,
+    late: OnTimeout,
 }
 
-/// What it means that time ran out.
+/// What an acquire operation does when its timeout has passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Late {
-    IsFalse,
-    Raises,
+enum OnTimeout {
+    ReturnFalse,
+    Raise,
 }
 
-impl Work for Enter {
+impl PendingOp for AcquireOp {
     fn is_over(&self) -> bool {
         self.acquiring.look_for(Duration::ZERO).is_some()
     }
@@ -402,20 +419,20 @@ impl Work for Enter {
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.acquiring.wait_for(Duration::ZERO) {
-            Some(Err(error)) if error.status() == Status::Timeout && self.late == Late::IsFalse => {
+            Some(Err(error)) if error.status() == Status::Timeout && self.late == OnTimeout::ReturnFalse => {
                 false.into_py_any(py)
             }
-            entered => taken(py, entered).and_then(|()| true.into_py_any(py)),
+            entered => into_result(py, entered).and_then(|()| true.into_py_any(py)),
         }
     }
 }
 
-struct Lease {
+struct AcquireLeasesOp {
     acquiring: AcquiringLeases,
     semaphore: Py<Semaphore>,
 }
 
-impl Work for Lease {
+impl PendingOp for AcquireLeasesOp {
     fn is_over(&self) -> bool {
         self.acquiring.look_for(Duration::ZERO).is_some()
     }
@@ -425,7 +442,7 @@ impl Work for Lease {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let leases = taken(py, self.acquiring.wait_for(Duration::ZERO))?;
+        let leases = into_result(py, self.acquiring.wait_for(Duration::ZERO))?;
         Leases::new(leases, self.semaphore.clone_ref(py)).into_py_any(py)
     }
 
@@ -434,13 +451,29 @@ impl Work for Lease {
     }
 }
 
-struct Connect {
-    connecting: Connecting,
-    servers: String,
-    listener: Py<Listener>,
+struct WaitLostOp(WaitLost);
+
+impl PendingOp for WaitLostOp {
+    fn is_over(&self) -> bool {
+        self.0.wait_for(Duration::ZERO).is_some()
+    }
+
+    fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.0.on_done(hook)
+    }
+
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        into_result(py, self.0.wait_for(Duration::ZERO)).and_then(|()| true.into_py_any(py))
+    }
 }
 
-impl Work for Connect {
+struct ConnectOp {
+    connecting: Connecting,
+    servers: String,
+    events: Py<ClientEvents>,
+}
+
+impl PendingOp for ConnectOp {
     fn is_over(&self) -> bool {
         self.connecting.is_over()
     }
@@ -450,22 +483,22 @@ impl Work for Connect {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let client = taken(py, self.connecting.wait_for(Duration::ZERO))?;
-        Client::of(client, self.servers.clone(), Some(self.listener.clone_ref(py)), Teller::Loop).into_py_any(py)
+        let client = into_result(py, self.connecting.wait_for(Duration::ZERO))?;
+        Client::of(client, self.servers.clone(), self.events.clone_ref(py), CallbackDispatcher::Loop).into_py_any(py)
     }
 
     fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
-        visit.call(&self.listener)
+        visit.call(&self.events)
     }
 }
 
-/// What asks something, or can't be undone.
-struct Asking<T, P> {
+/// An operation that continues after its `_Op` is dropped: a query, or a request that cannot be withdrawn.
+struct CallOp<T, P> {
     call: Call<T>,
     convert: fn(T) -> P,
 }
 
-impl<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static> Work for Asking<T, P> {
+impl<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static> PendingOp for CallOp<T, P> {
     fn is_over(&self) -> bool {
         self.call.is_over()
     }
@@ -475,114 +508,140 @@ impl<T: Send + 'static, P: for<'py> IntoPyObject<'py> + 'static> Work for Asking
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let answer = taken(py, self.call.wait_for(Duration::ZERO))?;
+        let answer = into_result(py, self.call.wait_for(Duration::ZERO))?;
         (self.convert)(answer).into_py_any(py)
     }
 }
 
-struct Close(Arc<Mutex<Option<Result<()>>>>);
+struct CloseOp(Arc<Mutex<Option<Result<()>>>>);
 
-impl Work for Close {
+impl PendingOp for CloseOp {
     fn is_over(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// It was said how it is told when it was started.
+    /// `CompletionQueue::close_client` has registered the hook already.
     fn on_done(&self, _: Box<dyn FnOnce() + Send>) -> Result<()> {
         Ok(())
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        taken(py, closed).and_then(|()| ().into_py_any(py))
+        into_result(py, closed).and_then(|()| ().into_py_any(py))
     }
 }
 
-// What is asked of a hold, for an owner. Where he has none it is that of another owner by this handle, as for a thread.
+// The functions below describe the hold of a given owner. The methods of a native lock cannot replace these functions, because those
+// methods always describe the hold of the calling thread.
 
-/// Whether an owner holds a lock, and safely so.
+/// Return whether an owner holds a lock and the hold is safe now.
 #[pyfunction]
 pub(crate) fn _is_held(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<bool> {
-    lock.core.is_held_by(Owner::Custom(owner)).or_raise(py)
+    lock.core.is_held_as(Owner::task(owner)).or_raise(py)
 }
 
-/// How an owner's hold stands, or another's by this handle: a LockState.
+/// Return the LockState of the hold that an owner has.
 #[pyfunction]
-#[pyo3(signature = (lock, owner, *, alone=false))]
-pub(crate) fn _state<'py>(py: Python<'py>, lock: &Lock, owner: u64, alone: bool) -> PyResult<Bound<'py, PyAny>> {
-    let own = lock.core.state_by(Owner::Custom(owner)).or_raise(py)?;
-    let state = if own == zklock::LockState::Free && !alone { lock.core.state().or_raise(py)? } else { own };
-    lock_state(py, state)
+pub(crate) fn _state<'py>(py: Python<'py>, lock: &Lock, owner: u64) -> PyResult<Bound<'py, PyAny>> {
+    lock_state(py, lock.core.state_as(Owner::task(owner)).or_raise(py)?)
 }
 
-/// For how many seconds that hold is safe.
+/// Return the ``repr()`` of a lock. The text shows the state of the hold that an owner has.
+#[pyfunction]
+pub(crate) fn _repr(lock: &Bound<'_, Lock>, owner: u64) -> PyResult<String> {
+    Lock::describe(lock, Owner::task(owner))
+}
+
+/// Return the number of seconds for which the hold of an owner stays safe.
 #[pyfunction]
 pub(crate) fn _remaining(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<f64> {
-    seconds_left(py, own_or_any(lock.core.remaining_by(Owner::Custom(owner)), || lock.core.remaining()))
+    seconds_left(py, lock.core.remaining_as(Owner::task(owner)))
 }
 
-/// That hold's fencing token.
+/// Return the fencing token of an owner.
 #[pyfunction]
 pub(crate) fn _fencing_token(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<i64> {
-    own_or_any(lock.core.fencing_token_by(Owner::Custom(owner)), || lock.core.fencing_token()).or_raise(py)
+    lock.core.fencing_token_as(Owner::task(owner)).or_raise(py)
 }
 
-/// How often the lock had been passed on when that hold began.
+/// Return the number of local hand-overs that preceded the hold of an owner.
 #[pyfunction]
 pub(crate) fn _fencing_pass(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<u32> {
-    own_or_any(lock.core.fencing_pass_by(Owner::Custom(owner)), || lock.core.fencing_pass()).or_raise(py)
+    lock.core.fencing_pass_as(Owner::task(owner)).or_raise(py)
 }
 
-/// The path of an owner's node.
+/// Return the path of the node that an owner has.
 #[pyfunction]
 pub(crate) fn _node_path(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<String> {
-    lock.node_path_of(py, Owner::Custom(owner))
+    lock.node_path_of(py, Owner::task(owner))
 }
 
-/// The paths of an owner's nodes.
+/// Return the paths of the nodes that an owner has.
 #[pyfunction]
 pub(crate) fn _node_paths(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Vec<String>> {
-    lock.core.node_paths_by(Owner::Custom(owner)).or_raise(py)
+    lock.core.node_paths_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Releases one entry of an owner, and leaves the rest to the library.
+/// Release a lock once for an owner, without waiting for the removal of the node.
 #[pyfunction]
 pub(crate) fn _release_nowait(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<()> {
-    let release = lock.core.start_release(Owner::Custom(owner), false).or_raise(py)?;
-    taken(py, release.wait_for(Duration::ZERO))
+    let release = lock.core.start_release(Owner::task(owner), false).or_raise(py)?;
+    into_result(py, release.wait_for(Duration::ZERO))
 }
 
-/// ``set_revocable()`` of a Lock or Semaphore, whose client's inbox gives what is to be called.
+/// Set the revocation callback of a Lock or a Semaphore. For each revocation request, ``_CompletionQueue.take()`` returns the callback
+/// with its argument. The event loop then calls the callback.
 #[pyfunction]
 pub(crate) fn _set_revocable(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
     if let Ok(lock) = of.cast::<Lock>() {
-        lock.get().tell_revocations(callback)
+        lock.get().set_revocation_callback(callback)
     } else if let Ok(semaphore) = of.cast::<Semaphore>() {
-        semaphore.get().tell_revocations(callback)
+        semaphore.get().set_revocation_callback(callback)
     } else {
-        Err(PyTypeError::new_err(format!("of: expected a lock or a semaphore, not {}", of.get_type().name()?)))
+        Err(wrong_type(format!("of: expected a lock or a semaphore, not {}", of.get_type().name()?)))
     }
 }
 
-/// ``Client.semaphore()`` at once: a count that is not there is made meanwhile.
+/// Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives only the losses of a Lock
+/// or a Leases object. For each event, ``_CompletionQueue.take()`` returns the callback with its argument. The event loop then calls the
+/// callback.
+#[pyfunction]
+#[pyo3(signature = (of, callback, *, losses=false))]
+pub(crate) fn _listen(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>, losses: bool) -> PyResult<Py<Listener>> {
+    let which = if losses { Listen::Loss } else { Listen::All };
+    if let Ok(lock) = of.cast::<Lock>() {
+        Lock::listen(lock, callback, which, CallbackDispatcher::Loop)
+    } else if let Ok(leases) = of.cast::<Leases>() {
+        leases.get().listen(callback, which, CallbackDispatcher::Loop)
+    } else if let Ok(client) = of.cast::<Client>() {
+        let client = client.get();
+        client.events(of.py()).get().listen(callback, &client.core, CallbackDispatcher::Loop)
+    } else {
+        Err(wrong_type(format!("of: expected a client, a lock or leases, not {}", of.get_type().name()?)))
+    }
+}
+
+/// Make a semaphore without waiting. If the shared count does not exist, the library creates the count in the background.
 #[pyfunction]
 #[pyo3(signature = (client, path, max_leases=None, *, count_path=None, initial=None))]
-pub(crate) fn _semaphore(
+pub(crate) fn _semaphore_nowait(
     py: Python<'_>,
     client: &Client,
     #[pyo3(from_py_with = text::path)] path: String,
-    #[pyo3(from_py_with = whole::max_leases)] max_leases: Option<i32>,
+    #[pyo3(from_py_with = int_args::max_leases)] max_leases: Option<i32>,
     #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
-    #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
+    #[pyo3(from_py_with = int_args::initial)] initial: Option<i32>,
 ) -> PyResult<Semaphore> {
-    client.semaphore_of(py, path, Size::of(max_leases, count_path, initial)?, |_, path, count_path, initial| {
-        Ok(client.core.counted_semaphore_at_once(path, count_path, initial))
-    })
+    client.make_semaphore(
+        py,
+        path,
+        SemaphoreSize::of(max_leases, count_path, initial)?,
+        |_, path, count_path, initial| Ok(semaphore_counted_nowait(&client.core, path, count_path, initial)),
+    )
 }
 
-fn own_or_any<T>(own: Result<T>, any: impl FnOnce() -> Result<T>) -> Result<T> {
-    match own {
-        Err(error) if error.status() == Status::NotOwner => any(),
-        own => own,
-    }
+/// Check a timeout. Return the timeout in seconds, or None for a wait without limit.
+#[pyfunction]
+pub(crate) fn _timeout(#[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>) -> Option<f64> {
+    timeout.and_then(Seconds::limit).map(|limit| limit.as_secs_f64())
 }

@@ -1,7 +1,8 @@
-//! What a program wants to be called with: a client's events, and requests to give a lock back.
+//! Callbacks of the program for events and for revocation requests.
 //!
-//! The core says when something waits to be told. A thread of Python's (`zklock/_callbacks.py`) takes it, and calls the program: so
-//! whatever that does in its callback, a client closes within its two seconds, and the interpreter ends.
+//! The core signals that a callback must be called. A Python thread (`zklock/_callbacks.py`) then fetches the callback and calls it.
+//! Callbacks run only on this thread. If a callback does not return, `close()` still returns within two seconds, and the interpreter
+//! can still end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,32 +10,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use pyo3::PyClass;
-use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::{PyString, PyWeakrefMethods, PyWeakrefReference};
-use zklock::{Config, Epoch, Handlers, PerProcess};
+use zklock::Config;
+use zklock::internal::set_event_notifier;
+use zklock::internal::{EventSource, ForkEpoch, PerProcess};
 
-use crate::errors::OrRaise;
-use crate::wait::{End, stay_behind_at};
+use crate::errors::{OrRaise, wrong_type};
+use crate::wait::{ExitPhase, park_if_exiting};
 
-/// A lock's callback, from the first on.
+/// The revocation callback of a lock or a semaphore. The slot is made when the program sets the first callback.
 #[derive(Default)]
-pub(crate) struct Callback(OnceLock<Py<Slot>>);
+pub(crate) struct RevocationCallback(OnceLock<Py<CallbackSlot>>);
 
-/// A callable of the program's, or none. It belongs to Python objects, where the garbage collector sees it: callbacks tend to
-/// refer to their locks. What the core has refers to it weakly. Never locked for long, and only by who is attached to the
-/// interpreter and stays so.
+/// A slot for one callable of the program. A slot may be empty. Callbacks often refer to their locks, so a slot is a Python object that
+/// the garbage collector can find. The core has only a weak reference to the slot. A thread must be attached to the interpreter while
+/// it locks the mutex, and must lock the mutex only for a short time.
 #[pyclass(frozen, weakref, module = "zklock")]
-pub(crate) struct Slot(Mutex<Option<Py<PyAny>>>);
+pub(crate) struct CallbackSlot(Mutex<Option<Py<PyAny>>>);
 
-/// What the core is given.
+/// The handler that the core calls.
 pub(crate) type Handler = Box<dyn Fn(&str) + Send + Sync>;
 
-impl Callback {
-    /// Puts a callback, or none, into the place of the one before; `register` tells the core.
+impl RevocationCallback {
+    /// Replaces or removes the callback. The function `register` registers the handler with the core.
     pub(crate) fn set(
         &self,
         callback: &Bound<'_, PyAny>,
@@ -43,14 +43,13 @@ impl Callback {
         let py = callback.py();
         let callback = callable("callback", callback)?;
         let slot = self.slot(py)?;
-        let whom = Whom::new(slot.bind(py))?;
+        let whom = WeakCallback::new(slot.bind(py))?;
         let ask = move |node_path: &str| {
-            whom.call(|py, slot: &Slot| {
-                Ok(slot.get(py).map(|callback| (callback, PyString::new(py, node_path).into_any().unbind())))
-            });
+            whom.queue_call(|py| Ok(Some(PyString::new(py, node_path).into_any().unbind())));
         };
         let handler = callback.is_some().then(|| Box::new(ask) as Handler);
-        // Before it is registered: somebody may have asked already.
+        // Set the callback before the registration of the handler, because the core may already have a revocation request for the
+        // handler.
         let before = slot.get().replace(callback);
         if let Err(error) = py.detach(|| register(handler)).or_raise(py) {
             slot.get().replace(before);
@@ -59,11 +58,11 @@ impl Callback {
         Ok(())
     }
 
-    fn slot(&self, py: Python<'_>) -> PyResult<&Py<Slot>> {
+    fn slot(&self, py: Python<'_>) -> PyResult<&Py<CallbackSlot>> {
         match self.0.get() {
             Some(slot) => Ok(slot),
             None => {
-                let fresh = Py::new(py, Slot::new(None))?;
+                let fresh = Py::new(py, CallbackSlot::new(None))?;
                 Ok(self.0.get_or_init(|| fresh))
             }
         }
@@ -74,24 +73,25 @@ impl Callback {
     }
 }
 
-/// What was given for `argument`: something to be called, or None.
+/// Checks that the value of `argument` is a callable or None.
 pub(crate) fn callable(argument: &str, given: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
     if given.is_none() {
         return Ok(None);
     }
     if !given.is_callable() {
         let kind = given.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("{argument}: expected a callable or None, not {kind}")));
+        return Err(wrong_type(format!("{argument}: expected a callable or None, not {kind}")));
     }
     Ok(Some(given.clone().unbind()))
 }
 
-impl Slot {
+impl CallbackSlot {
     pub(crate) fn new(callback: Option<Py<PyAny>>) -> Self {
         Self(Mutex::new(callback))
     }
 
-    /// Gives the one before, to be dropped when the slot is free again: it may take anything with it.
+    /// Replaces the callback, and returns the previous callback. The caller, and not this function, drops the previous callback. The
+    /// drop can run arbitrary code, so the slot must not be locked during the drop.
     pub(crate) fn replace(&self, callback: Option<Py<PyAny>>) -> Option<Py<PyAny>> {
         std::mem::replace(&mut *lock(&self.0), callback)
     }
@@ -99,10 +99,14 @@ impl Slot {
     pub(crate) fn get(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         lock(&self.0).as_ref().map(|callback| callback.clone_ref(py))
     }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_none()
+    }
 }
 
 #[pymethods]
-impl Slot {
+impl CallbackSlot {
     pub(crate) fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.0.try_lock().map_or(Ok(()), |callback| visit.call(&*callback))
     }
@@ -112,27 +116,32 @@ impl Slot {
     }
 }
 
-/// Who wants to be called: a weak reference of Python's, which is the first thing that the garbage collector takes away. Others
-/// would lead to callbacks that it has taken apart already.
+/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. With any other kind of
+/// reference, a thread could reach a callback that the garbage collector has already destroyed in part.
 #[derive(Clone)]
-pub(crate) struct Whom(Arc<Py<PyWeakrefReference>>);
+pub(crate) struct WeakCallback(Arc<Py<PyWeakrefReference>>);
 
-impl Whom {
-    pub(crate) fn new<T>(object: &Bound<'_, T>) -> PyResult<Self> {
-        Ok(Self(Arc::new(PyWeakrefReference::new(object.as_any())?.unbind())))
+impl WeakCallback {
+    pub(crate) fn new(slot: &Bound<'_, CallbackSlot>) -> PyResult<Self> {
+        Ok(Self(Arc::new(PyWeakrefReference::new(slot.as_any())?.unbind())))
     }
 
-    /// Finds out what is to be called, and with what, if it is still there. For a handler of the core's, which is called by whoever
-    /// goes on to call that, attached to the interpreter.
-    pub(crate) fn call<T: PyClass<Frozen = True> + Sync>(
-        &self,
-        find: impl FnOnce(Python<'_>, &T) -> PyResult<Option<Found>>,
-    ) {
+    /// Returns the callback, if it still exists.
+    pub(crate) fn get(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let slot = self.0.bind(py).upgrade().map(Bound::cast_into::<CallbackSlot>)?.ok()?;
+        slot.get().get(py)
+    }
+
+    /// Adds a call of the callback to the queue of this thread. The function `argument` returns the argument of the call. If the callback
+    /// no longer exists, or `argument` returns `None`, the queue does not change. Handlers of the core call this function. After a handler
+    /// has returned, the same thread attaches to the interpreter and makes the queued calls.
+    pub(crate) fn queue_call(&self, argument: impl FnOnce(Python<'_>) -> PyResult<Option<Py<PyAny>>>) {
         Python::attach(|py| {
-            let Some(object) = self.0.bind(py).upgrade() else { return };
-            let found = object.cast::<T>().map_err(PyErr::from).and_then(|object| find(py, object.get()));
-            match found {
-                Ok(found) => FOUND.set(found),
+            let Some(Ok(slot)) = self.0.bind(py).upgrade().map(Bound::cast_into::<CallbackSlot>) else { return };
+            let Some(callback) = slot.get().get(py) else { return };
+            match argument(py) {
+                Ok(Some(argument)) => push_bound_call((callback, argument), Some(slot.unbind())),
+                Ok(None) => {}
                 Err(error) => error.write_unraisable(py, None),
             }
         });
@@ -140,18 +149,19 @@ impl Whom {
 }
 
 /// A callback, and its argument.
-pub(crate) type Found = (Py<PyAny>, Py<PyAny>);
+pub(crate) type BoundCall = (Py<PyAny>, Py<PyAny>);
 
 thread_local! {
-    /// What the handler that was just called wants to be called.
-    static FOUND: RefCell<Option<Found>> = const { RefCell::new(None) };
-    /// In which process this is the thread that calls. A child that a callback forks goes on in a copy of it.
-    static CALLING: Cell<Option<Epoch>> = const { Cell::new(None) };
+    /// The calls that the last handlers recorded. The queue stores each call with its slot, because the program may remove the callback
+    /// before the thread makes the call.
+    static BOUND_CALLS: RefCell<VecDeque<(BoundCall, Option<Py<CallbackSlot>>)>> = const { RefCell::new(VecDeque::new()) };
+    /// The process in which this thread calls callbacks. If a callback forks, the child process continues in a copy of the thread.
+    static CALLBACK_THREAD: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
 }
 
-/// Clients that have something to tell, and the thread that tells it.
+/// The clients that have pending calls of callbacks, and the state of the thread that makes the calls.
 #[derive(Default)]
-struct Calls {
+struct CallbackQueue {
     state: Mutex<State>,
     changed: Condvar,
     is_served: AtomicBool,
@@ -159,55 +169,70 @@ struct Calls {
 
 #[derive(Default)]
 struct State {
-    ready: VecDeque<Handlers>,
-    /// Whose callback is being called.
-    current: Option<Handlers>,
+    ready: VecDeque<EventSource>,
+    /// The client whose callback is being called.
+    current: Option<EventSource>,
 }
 
-static CALLS: PerProcess<Calls> = PerProcess::new(Calls::default);
+static CALLBACK_QUEUE: PerProcess<CallbackQueue> = PerProcess::new(CallbackQueue::default);
 
-/// Has the core leave the calls of a client to the thread.
-pub(crate) fn take_calls(config: &mut Config) {
-    config.set_event_bell(bell);
+/// Configures a client so that the Python thread calls its callbacks.
+pub(crate) fn set_thread_notifier(config: &mut Config) {
+    set_event_notifier(config, notify_thread);
 }
 
-/// Something waits to be told.
-pub(crate) fn bell(handlers: Handlers) {
-    let calls = CALLS.get();
+/// The core calls this function when a client has pending calls of callbacks.
+pub(crate) fn notify_thread(handlers: EventSource) {
+    let calls = CALLBACK_QUEUE.get();
     lock(&calls.state).ready.push_back(handlers);
     calls.changed.notify_all();
 }
 
-/// What the handler that is just being called wants to be called, and with what.
-pub(crate) fn found(callback: Py<PyAny>, argument: Py<PyAny>) {
-    FOUND.set(Some((callback, argument)));
+/// Adds a call to the queue of this thread, without a slot. The log handler calls this function for each log line.
+pub(crate) fn add_bound_call(callback: Py<PyAny>, argument: Py<PyAny>) {
+    push_bound_call((callback, argument), None);
 }
 
-/// Waits until the thread has called all there is, `patience` at most. Detached from the interpreter.
-pub(crate) fn drain(patience: Duration) {
-    let calls = CALLS.get();
+fn push_bound_call(found: BoundCall, slot: Option<Py<CallbackSlot>>) {
+    BOUND_CALLS.with_borrow_mut(|all| all.push_back((found, slot)));
+}
+
+/// Removes the next recorded call from the queue, and returns the call.
+fn pop_bound_call() -> Option<BoundCall> {
+    while let Some((found, slot)) = BOUND_CALLS.with_borrow_mut(VecDeque::pop_front) {
+        if slot.is_none_or(|slot| !slot.get().is_empty()) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Waits until the thread has made all pending calls, but no longer than `timeout`. The caller must be detached from the interpreter.
+pub(crate) fn wait_until_idle(timeout: Duration) {
+    let calls = CALLBACK_QUEUE.get();
     let is_busy = |state: &mut State| !state.ready.is_empty() || state.current.is_some();
-    drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_busy));
+    drop(calls.changed.wait_timeout_while(lock(&calls.state), timeout, is_busy));
 }
 
-/// Waits until the callback of a client that is being called has returned, `patience` at most. Detached from the interpreter.
-pub(crate) fn settle(handlers: &Handlers, patience: Duration) {
-    if is_calling() {
+/// Waits until the running callback of a client has returned, but no longer than `timeout`. The caller must be detached from the
+/// interpreter.
+pub(crate) fn wait_until_returned(handlers: &EventSource, timeout: Duration) {
+    if is_callback_thread() {
         return;
     }
-    let calls = CALLS.get();
+    let calls = CALLBACK_QUEUE.get();
     let is_called = |state: &mut State| state.current.as_ref() == Some(handlers);
-    drop(calls.changed.wait_timeout_while(lock(&calls.state), patience, is_called));
+    drop(calls.changed.wait_timeout_while(lock(&calls.state), timeout, is_called));
 }
 
-/// Whether the calling thread is the one that calls callbacks.
-pub(crate) fn is_calling() -> bool {
-    CALLING.get() == Some(Epoch::current())
+/// Returns whether the calling thread is the thread that calls callbacks.
+pub(crate) fn is_callback_thread() -> bool {
+    CALLBACK_THREAD.get() == Some(ForkEpoch::current())
 }
 
-/// The thread that calls is there from now on.
+/// Starts the thread that calls callbacks, unless the thread is already running.
 pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
-    let is_served = &CALLS.get().is_served;
+    let is_served = &CALLBACK_QUEUE.get().is_served;
     if is_served.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
@@ -215,32 +240,37 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 
-/// The next callback to be called, and its argument. Waits until there is one. Whoever asks has called the one before. None in a child
-/// that was forked by that one: the thread serves nobody there.
+/// Wait for the next pending callback, and return the callback with its argument. Before the next call of this function, the caller
+/// must call the callback. If a callback forks the process, this function returns None in the child process, and the thread must then
+/// end there.
 #[pyfunction]
-pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<Found>> {
-    let current = Epoch::current();
-    if CALLING.replace(Some(current)).is_some_and(|epoch| epoch != current) {
+pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<BoundCall>> {
+    let current = ForkEpoch::current();
+    if CALLBACK_THREAD.replace(Some(current)).is_some_and(|epoch| epoch != current) {
         return Ok(None);
     }
-    zklock::calls_back();
+    zklock::internal::mark_callback_thread();
     loop {
-        let handlers = py.detach(next);
-        stay_behind_at(py, End::Closed)?;
-        if let Some(found) = find(py, &handlers) {
+        // One event may lead to several recorded calls. Return all recorded calls before the next event.
+        if let Some(found) = pop_bound_call() {
+            park_if_exiting(py, ExitPhase::Closed)?;
             return Ok(Some(found));
         }
+        let handlers = py.detach(next_source);
+        park_if_exiting(py, ExitPhase::Closed)?;
+        handlers.dispatch_next();
     }
 }
 
-/// What the next handler of a client, if one waits, wants to be called. Attached: it asks what the interpreter has.
-pub(crate) fn find(_: Python<'_>, handlers: &Handlers) -> Option<Found> {
-    handlers.call_next();
-    FOUND.take()
+/// Runs the next pending handlers of a client, and returns the calls that these handlers recorded. The caller must be attached to the
+/// interpreter.
+pub(crate) fn collect_bound_calls(_: Python<'_>, handlers: &EventSource) -> Vec<BoundCall> {
+    handlers.dispatch_next();
+    std::iter::from_fn(pop_bound_call).collect()
 }
 
-fn next() -> Handlers {
-    let calls = CALLS.get();
+fn next_source() -> EventSource {
+    let calls = CALLBACK_QUEUE.get();
     let mut state = lock(&calls.state);
     if state.current.take().is_some() {
         calls.changed.notify_all();
@@ -254,9 +284,9 @@ fn next() -> Handlers {
     }
 }
 
-/// Tells `sys.unraisablehook` what a callback raised.
+/// Report an exception of a callback through `sys.unraisablehook`.
 #[pyfunction]
-pub(crate) fn _report(error: Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) {
+pub(crate) fn _report_unraisable(error: Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) {
     let py = error.py();
     PyErr::from_value(error).write_unraisable(py, Some(callback));
 }

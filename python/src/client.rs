@@ -1,112 +1,143 @@
-//! `zklock.Client`.
+//! The class `zklock.Client`, and the settings of a client. This file converts arguments, and makes locks and semaphores. The core
+//! decides everything about the session. No call may block while its thread is attached to the interpreter.
 
 use std::path::PathBuf;
 use std::sync::{self, Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyMapping, PyString};
-use zklock::{Config, PerProcess, Status, WeakClient};
+use pyo3::types::{PyMapping, PyString};
+use zeroize::Zeroizing;
+use zklock::internal::{self, FileOption, PerProcess, configure};
+use zklock::{Config, Status, WeakClient};
 
-use crate::callback::{callable, is_calling, settle, take_calls};
-use crate::errors::{OrRaise, add_to, unless_forked, word};
-use crate::event::Listener;
-use crate::greenlet::{Awaited, Bell, Hub};
+use crate::auth::{self, AuthPairs};
+use crate::callback::{callable, is_callback_thread, set_thread_notifier, start_thread, wait_until_returned};
+use crate::detached_drop::DetachedDrop;
+use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word, wrong_type};
+use crate::event::{CallbackDispatcher, ClientEvents, Listener};
+use crate::greenlet::{GreenletWaker, Hub, WaitTarget};
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
 use crate::participant::Participant;
-use crate::parting::Parting;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::Semaphore;
 use crate::states::client_state;
-use crate::wait::{End, interpreter_ends, wait};
-use crate::{text, whole};
+use crate::wait::{ExitPhase, set_exit_phase, wait};
+use crate::{int_args, text};
 
-/// A client: one ZooKeeper session, shared by any number of locks and threads.
+/// A client has one ZooKeeper session. Any number of locks and threads may share the client.
 ///
-/// ``servers`` is a connect string like ``"host:2181,host:2181/chroot"``. All durations are seconds, as int or float:
+/// ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or a float. The
+/// other arguments are:
 ///
-/// * ``session_timeout``: how long the servers keep a session they do not hear of; they may negotiate another value. None means 10 s.
-/// * ``connect_timeout``: how long this call may take. None means 10 s.
-/// * ``lease_margin``: how long before the session can end its locks cease to count as held; None means a third of the
-///   negotiated session timeout.
-/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``.
-/// * ``wait_for_kazoo``: mutexes and read/write locks queue with kazoo's locks on the same path, for programs that move from
-///   kazoo, instead of raising ForeignContender. kazoo has to wait for ours likewise: its locks need
-///   ``extra_lock_patterns=["-lock-"]`` beside a mutex, ``["__READ__", "__WRIT__"]`` beside a read/write lock.
-/// * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
-/// * ``options``: options by name, for instance ``{"session.timeout": "5000"}``; the page on options has all of them. The keywords above are
-///   shorthands for the same options, and take precedence. ``from_file()`` reads options from a file.
+/// * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The servers may choose
+///   another value. None means 10 s.
+/// * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
+/// * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By default,
+///   ``lease_margin`` is a third of the negotiated session timeout.
+/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the credentials, a pair can
+///   contain a callable without arguments that returns the credentials as bytes or str. The library calls the callable before each
+///   attempt to connect, on a separate daemon thread. The callable may block, but must not wait for a lock. If the callable raises an
+///   exception, the constructor raises AuthFailed with the text of the exception. After the first connection, the client tries again.
+/// * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on the same path.
+///   With ``wait_for_kazoo=False``, a call that acquires such a lock raises ForeignContender if a kazoo lock uses the path.
+///   ``wait_for_kazoo`` is for programs that migrate from kazoo to zklock. The kazoo program must also configure its locks to wait for
+///   the nodes of zklock. On the path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write
+///   lock, a kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+/// * ``on_event``: a callback for events. The library calls the callback with a ClientEvent for every change in the state of the
+///   session, and with a LockEvent for every change in the state of a hold.
+/// * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page ``docs/options.md`` lists
+///   all options. If an argument above and ``options`` set the same option, the argument takes precedence. ``from_file()`` reads
+///   options from a file.
 ///
-/// The calls of ``on_event`` come one after the other, in the order in which things happened (where both change at one moment, holds
-/// before the session), on the daemon thread that also calls what ``set_revocable()`` was given. What it raises goes to
-/// ``sys.unraisablehook``. A callback may call everything but what waits for other contenders, since what would end the wait may have
-/// to be told first: ``with`` a lock, and ``acquire()`` with another timeout than 0, raise Deadlock there. While one does not return, about a
-/// thousand events of a client wait as they came; those on top of that are joined, so that each hold and the session are told fewer
-/// steps, but no other end, and always that they were lost. ``close()`` waits until the last ones were told, 2 seconds at most; a client
-/// that is garbage-collected instead tells nothing any more. No callback keeps the interpreter from ending.
+/// The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The constructor raises
+/// ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the credentials. The constructor
+/// raises ServerError if the chroot does not exist (see the option ``chroot.create``), and ValueError or TypeError for wrong arguments.
+/// The constructor also raises ValueError if it cannot read a file with credentials (see the option ``auth.digest_file``).
 ///
-/// Waits for the session, ``connect_timeout`` at most. Ctrl-C interrupts the wait. Raises ConnectionLost where no server
-/// answers in time, AuthFailed where one refuses the credentials, ServerError if the chroot does not exist (the option ``chroot.create``), ValueError and TypeError for wrong arguments.
+/// A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only one callback at a
+/// time. The callback receives events in the order in which the changes happened. If a hold and the session change at the same moment,
+/// the callback receives the event of the hold first. If a callback raises an exception, the library passes the exception to
+/// ``sys.unraisablehook``.
 ///
-/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are gone, or with the
-/// interpreter (``atexit``).
-/// Methods may be called from any thread. In the child of a fork every call but ``close()`` raises Forked: make a client there.
+/// A callback must not wait for a lock, for leases or for a loss, because the client might deliver the event that ends the wait only
+/// after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or leases therefore raise Deadlock,
+/// unless the timeout is 0. A callback may call all other methods.
+///
+/// While a callback runs, the client stores up to about a thousand further events unchanged. If more events occur, the client merges
+/// events of the same hold into one event, and merges events of the session in the same way. Merged events still report the last state
+/// and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is garbage-collected without
+/// ``close()``, its callbacks receive no more events. The interpreter can end even if a callback does not return.
+///
+/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are garbage-collected, or when
+/// the interpreter ends (``atexit``). The methods may be called from any thread. In a forked child process, every method except
+/// ``close()`` raises Forked. The child must make a new client.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
-    pub(crate) core: Parting<zklock::Client>,
-    servers: String,
-    /// Who hears of its events.
-    listener: Option<Py<Listener>>,
+    pub(crate) core: DetachedDrop<zklock::Client>,
+    /// The server list with the chroot, for ``repr()``.
+    servers: sync::Mutex<String>,
+    events: Py<ClientEvents>,
 }
 
 impl Client {
-    pub(crate) fn listener(&self, py: Python<'_>) -> Option<Py<Listener>> {
-        self.listener.as_ref().map(|listener| listener.clone_ref(py))
+    pub(crate) fn events(&self, py: Python<'_>) -> Py<ClientEvents> {
+        self.events.clone_ref(py)
     }
 
-    /// Of a session that was just made.
-    pub(crate) fn of(client: zklock::Client, servers: String, listener: Option<Py<Listener>>, teller: Teller) -> Self {
-        remember(&client, teller);
-        Self { core: Parting::new(client), servers, listener }
+    fn has_listeners(&self) -> bool {
+        self.events.get().names().are_used()
     }
 
-    /// Closes the session, and delivers the last events as far as there is time. In the child of a fork there is nothing to end.
-    fn end(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        let ended = if is_parents(&self.core) { Ok(()) } else { self.end_here(py)? };
-        // A callback may have forked meanwhile, and this be the child.
-        Ok(unless_forked(ended))
+    /// Makes the Python object for a client that has just connected.
+    pub(crate) fn of(
+        client: zklock::Client,
+        servers: String,
+        events: Py<ClientEvents>,
+        dispatcher: CallbackDispatcher,
+    ) -> Self {
+        register_for_exit(&client, dispatcher);
+        Self { core: DetachedDrop::new(client), servers: sync::Mutex::new(servers), events }
     }
 
-    fn end_here(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        if let Some(hub) = Hub::find(py, Awaited::End)? {
-            return self.end_with(py, &hub);
+    /// Closes the session, and delivers the last events within the time limit. In a forked child process, the function does nothing.
+    fn close_unless_forked(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        let ended = if is_forked(&self.core) { Ok(()) } else { self.close_blocking(py)? };
+        // This process may be a child that a callback has just forked.
+        Ok(ignore_forked(ended))
+    }
+
+    fn close_blocking(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        if let Some(hub) = Hub::find(py, WaitTarget::ClientClose)? {
+            return self.close_in_greenlet(py, &hub);
         }
         Ok(py.detach(|| {
             let start = Instant::now();
             let closed = self.core.close();
-            if self.listener.is_some() {
-                settle(&self.core.handlers()?, PATIENCE.saturating_sub(start.elapsed()));
+            if self.has_listeners() {
+                wait_until_returned(&internal::event_source(&self.core)?, CLOSE_LIMIT.saturating_sub(start.elapsed()));
             }
             closed
         }))
     }
 
-    /// The same while other greenlets run: callbacks may need them.
-    fn end_with(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
-        let (start, bell, ended) = (Instant::now(), Bell::new(py)?, Arc::new(sync::Mutex::new(None)));
-        // A callback that closes its client does not wait for its own end.
-        let handlers = (self.listener.is_some() && !is_calling()).then(|| self.core.handlers()).transpose();
+    /// Closes the session, and lets other greenlets run during the close. Otherwise, a callback that waits for another greenlet could not
+    /// return.
+    fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
+        let (start, waker, ended) = (Instant::now(), GreenletWaker::new(py)?, Arc::new(sync::Mutex::new(None)));
+        // If a callback closes its client, the function must not wait until that callback returns.
+        let handlers =
+            (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
         let handlers = handlers.or_raise(py)?;
-        let (rung, end) = (bell.clone(), Arc::clone(&ended));
+        let (rung, end) = (waker.clone(), Arc::clone(&ended));
         let hook = move |closed| {
             if let Some(handlers) = handlers {
-                settle(&handlers, PATIENCE.saturating_sub(start.elapsed()));
+                wait_until_returned(&handlers, CLOSE_LIMIT.saturating_sub(start.elapsed()));
             }
             *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
             rung.ring();
@@ -118,59 +149,59 @@ impl Client {
             if let Some(closed) = ended.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 return Ok(closed);
             }
-            hub.wait(&bell)?;
+            hub.wait(&waker, None)?;
         }
     }
 }
 
-/// Whether a client belongs to the parent of this forked process.
-fn is_parents(client: &zklock::Client) -> bool {
+/// Returns whether a client belongs to the parent of this forked process.
+fn is_forked(client: &zklock::Client) -> bool {
     client.state().is_err_and(|error| error.status() == Status::Forked)
 }
 
-/// How many leases a semaphore has.
-pub(crate) enum Size {
+/// The number of leases of a semaphore.
+pub(crate) enum SemaphoreSize {
     Fixed(i32),
     Counted { count_path: String, initial: i32 },
 }
 
-impl Size {
+impl SemaphoreSize {
     pub(crate) fn of(max_leases: Option<i32>, count_path: Option<String>, initial: Option<i32>) -> PyResult<Self> {
-        let wrong = |message: &'static str| Err(PyTypeError::new_err(message));
+        let wrong = |message: &'static str| Err(wrong_type(message));
         match (max_leases, count_path, initial) {
             (Some(max), None, None) => Ok(Self::Fixed(max)),
             (None, Some(count_path), Some(initial)) => Ok(Self::Counted { count_path, initial }),
             (None, None, _) => wrong("semaphore: expected max_leases, or count_path and initial"),
             (Some(_), Some(_), _) => wrong("semaphore: expected max_leases or count_path, not both"),
-            (Some(_), None, Some(_)) => wrong("semaphore: initial is for a count_path, not for max_leases"),
-            (None, Some(_), None) => {
-                wrong("semaphore: count_path needs initial, the number of leases where the count is not there yet")
-            }
+            (Some(_), None, Some(_)) => wrong("semaphore: expected initial only with count_path, not with max_leases"),
+            (None, Some(_), None) => wrong(
+                "semaphore: expected initial with count_path: the number of leases if the count does not exist yet",
+            ),
         }
     }
 }
 
 impl Client {
-    /// A semaphore; `counted` makes one whose count is at a path.
-    pub(crate) fn semaphore_of(
+    /// Makes a semaphore. If a shared count sets the number of leases, the function `counted` makes the semaphore.
+    pub(crate) fn make_semaphore(
         &self,
         py: Python<'_>,
         path: String,
-        size: Size,
+        size: SemaphoreSize,
         counted: impl FnOnce(Python<'_>, &str, &str, i32) -> PyResult<zklock::Result<zklock::Semaphore>>,
     ) -> PyResult<Semaphore> {
         let (semaphore, size) = match size {
-            Size::Fixed(max) => (self.core.semaphore(&path, max), format!("max_leases={max}")),
-            Size::Counted { count_path, initial } => {
+            SemaphoreSize::Fixed(max) => (self.core.semaphore(&path, max), format!("max_leases={max}")),
+            SemaphoreSize::Counted { count_path, initial } => {
                 let size = format!("count_path={}", PyString::new(py, &count_path).repr()?);
                 (counted(py, &path, &count_path, initial)?, size)
             }
         };
-        Ok(Semaphore::new(semaphore.or_raise(py)?, path, size, self.listener(py)))
+        Ok(Semaphore::new(semaphore.or_raise(py)?, path, size, self.events(py)))
     }
 }
 
-/// The path of a node, or of that of a Participant.
+/// Returns the path of `node`, which is a text or a Participant.
 pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(participant) = node.cast::<Participant>() {
         return Ok(participant.get().node_path().to_owned());
@@ -179,41 +210,72 @@ pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
         return path.extract();
     }
     let kind = node.get_type().name()?;
-    Err(PyTypeError::new_err(format!("node: expected a Participant or the path of a node, not {kind}")))
+    Err(wrong_type(format!("node: expected a Participant or the path of a node, not {kind}")))
 }
 
-/// What a client is told before it connects.
-pub(crate) fn config(
-    py: Python<'_>,
-    session_timeout: Option<Seconds>,
-    connect_timeout: Option<Seconds>,
-    lease_margin: Option<Seconds>,
-    auth: Option<&Bound<'_, PyAny>>,
-    wait_for_kazoo: bool,
-    options: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Config> {
-    let mut config = Config::new();
-    config.set_wait_for_kazoo(wait_for_kazoo);
-    for (name, value) in options.map_or_else(|| Ok(Vec::new()), pairs)? {
-        config.set(&name, &value).or_raise(py)?;
-    }
-    if let Some(timeout) = session_timeout {
-        config.set_session_timeout(timeout.milliseconds()).or_raise(py)?;
-    }
-    if let Some(timeout) = connect_timeout {
-        config.set_connect_timeout(timeout.milliseconds()).or_raise(py)?;
-    }
-    if let Some(margin) = lease_margin {
-        config.set_lease_margin(margin.milliseconds()).or_raise(py)?;
-    }
-    if let Some(auth) = auth {
-        add_auth(&mut config, auth)?;
-    }
-    Ok(config)
+/// The keyword arguments of a client that is about to connect.
+pub(crate) struct Keywords {
+    pub(crate) session_timeout: Option<Seconds>,
+    pub(crate) connect_timeout: Option<Seconds>,
+    pub(crate) lease_margin: Option<Seconds>,
+    pub(crate) auth: AuthPairs,
+    pub(crate) wait_for_kazoo: bool,
+    pub(crate) options: Vec<FileOption>,
 }
 
-/// How long a client's end may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+impl Keywords {
+    /// Returns the settings of the client. The keyword arguments take precedence over the options of a file.
+    pub(crate) fn config(&self, py: Python<'_>, file: &[FileOption]) -> PyResult<Config> {
+        let mut config = Config::new().wait_for_kazoo(self.wait_for_kazoo);
+        for (name, value) in file.iter().chain(&self.options) {
+            config.set(name, value).or_raise(py)?;
+        }
+        if let Some(timeout) = self.session_timeout {
+            configure(&mut config, |config| config.session_timeout(timeout.milliseconds())).or_raise(py)?;
+        }
+        if let Some(timeout) = self.connect_timeout {
+            configure(&mut config, |config| config.connect_timeout(timeout.milliseconds())).or_raise(py)?;
+        }
+        if let Some(margin) = self.lease_margin {
+            configure(&mut config, |config| config.lease_margin(margin.milliseconds())).or_raise(py)?;
+        }
+        self.auth.add_to(py, &mut config)?;
+        Ok(config)
+    }
+
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self { auth: self.auth.clone_ref(py), options: self.options.clone(), ..*self }
+    }
+}
+
+impl Client {
+    /// Connects a client.
+    fn connect(
+        py: Python<'_>,
+        servers: String,
+        config: Config,
+        auth: &AuthPairs,
+        on_event: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        // If a greenlet drops the last handle of the client, the other greenlets of the thread must not wait until the client is
+        // closed.
+        let mut config = config.end_in_background(Hub::find(py, WaitTarget::Server)?.is_some());
+        set_thread_notifier(&mut config);
+        let events = ClientEvents::new(py, auth.slots(py))?;
+        if let Some(on_event) = on_event
+            && let Some(callback) = callable("on_event", on_event)?
+        {
+            start_thread(py)?;
+            events.get().set_first_callback(py, callback, &mut config, false)?;
+        }
+        let start = || zklock::Client::start_connect(&servers, &config);
+        let client = wait(py, WaitTarget::Server, start, drop)?.or_raise(py)?;
+        Ok(Self::of(client, servers, events, CallbackDispatcher::Thread))
+    }
+}
+
+/// The longest time for which `close()` waits.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 #[pymethods]
 impl Client {
@@ -234,24 +296,18 @@ impl Client {
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        log::look(py)?;
-        let mut config = config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
-        take_calls(&mut config);
-        // If its last handle is dropped in a greenlet, the others do not wait for its end.
-        config.set_end_in_background(Hub::find(py, Awaited::Server)?.is_some());
-        let listener = match on_event {
-            Some(on_event) => Listener::new(on_event, &mut config)?,
-            None => None,
-        };
-        let start = || zklock::Client::start_connect(&servers, &config);
-        let client = wait(py, Awaited::Server, start, drop)?.or_raise(py)?;
-        Ok(Self::of(client, servers, listener, Teller::Thread))
+        log::sync_level(py)?;
+        let (auth, options) = (auth_of(auth)?, options_of(options)?);
+        let keywords = Keywords { session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options };
+        let config = keywords.config(py, &[])?;
+        Self::connect(py, servers, config, &keywords.auth, on_event)
     }
 
-    /// Connects with the options in a file: UTF-8 text of 64 KiB at most, with one ``name = value`` a line. Empty lines, and lines that begin
-    /// with ``#``, are skipped. The keywords are those of ``Client``, and take precedence over the file.
+    /// Make a client with options from a file. The file contains at most 64 KiB of UTF-8 text, with one ``name = value`` on each line.
     ///
-    /// Waits as ``Client`` does. Raises the same, and ValueError if the file cannot be read or a line is wrong.
+    /// The method ignores empty lines, and lines that begin with ``#``. The keyword arguments are the same as for ``Client``, and take
+    /// precedence over the file. ``from_file()`` waits at most ``connect_timeout`` until the session begins, and raises the same errors
+    /// as the constructor of ``Client``. ``from_file()`` also raises ValueError if the file cannot be read or a line is wrong.
     #[staticmethod]
     #[pyo3(
         signature = (servers, file, *, session_timeout=None, connect_timeout=None, lease_margin=None, auth=None, wait_for_kazoo=false, on_event=None, options=None),
@@ -270,39 +326,43 @@ impl Client {
         on_event: Option<&Bound<'_, PyAny>>,
         options: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        // A wrong argument is named whatever is in the file.
-        config(py, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options)?;
+        log::sync_level(py)?;
+        let (auth, options) = (auth_of(auth)?, options_of(options)?);
+        let keywords = Keywords { session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, options };
+        // Check the arguments before the file. If both an argument and the file are wrong, the error is about the argument.
+        drop(keywords.config(py, &[])?);
         if let Some(on_event) = on_event {
             callable("on_event", on_event)?;
         }
-        let merged = _read_options(py, file, options)?;
-        let options = Some(merged.as_any());
-        Self::new(py, servers, session_timeout, connect_timeout, lease_margin, auth, wait_for_kazoo, on_event, options)
+        let file = py.detach(|| internal::read_options(file)).or_raise(py)?;
+        let config = keywords.config(py, &file)?;
+        Self::connect(py, servers, config, &keywords.auth, on_event)
     }
 
-    /// A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each thread. Nothing is sent yet.
+    /// Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a server.
     ///
-    /// ``timeout`` (seconds; None waits without limit) is for ``with``; ``acquire()`` has its own. ``data`` is what the
-    /// lock's nodes carry; None means this host's address, as in Curator. With ``local_handover`` the threads of this process pass it
-    /// on among themselves, up to so many times in a row: see ``Lock.set_local_handover()``. Raises ValueError for a path that
-    /// ZooKeeper would not take, ClientClosed.
-    #[pyo3(signature = (path, timeout=None, data=None, *, local_handover=0))]
+    /// ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without limit if
+    /// ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate ``timeout``. ``data`` is the content of each node that the
+    /// mutex creates. If ``data`` is None, the nodes contain the address of this host, as in Curator. ``local_handover`` is the maximum
+    /// number of times in a row that the threads of this process may pass the mutex to each other; see ``Lock.set_local_handover()``.
+    /// Raises ValueError for a path that ZooKeeper does not accept, and ClientClosed if the client is closed.
+    #[pyo3(signature = (path, *, timeout=None, data=None, local_handover=0))]
     fn mutex<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = text::path)] path: String,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
         #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
-        #[pyo3(from_py_with = whole::local_handover)] local_handover: u32,
+        #[pyo3(from_py_with = int_args::local_handover)] local_handover: u32,
     ) -> PyResult<Bound<'py, Mutex>> {
         let lock = self.core.mutex(&path).or_raise(py)?;
         lock.set_local_handover(local_handover).or_raise(py)?;
-        lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.listener(py))?)
+        lock::object(py, Mutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.events(py))?)
     }
 
-    /// A mutex that any thread may release and none may enter twice: Curator's ``InterProcessSemaphoreMutex``. Nothing is sent
-    /// yet. The arguments are those of ``mutex()``.
-    #[pyo3(signature = (path, timeout=None, data=None))]
+    /// Make a mutex that is not re-entrant and that any thread may release, like Curator's ``InterProcessSemaphoreMutex``. The method
+    /// sends nothing to a server. The arguments have the same meaning as for ``mutex()``.
+    #[pyo3(signature = (path, *, timeout=None, data=None))]
     fn semaphore_mutex<'py>(
         &self,
         py: Python<'py>,
@@ -311,12 +371,12 @@ impl Client {
         #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
     ) -> PyResult<Bound<'py, SemaphoreMutex>> {
         let lock = self.core.semaphore_mutex(&path).or_raise(py)?;
-        lock::object(py, SemaphoreMutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.listener(py))?)
+        lock::object(py, SemaphoreMutex, Lock::new(py, lock, path, timeout, data.as_deref(), self.events(py))?)
     }
 
-    /// A lock for many readers or one writer: Curator's ``InterProcessReadWriteLock``. Nothing is sent yet. The arguments are
-    /// those of ``mutex()``, for both halves.
-    #[pyo3(signature = (path, timeout=None, data=None))]
+    /// Make a read/write lock, like Curator's ``InterProcessReadWriteLock``. The method sends nothing to a server. The arguments have
+    /// the same meaning as for ``mutex()``, and apply to the read lock and to the write lock.
+    #[pyo3(signature = (path, *, timeout=None, data=None))]
     fn rwlock(
         &self,
         py: Python<'_>,
@@ -325,18 +385,23 @@ impl Client {
         #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>,
     ) -> PyResult<RwLock> {
         let locks = self.core.rwlock(&path).or_raise(py)?;
-        RwLock::new(py, locks, path, timeout, data.as_deref(), self.listener(py))
+        RwLock::new(py, locks, path, timeout, data.as_deref(), self.events(py))
     }
 
-    /// Several locks as one: Curator's ``InterProcessMultiLock``. Nothing is sent yet.
+    /// Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``. The method sends
+    /// nothing to a server.
     ///
-    /// ``locks`` is any iterable of locks: mutexes, semaphore mutexes, halves of read/write locks, other multi-locks; of this
-    /// client or of others. ``timeout`` is as for ``mutex()``. Raises ValueError for no lock at all, or two on one path.
+    /// ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method makes a mutex of this client. Each lock in
+    /// ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another multi-lock, and may belong to any client.
+    /// ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if ``locks`` is empty, or if two locks have the same
+    /// path.
     ///
-    /// Two that name the same locks in another order do not deadlock, and a Curator that takes them one after the other is let by.
-    /// With ``in_order`` they are taken one after the other in the order given, as Curator does: for programs that share their paths
-    /// with Curator's multi-locks and name them in the same order.
-    #[pyo3(signature = (locks, timeout=None, *, in_order=false))]
+    /// Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders. A multi-lock of
+    /// Curator acquires its locks one after the other. If a multi-lock of zklock would deadlock with a multi-lock of Curator, the
+    /// multi-lock of zklock leaves its queues and joins the queues again later. If ``in_order`` is True, the library acquires the locks
+    /// one after the other in the given order, like Curator. Use ``in_order`` if multi-locks of Curator use the same paths in the same
+    /// order.
+    #[pyo3(signature = (locks, *, timeout=None, in_order=false))]
     fn multi<'py>(
         &self,
         py: Python<'py>,
@@ -344,122 +409,169 @@ impl Client {
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
         #[pyo3(from_py_with = text::in_order)] in_order: bool,
     ) -> PyResult<Bound<'py, MultiLock>> {
-        Bound::new(py, (MultiLock, Lock::multi(locks, timeout, in_order)?))
+        let mutex = |path: &Bound<'py, PyAny>| {
+            let lock = self.mutex(py, text::path(path)?, None, None, 0)?;
+            Ok(lock.into_super().unbind())
+        };
+        Bound::new(py, (MultiLock, Lock::multi(locks, mutex, timeout, in_order)?))
     }
 
-    /// A semaphore on a path: Curator's ``InterProcessSemaphoreV2``.
+    /// Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
     ///
-    /// With ``max_leases`` it has that many, and that all its users agree on the number is up to them. Or else it has as many as a
-    /// count says (``set_count()``, Curator's ``SharedCount``), now and whenever it changes: the one at ``count_path``, which is made
-    /// with the value ``initial`` where it is not there. Who holds leases keeps them when it is lowered.
+    /// Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases. All programs that
+    /// use the semaphore must pass the same number. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
+    /// ``SharedCount``). The number of leases is always the present value of this count. If the shared count does not exist, the call
+    /// creates the count with the value ``initial``. If a program lowers the count, leases that are already held stay valid.
     ///
-    /// With a count, blocks for the session timeout at most, and Ctrl-C interrupts it; raises ConnectionLost where no server
-    /// answers by then. Without, nothing is sent yet. TypeError where it is not clear which of the two is meant.
+    /// With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the session timeout,
+    /// and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session timeout, and TypeError for a
+    /// wrong combination of arguments.
     #[pyo3(signature = (path, max_leases=None, *, count_path=None, initial=None))]
     fn semaphore(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = text::path)] path: String,
-        #[pyo3(from_py_with = whole::max_leases)] max_leases: Option<i32>,
+        #[pyo3(from_py_with = int_args::max_leases)] max_leases: Option<i32>,
         #[pyo3(from_py_with = text::count_path)] count_path: Option<String>,
-        #[pyo3(from_py_with = whole::initial)] initial: Option<i32>,
+        #[pyo3(from_py_with = int_args::initial)] initial: Option<i32>,
     ) -> PyResult<Semaphore> {
         let client: &zklock::Client = &self.core;
-        self.semaphore_of(py, path, Size::of(max_leases, count_path, initial)?, |py, path, count_path, initial| {
-            let start = || client.start_counted_semaphore(path, count_path, initial);
-            wait(py, Awaited::Server, start, drop)
-        })
+        self.make_semaphore(
+            py,
+            path,
+            SemaphoreSize::of(max_leases, count_path, initial)?,
+            |py, path, count_path, initial| {
+                let start = || client.start_semaphore_counted(path, count_path, initial);
+                wait(py, WaitTarget::Server, start, drop)
+            },
+        )
     }
 
-    /// Reads a count: Curator's ``SharedCount``.
+    /// Return the value of a shared count, like Curator's ``SharedCount``.
     ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ServerError where there is none, ValueError where
-    /// its node holds something else, ConnectionLost where no server answers.
-    fn get_count(&self, py: Python<'_>, #[pyo3(from_py_with = text::path)] path: String) -> PyResult<i32> {
-        wait(py, Awaited::Server, || self.core.start_get_count(&path), drop)?.or_raise(py)
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ServerError if the count does not
+    /// exist, and ValueError if the node does not contain a count. Raises ConnectionLost if no server answers within the session
+    /// timeout.
+    fn shared_count_get(&self, py: Python<'_>, #[pyo3(from_py_with = text::path)] path: String) -> PyResult<i32> {
+        wait(py, WaitTarget::Server, || self.core.start_shared_count_get(&path), drop)?.or_raise(py)
     }
 
-    /// Sets a count, from -2147483648 to 2147483647, and makes it where there is none.
+    /// Set a shared count to a value from -2147483648 to 2147483647. If the shared count does not exist, the call creates the count.
     ///
-    /// Blocks as ``get_count()`` does; where it is interrupted, the count may be set or not.
-    fn set_count(
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the call, the shared
+    /// count may have the old value or the new value.
+    fn shared_count_set(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = text::path)] path: String,
-        #[pyo3(from_py_with = whole::value)] value: i32,
+        #[pyo3(from_py_with = int_args::value)] value: i32,
     ) -> PyResult<()> {
-        wait(py, Awaited::Server, || self.core.start_set_count(&path, value), drop)?.or_raise(py)
+        wait(py, WaitTarget::Server, || self.core.start_shared_count_set(&path, value), drop)?.or_raise(py)
     }
 
-    /// Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever
-    /// recipe it is: a mutex, a read/write lock (then also that of one of several readers), a semaphore, a semaphore mutex, or one
-    /// path of a multi-lock; made by zklock or by Curator. A waiter's token is not a holder's. False where there is no such path.
+    /// Ask the ensemble whether a client still holds the lock on a path with this fencing token. Return True if any client holds the
+    /// lock with this token.
     ///
-    /// What it says was true at a moment since the call began, also where the client's server lags behind the others. It does
-    /// not take the place of the store's own comparison of tokens, for it may be old when it is read. For a hold of one's own
-    /// ``is_held`` is the answer that costs nothing.
+    /// The path may belong to a mutex, a read/write lock, a semaphore, a semaphore mutex, or a member lock of a multi-lock. The holder
+    /// may use zklock or Curator, and may be one of several readers. ``fence_check()`` returns False for the token of a waiter, and
+    /// for a path that does not exist.
     ///
-    /// Blocks as ``get_count()`` does. Raises ValueError for a token below 1, ConnectionLost where no server answers.
+    /// The result was correct at some moment during the call, even if the client's server lags behind the other servers. The result may
+    /// already be outdated when the call returns, so a store must still compare tokens. To check a hold of this client, read
+    /// ``is_held``, which sends no request.
+    ///
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ValueError for a token below 1, and
+    /// ConnectionLost if no server answers within the session timeout.
     fn fence_check(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = text::path)] path: String,
-        #[pyo3(from_py_with = whole::token)] token: i64,
+        #[pyo3(from_py_with = int_args::token)] token: i64,
     ) -> PyResult<bool> {
-        wait(py, Awaited::Server, || self.core.start_fence_check(&path, token), drop)?.or_raise(py)
+        wait(py, WaitTarget::Server, || self.core.start_fence_check(&path, token), drop)?.or_raise(py)
     }
 
-    /// Asks the owner of a node to give it up: Curator's ``Revoker``. ``node`` is a Participant, or the path of its node.
+    /// Add a callback for every later change in the state of the session or of a hold, and return a Listener. ``stop()`` of the
+    /// Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
     ///
-    /// It is a request, which the owner hears of if he wants to (``set_revocable()``). A node that is gone was given up. Blocks
-    /// as ``get_count()`` does; where it is interrupted, the owner may be asked or not.
+    /// The documentation of ``Client`` describes the rules for callbacks. A client may have any number of callbacks. Does not block.
+    fn on_event(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
+        self.events.get().listen(callback, &self.core, CallbackDispatcher::Thread)
+    }
+
+    /// Ask the owner of a node to release the lock, like Curator's ``Revoker``. ``node`` is a Participant or the path of a node.
+    ///
+    /// An owner receives the request only if the owner has called ``set_revocable()``. The owner decides whether to release the lock.
+    /// If the node does not exist, the call succeeds, because the lock was already released. The call blocks for at most the session
+    /// timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the call, the owner of the node may still receive the request.
     fn revoke(&self, py: Python<'_>, node: &Bound<'_, PyAny>) -> PyResult<()> {
         let path = path_of(node)?;
-        wait(py, Awaited::Server, || self.core.start_revoke(&path), drop)?.or_raise(py)
+        wait(py, WaitTarget::Server, || self.core.start_revoke(&path), drop)?.or_raise(py)
     }
 
-    /// How the session stands: a ClientState. Does not block.
+    /// The state of the session, a ClientState. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         client_state(py, self.core.state().or_raise(py)?)
     }
 
-    /// The session's id; 0 while there is none. A session that expired is followed by one with another id. Does not block.
+    /// The id of the session, or 0 if the client has no session. After a session has expired, the next session has another id. Does
+    /// not block.
     #[getter]
     pub(crate) fn session_id(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.session_id().or_raise(py)
     }
 
-    /// What the client has done so far, and how it stands: counters, histograms and gauges of one moment, as a Metrics.
+    /// Replace the server list. ``servers`` has the same form as for ``Client``, with the chroot of the client or without a chroot. The
+    /// chroot of the client does not change.
     ///
-    /// No server is asked, and it goes on to work when the session was lost, or the client closed. Does not block.
+    /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except in
+    /// two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown, some
+    /// clients move to an added server, so that each server has about the same number of clients. While the client moves, its holds are
+    /// SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
+    ///
+    /// Raises ValueError if the list is not valid or has another chroot, and ClientClosed if the client is closed. Does not block.
+    fn set_servers(&self, py: Python<'_>, #[pyo3(from_py_with = text::servers)] servers: String) -> PyResult<()> {
+        py.detach(|| self.core.set_servers(&servers)).or_raise(py)?;
+        let mut shown = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let chroot = shown.find('/').map_or("", |at| &shown[at..]);
+        *shown = if servers.contains('/') { servers } else { format!("{servers}{chroot}") };
+        Ok(())
+    }
+
+    /// Return a Metrics object. The object contains counters, histograms and gauges about the activity and the present state of the
+    /// client.
+    ///
+    /// ``metrics()`` sends no request, and also works after the session is lost or the client is closed. Does not block.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         metrics::object(py, &self.core.metrics().or_raise(py)?)
     }
 
-    /// The same in the text form that Prometheus reads (its exposition format, version 0.0.4), to be served as
-    /// ``text/plain; version=0.0.4``. ``labels`` are put to each of them, to tell this client from others.
+    /// Return ``metrics()`` in the text format of Prometheus (exposition format, version 0.0.4).
     ///
-    /// Does not block. Raises ValueError for names of labels that Prometheus would not take, or that metrics of zklock have.
+    /// Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a program can distinguish
+    /// its clients. Does not block. Raises ValueError for label names that Prometheus does not accept, or that the metrics of zklock
+    /// already use.
     #[pyo3(signature = (labels=None))]
     fn prometheus(&self, py: Python<'_>, labels: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
         let labels = metrics::labels(labels)?;
         Ok(self.core.metrics().or_raise(py)?.prometheus(&labels))
     }
 
-    /// Ends the session, and with it every hold; all waits end with ClientClosed, as do later calls. May be called again.
+    /// End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need the session.
     ///
-    /// Waits until the server has confirmed it and ``on_event`` was called with the last event, but 2 seconds at most. In the child
-    /// of a fork it does nothing: the session belongs to the parent.
+    /// The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has received the
+    /// last event. A program may call ``close()`` several times. In a forked child process, ``close()`` does nothing, because the
+    /// session belongs to the parent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.end(py)?.or_raise(py)
+        self.close_unless_forked(py)?.or_raise(py)
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
         this
     }
 
-    /// Closes, as ``close()`` does. An exception of the block is not masked.
+    /// Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block propagates.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -468,57 +580,53 @@ impl Client {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match self.end(py)? {
-            Err(error) if !exc_value.is_none() => add_to(py, exc_value, "closing the client", &error),
+        match self.close_unless_forked(py)? {
+            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "closing the client", &error),
             closed => closed.or_raise(py),
         }
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let servers = PyString::new(py, &self.servers).repr()?;
+        let servers = PyString::new(py, &self.servers.lock().unwrap_or_else(PoisonError::into_inner)).repr()?;
         match (self.core.state(), self.core.session_id()) {
             (Ok(state), Ok(id)) => {
                 let state = client_state(py, state)?.getattr("name")?;
                 Ok(format!("<zklock.Client {servers} {state} session={id:#x}>"))
             }
-            (Err(error), _) | (_, Err(error)) => Ok(format!("<zklock.Client {servers} {}>", word(error.status()))),
+            (Err(error), _) | (_, Err(error)) => {
+                Ok(format!("<zklock.Client {servers} {}>", status_word(error.status())))
+            }
         }
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.listener)
+        visit.call(&self.events)
     }
 }
 
-/// The clients that nobody may have closed when the interpreter ends.
-static LIVE: PerProcess<sync::Mutex<Vec<(WeakClient, Teller)>>> = PerProcess::new(sync::Mutex::default);
+/// The clients that may still be open when the interpreter ends.
+static OPEN_CLIENTS: PerProcess<sync::Mutex<Vec<(WeakClient, CallbackDispatcher)>>> =
+    PerProcess::new(sync::Mutex::default);
 
-/// Who calls a client's callbacks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Teller {
-    /// That of `zklock/_callbacks.py`, which does so to the end.
-    Thread,
-    /// An event loop, which runs no more when the interpreter ends.
-    Loop,
+fn register_for_exit(client: &zklock::Client, dispatcher: CallbackDispatcher) {
+    let mut live = OPEN_CLIENTS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    live.retain(|(client, _)| internal::has_users(client));
+    live.push((client.downgrade(), dispatcher));
 }
 
-fn remember(client: &zklock::Client, teller: Teller) {
-    let mut live = LIVE.get().lock().unwrap_or_else(PoisonError::into_inner);
-    live.retain(|(client, _)| client.is_used());
-    live.push((client.downgrade(), teller));
-}
-
-/// Closes all clients, side by side: at the end of the interpreter, lest a daemon thread that still waits gets a lock in a
-/// process that is no more.
+/// Closes all clients in parallel when the interpreter ends. If a client stayed open, a waiting daemon thread could still acquire a
+/// lock, although the process no longer does any work.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
-    interpreter_ends(End::Closing);
-    let live = std::mem::take(&mut *LIVE.get().lock().unwrap_or_else(PoisonError::into_inner));
+    set_exit_phase(ExitPhase::Closing);
+    let live = std::mem::take(&mut *OPEN_CLIENTS.get().lock().unwrap_or_else(PoisonError::into_inner));
     py.detach(|| {
         thread::scope(|scope| {
-            for (client, teller) in live.iter().filter_map(|(client, teller)| Some((client.upgrade()?, teller))) {
-                if *teller == Teller::Loop {
-                    let _ = client.silence();
+            for (client, dispatcher) in
+                live.iter().filter_map(|(client, dispatcher)| Some((client.upgrade()?, dispatcher)))
+            {
+                if *dispatcher == CallbackDispatcher::Loop {
+                    let _ = internal::discard_handlers(&client);
                 }
                 let own = client.clone();
                 if thread::Builder::new().spawn_scoped(scope, move || own.close()).is_err() {
@@ -526,37 +634,26 @@ pub(crate) fn _close_all(py: Python<'_>) {
                 }
             }
         });
-        log::end(PATIENCE);
+        auth::wait_until_detached();
+        log::flush(CLOSE_LIMIT);
     });
-    interpreter_ends(End::Closed);
+    set_exit_phase(ExitPhase::Closed);
 }
 
-/// Reads the options in a file, and checks them. Those that are given besides take precedence.
-#[pyfunction]
-#[pyo3(signature = (file, options=None))]
-pub(crate) fn _read_options<'py>(
-    py: Python<'py>,
-    #[pyo3(from_py_with = text::file)] file: PathBuf,
-    options: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let mut merged = py.detach(|| zklock::read_options(file)).or_raise(py)?;
-    merged.extend(options.map_or_else(|| Ok(Vec::new()), pairs)?);
-    merged.into_py_dict(py)
-}
-
-/// Options as names with their values.
-fn pairs(options: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
-    // No value in the message: it may be a password.
+/// Returns the names and values in `options`.
+pub(crate) fn options_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<FileOption>> {
+    let Some(options) = options else { return Ok(Vec::new()) };
+    // The message must not contain the value, because the value may be a password.
     let wrong = |what: &str, given: &Bound<'_, PyAny>| {
         let kind = given.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
-        let expected = "expected names with texts as values, like {\"session.timeout\": \"5000\"}";
-        PyTypeError::new_err(format!("{what}: {expected}, not {kind}"))
+        let expected = "expected names and values that are str, like {\"session.timeout\": \"5000\"}";
+        wrong_type(format!("{what}: {expected}, not {kind}"))
     };
     let items = options.cast::<PyMapping>().map_err(|_| wrong("options", options))?.items()?;
     let pair = |item: Bound<'_, PyAny>| {
         let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
-        match (name.extract(), value.extract()) {
-            (Ok(name), Ok(value)) => Ok((name, value)),
+        match (name.extract(), value.extract::<String>()) {
+            (Ok(name), Ok(value)) => Ok((name, Zeroizing::new(value))),
             (Err(_), _) => Err(wrong(&format!("options: {}", name.repr()?), &name)),
             (_, Err(_)) => Err(wrong(&format!("options: {}", name.repr()?), &value)),
         }
@@ -564,21 +661,7 @@ fn pairs(options: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     items.iter().map(pair).collect()
 }
 
-fn add_auth(config: &mut Config, pairs: &Bound<'_, PyAny>) -> PyResult<()> {
-    // No value in the message: it may be a password.
-    let wrong = || {
-        PyTypeError::new_err("auth: expected pairs of scheme and credentials, like [(\"digest\", \"user:password\")]")
-    };
-    for pair in pairs.try_iter().map_err(|_| wrong())? {
-        let (scheme, credentials) = pair?.extract::<(String, Bound<'_, PyAny>)>().map_err(|_| wrong())?;
-        let added = if let Ok(bytes) = credentials.cast::<PyBytes>() {
-            config.add_auth(&scheme, bytes.as_bytes())
-        } else if let Ok(text) = credentials.cast::<PyString>() {
-            config.add_auth(&scheme, text.extract::<String>()?.as_bytes())
-        } else {
-            return Err(wrong());
-        };
-        added.or_raise(pairs.py())?;
-    }
-    Ok(())
+/// Returns the pairs of the argument `auth`.
+pub(crate) fn auth_of(auth: Option<&Bound<'_, PyAny>>) -> PyResult<AuthPairs> {
+    auth.map_or_else(|| Ok(AuthPairs::default()), AuthPairs::of)
 }

@@ -1,60 +1,70 @@
-//! From the core's errors to Python's exceptions, by the core's own table.
+//! Converts errors of the core to Python exceptions. A table of the core contains the name of the exception class for each status.
+//! This file imports only `imports.rs`, so that all other files can report errors.
 
-use pyo3::exceptions::{PyBaseException, PyValueError};
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use zklock::{Error, Status};
 
-use crate::needed::needed;
+use crate::imports::imports;
 
-/// The exception that stands for an error of the core.
-pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    match error.status().python() {
-        "ValueError" => PyValueError::new_err(error.message().to_owned()),
-        name => make(py, name, error).unwrap_or_else(|failure| failure),
-    }
+/// Returns the exception for an error of the core.
+pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
+    make(py, error.status().python(), error.message())
 }
 
-fn make(py: Python<'_>, name: &str, error: &Error) -> PyResult<PyErr> {
-    let exception = needed(py)?.errors.bind(py).as_any().get_item(name)?.call1((error.message(),))?;
-    // The plain Error stands for more than one status.
-    if exception.getattr("status")?.extract::<i32>()? != error.status().number() {
-        exception.setattr("status", error.status().number())?;
-    }
-    Ok(PyErr::from_value(exception))
+/// Makes an InvalidType exception. The caller must be attached to the interpreter.
+pub(crate) fn wrong_type(message: impl AsRef<str>) -> PyErr {
+    Python::attach(|py| make(py, "InvalidType", message.as_ref()))
 }
 
-/// `?` for results of the core.
+/// Makes an InvalidArgument exception. The caller must be attached to the interpreter.
+pub(crate) fn wrong_value(message: impl AsRef<str>) -> PyErr {
+    Python::attach(|py| make(py, "InvalidArgument", message.as_ref()))
+}
+
+fn make(py: Python<'_>, name: &str, message: &str) -> PyErr {
+    let made = || imports(py)?.errors.bind(py).as_any().get_item(name)?.call1((message,));
+    made().map_or_else(|failure| failure, PyErr::from_value)
+}
+
+/// Converts the error in a result of the core to a Python exception, so that a caller can use the `?` operator on the result.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }
 
 impl<T> OrRaise<T> for zklock::Result<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T> {
-        self.map_err(|error| raise(py, &error))
+        self.map_err(|error| to_py_err(py, &error))
     }
 }
 
-/// What came of ending something. In the child of a fork that does nothing, like `*_free` in C.
-pub(crate) fn unless_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
+/// Converts the error FORKED to success. In a forked child process, the functions that close an object do nothing, like the `*_free`
+/// functions in C.
+pub(crate) fn ignore_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
     ended.or_else(|error| if error.status() == Status::Forked { Ok(()) } else { Err(error) })
 }
 
-/// Where `with` ends although the way out failed too: the block's own exception goes on, and says what failed besides. Who calls
-/// `__exit__` by hand may give anything in its place.
-pub(crate) fn add_to(py: Python<'_>, blocks: &Bound<'_, PyAny>, doing: &str, error: &Error) -> PyResult<()> {
-    if !blocks.is_instance_of::<PyBaseException>() {
-        return Err(raise(py, error));
+/// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this exception as a note.
+/// Otherwise the function raises the error. In this case `blocks` is None, or another object that is not an exception.
+pub(crate) fn attach_to_exception(
+    py: Python<'_>,
+    block_error: &Bound<'_, PyAny>,
+    doing: &str,
+    error: &Error,
+) -> PyResult<()> {
+    if !block_error.is_instance_of::<PyBaseException>() {
+        return Err(to_py_err(py, error));
     }
-    if let Ok(add_note) = blocks.getattr("add_note") {
+    if let Ok(add_note) = block_error.getattr("add_note") {
         add_note.call1((format!("zklock: {doing}: {}", error.message()),))?;
-    } else if blocks.getattr("__context__")?.is_none() {
-        blocks.setattr("__context__", raise(py, error))?;
+    } else if block_error.getattr("__context__")?.is_none() {
+        block_error.setattr("__context__", to_py_err(py, error))?;
     }
     Ok(())
 }
 
-/// One word for a handle that does not even answer a question.
-pub(crate) const fn word(status: Status) -> &'static str {
+/// Returns the text that `repr()` shows instead of a state. `status` is the error of the call that should have returned the state.
+pub(crate) const fn status_word(status: Status) -> &'static str {
     match status {
         Status::Closed => "CLOSED",
         Status::Forked => "FORKED",

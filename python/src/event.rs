@@ -1,98 +1,257 @@
-//! A client's `on_event`, and what it is called with: the classes of `zklock/_events.py`.
+//! Events and listeners. Events are objects of the classes in `zklock/_events.py`.
+//!
+//! Python objects own the callbacks, so that the garbage collector can find the callbacks. A `ClientEvents` object owns the callbacks
+//! of a client. The locks and semaphores of the client refer to the same object. A lock object owns the callbacks of the lock, and a
+//! Leases object owns the callbacks of the leases. The core must have only weak references to callbacks.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use zklock::{Config, Event, LockId};
 
-use crate::callback::{Slot, Whom, callable, start_thread};
-use crate::needed::needed;
+use crate::callback::{CallbackSlot, WeakCallback, callable, start_thread};
+use crate::detached_drop::DetachedDrop;
+use crate::errors::{OrRaise, wrong_type};
+use crate::imports::imports;
 use crate::states::{client_state, lock_state};
 
-/// Who wants to hear of a client's events. A client, its locks and its semaphores have it in common: whichever is left has
-/// events.
-#[pyclass(frozen, weakref, module = "zklock")]
-pub(crate) struct Listener {
-    on_event: Slot,
-    /// The locks that events may be about: weak references.
-    locks: Mutex<HashMap<LockId, Py<PyWeakrefReference>>>,
+/// Selects the thread that calls the program's callbacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallbackDispatcher {
+    /// The thread of `zklock/_callbacks.py`.
+    Thread,
+    /// The thread of an event loop. This thread takes the calls from the completion queue of the client.
+    Loop,
 }
 
-impl Listener {
-    /// Has the core tell of a client's events, if somebody wants to hear of them.
-    pub(crate) fn new(on_event: &Bound<'_, PyAny>, config: &mut Config) -> PyResult<Option<Py<Self>>> {
-        let Some(callback) = callable("on_event", on_event)? else { return Ok(None) };
-        let py = on_event.py();
-        start_thread(py)?;
-        let listener = Self::of(py, callback)?;
-        config.set_event_handler(Self::handler(py, &listener)?);
-        Ok(Some(listener))
+/// The event callbacks of a client. The locks and semaphores of the client refer to the same object, so the object exists as long as
+/// the client, one of its locks or one of its semaphores exists.
+#[pyclass(frozen, weakref, module = "zklock")]
+pub(crate) struct ClientEvents {
+    names: Arc<EventObjects>,
+    listeners: Listeners,
+    /// The callables of the argument `auth`. Like the event callbacks, they exist as long as this object.
+    auth: Vec<Py<CallbackSlot>>,
+}
+
+/// The Python lock objects that events contain.
+#[derive(Default)]
+pub(crate) struct EventObjects {
+    /// Weak references to the lock objects.
+    locks: Mutex<HashMap<LockId, Py<PyWeakrefReference>>>,
+    /// Whether the program has ever registered a callback for the client, or for a lock or leases of the client.
+    is_used: AtomicBool,
+}
+
+/// The listeners that belong to an object of the program.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Vec<Py<Listener>>>);
+
+/// A callback that the program has added with ``on_event()`` or ``on_lost()``.
+///
+/// The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases are garbage-collected.
+/// The program does not need to keep the Listener.
+#[pyclass(frozen, weakref, module = "zklock")]
+pub(crate) struct Listener {
+    callback: Py<CallbackSlot>,
+    core_listeners: Mutex<Vec<DetachedDrop<zklock::Listener>>>,
+}
+
+impl ClientEvents {
+    pub(crate) fn new(py: Python<'_>, auth: Vec<Py<CallbackSlot>>) -> PyResult<Py<Self>> {
+        Py::new(py, Self { names: Arc::default(), listeners: Listeners::default(), auth })
     }
 
-    /// Whoever wants to hear of events, once `handler` is the core's.
-    pub(crate) fn of(py: Python<'_>, on_event: Py<PyAny>) -> PyResult<Py<Self>> {
-        Py::new(py, Self { on_event: Slot::new(Some(on_event)), locks: Mutex::default() })
+    pub(crate) fn names(&self) -> &Arc<EventObjects> {
+        &self.names
     }
 
-    /// What the core calls.
-    pub(crate) fn handler(py: Python<'_>, listener: &Py<Self>) -> PyResult<impl Fn(&Event) + Send + Sync + 'static> {
-        let whom = Whom::new(listener.bind(py))?;
-        Ok(move |event: &Event| whom.call(|py, listener: &Self| listener.call(py, event)))
+    /// Registers `on_event` with the config of a client that is about to connect. The callback receives all events of the client. If
+    /// `waits` is true, the callback receives no events before the call of `start_listening`.
+    pub(crate) fn set_first_callback(
+        &self,
+        py: Python<'_>,
+        on_event: Py<PyAny>,
+        config: &mut Config,
+        waits: bool,
+    ) -> PyResult<()> {
+        let listener = Listener::new(py, on_event)?;
+        if !waits {
+            *config = std::mem::take(config).on_event(listener.get().handler(py, &self.names)?);
+        }
+        self.listeners.add(listener);
+        Ok(())
     }
 
-    /// Events that are about a lock name this object from now on.
+    /// Makes the client report all later events to a callback that was registered with `waits`.
+    pub(crate) fn start_listening(&self, py: Python<'_>, client: &zklock::Client) -> PyResult<()> {
+        let Some(listener) = self.listeners.first(py) else { return Ok(()) };
+        let handler = Box::new(listener.get().handler(py, &self.names)?);
+        py.detach(|| client.set_event_handler(Some(handler))).or_raise(py)
+    }
+
+    /// Adds a callback for a client's events.
+    pub(crate) fn listen(
+        &self,
+        callback: &Bound<'_, PyAny>,
+        client: &zklock::Client,
+        dispatcher: CallbackDispatcher,
+    ) -> PyResult<Py<Listener>> {
+        let py = callback.py();
+        self.listeners.listen(callback, dispatcher, |listener| {
+            let handler = listener.handler(py, &self.names)?;
+            Ok(vec![DetachedDrop::new(py.detach(|| client.listen(handler)).or_raise(py)?)])
+        })
+    }
+}
+
+#[pymethods]
+impl ClientEvents {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.auth.iter().try_for_each(|slot| visit.call(slot))?;
+        self.listeners.traverse(&visit)
+    }
+}
+
+impl EventObjects {
+    pub(crate) fn are_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Stores the Python object that later events about the lock `id` contain.
     pub(crate) fn add(&self, id: LockId, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let weak = PyWeakrefReference::new(object)?.unbind();
-        self.locks().insert(id, weak);
+        self.lock().insert(id, weak);
         Ok(())
     }
 
     pub(crate) fn remove(&self, id: LockId) {
-        let weak = self.locks().remove(&id);
+        let weak = self.lock().remove(&id);
         drop(weak);
     }
 
-    /// What is to be called, and with what.
-    fn call(&self, py: Python<'_>, event: &Event) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
-        let Some(callback) = self.on_event.get(py) else { return Ok(None) };
-        Ok(Some((callback, self.object(py, event)?.unbind())))
-    }
-
-    fn object<'py>(&self, py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyAny>> {
-        let needed = needed(py)?;
+    fn to_python<'py>(&self, py: Python<'py>, event: &Event) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let needed = imports(py)?;
         match event {
-            Event::Client { state, previous } => {
+            Event::Client { state, previous, .. } => {
                 let (state, previous) = (client_state(py, *state)?, client_state(py, *previous)?);
-                needed.client_event.bind(py).call1((state, previous))
+                needed.client_event.bind(py).call1((state, previous)).map(Some)
             }
-            Event::Lock { lock, path, token, pass, state, previous } => {
+            Event::Lock { lock, path, token, fencing_pass, state, previous, .. } => {
                 let (state, previous) = (lock_state(py, *state)?, lock_state(py, *previous)?);
-                needed.lock_event.bind(py).call1((self.find(py, *lock), &**path, state, previous, *token, *pass))
+                let lock = self.find(py, *lock);
+                let fields = (lock, &**path, state, previous, *token, *fencing_pass);
+                needed.lock_event.bind(py).call1(fields).map(Some)
             }
+            // The Python package has no class for this kind of event.
+            _ => Ok(None),
         }
     }
 
-    /// The lock, if anybody still has it.
+    /// Returns the lock object with this id, if the object still exists.
     fn find<'py>(&self, py: Python<'py>, id: LockId) -> Option<Bound<'py, PyAny>> {
-        let weak = self.locks().get(&id).map(|weak| weak.clone_ref(py));
+        let weak = self.lock().get(&id).map(|weak| weak.clone_ref(py));
         weak.and_then(|weak| weak.bind(py).upgrade())
     }
 
-    fn locks(&self) -> MutexGuard<'_, HashMap<LockId, Py<PyWeakrefReference>>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockId, Py<PyWeakrefReference>>> {
+        lock(&self.locks)
+    }
+}
+
+impl Listeners {
+    /// Adds a callback. The function `register` registers the callback with the core.
+    pub(crate) fn listen(
+        &self,
+        callback: &Bound<'_, PyAny>,
+        dispatcher: CallbackDispatcher,
+        register: impl FnOnce(&Listener) -> PyResult<Vec<DetachedDrop<zklock::Listener>>>,
+    ) -> PyResult<Py<Listener>> {
+        let py = callback.py();
+        let callback =
+            callable("callback", callback)?.ok_or_else(|| wrong_type("callback: expected a callable, not NoneType"))?;
+        if dispatcher == CallbackDispatcher::Thread {
+            start_thread(py)?;
+        }
+        let listener = Listener::new(py, callback)?;
+        let places = register(listener.get())?;
+        lock(&listener.get().core_listeners).extend(places);
+        self.add(listener.clone_ref(py));
+        Ok(listener)
+    }
+
+    fn add(&self, listener: Py<Listener>) {
+        let mut kept = lock(&self.0);
+        let (over, going) = kept.drain(..).partition::<Vec<_>, _>(|listener| listener.get().is_stopped());
+        *kept = going;
+        kept.push(listener);
+        drop(kept);
+        drop(over);
+    }
+
+    fn first(&self, py: Python<'_>) -> Option<Py<Listener>> {
+        lock(&self.0).first().map(|listener| listener.clone_ref(py))
+    }
+
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let kept = self.0.try_lock();
+        kept.map_or(Ok(()), |kept| kept.iter().try_for_each(|listener| visit.call(listener)))
+    }
+}
+
+impl Listener {
+    fn new(py: Python<'_>, callback: Py<PyAny>) -> PyResult<Py<Self>> {
+        let callback = Py::new(py, CallbackSlot::new(Some(callback)))?;
+        Py::new(py, Self { callback, core_listeners: Mutex::default() })
+    }
+
+    /// The handler that the core calls.
+    pub(crate) fn handler(
+        &self,
+        py: Python<'_>,
+        names: &Arc<EventObjects>,
+    ) -> PyResult<impl Fn(&Event) + Send + Sync + 'static> {
+        let (whom, names) = (WeakCallback::new(self.callback.bind(py))?, Arc::clone(names));
+        names.is_used.store(true, Ordering::Release);
+        Ok(move |event: &Event| whom.queue_call(|py| Ok(names.to_python(py, event)?.map(Bound::unbind))))
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.callback.get().is_empty()
     }
 }
 
 #[pymethods]
 impl Listener {
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.on_event.__traverse__(visit)
+    /// Remove the callback. If another thread is already about to call the callback, this call still happens, and no other call
+    /// follows. A program may call ``stop()`` several times. The callback itself may also call ``stop()``.
+    fn stop(&self) {
+        let callback = self.callback.get().replace(None);
+        let places = std::mem::take(&mut *lock(&self.core_listeners));
+        drop((callback, places));
     }
 
-    fn __clear__(&self) {
-        self.on_event.__clear__();
+    #[getter]
+    fn _is_stopped(&self) -> bool {
+        self.is_stopped()
     }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(match self.callback.get().get(py) {
+            None => "<zklock.Listener stopped>".to_owned(),
+            Some(callback) => format!("<zklock.Listener {}>", callback.bind(py).repr()?),
+        })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.callback)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,121 +1,111 @@
-//! Greenlets (gevent, eventlet): which of them calls, and how it waits while the others on its thread run. Without them nothing here
-//! costs more than a look into `sys.modules`. `zklock/_greenlets.py` knows the frameworks.
+//! Support for the greenlets of gevent and eventlet. This module identifies the greenlet that makes a call, and lets that greenlet
+//! wait while the other greenlets of its thread run. In a program without greenlets, the only cost is a lookup in `sys.modules`. The
+//! code that depends on gevent and eventlet is in `zklock/_greenlets.py`.
 
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
-use zklock::{EventFd, Owner};
+use zklock::internal::OnceWakeSocket;
 
 use crate::errors::OrRaise;
-use crate::needed::needed;
+use crate::imports::imports;
 
-/// The calling greenlet, or the calling thread outside of greenlets and in a thread's main greenlet.
-pub(crate) fn owner(py: Python<'_>) -> PyResult<Owner> {
-    Ok(own(py)?.unwrap_or_else(Owner::current_thread))
-}
-
-/// The calling greenlet, unless it is its thread's main one: that one is the thread.
-pub(crate) fn own(py: Python<'_>) -> PyResult<Option<Owner>> {
+/// Returns the calling greenlet, or `None` if the caller is the main greenlet of a thread. The main greenlet counts as the thread
+/// itself.
+pub(crate) fn current_non_main(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     match current(py)? {
-        Some(greenlet) if !greenlet.getattr(intern!(py, "parent"))?.is_none() => owner_of(&greenlet).map(Some),
+        Some(greenlet) if !greenlet.getattr(intern!(py, "parent"))?.is_none() => Ok(Some(greenlet)),
         _ => Ok(None),
     }
 }
 
-/// A greenlet's own number, kept by the greenlet itself: its address may become another's.
-#[pyclass(frozen, module = "zklock")]
-struct GreenletOwner(Owner);
-
-fn owner_of(greenlet: &Bound<'_, PyAny>) -> PyResult<Owner> {
-    let py = greenlet.py();
-    let attributes = greenlet.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
-    let name = intern!(py, "__zklock_owner__");
-    if let Some(Ok(known)) = attributes.get_item(name)?.map(Bound::cast_into::<GreenletOwner>) {
-        return Ok(known.get().0);
-    }
-    let owner = Owner::new_green_thread();
-    attributes.set_item(name, Bound::new(py, GreenletOwner(owner))?)?;
-    Ok(owner)
-}
-
-/// The greenlet that runs, once the program has imported greenlets.
+/// Returns the greenlet that runs now, if the program has imported the module `greenlet`.
 fn current(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     static GET_CURRENT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let get_current = match GET_CURRENT.get(py) {
         Some(known) => known.bind(py).clone(),
         None => {
-            let Some(module) = needed(py)?.modules.bind(py).get_item(intern!(py, "greenlet"))? else {
+            let Some(module) = imports(py)?.modules.bind(py).get_item(intern!(py, "greenlet"))? else {
                 return Ok(None);
             };
-            // Another thread may be importing it.
+            // If another thread is still importing the module, `getcurrent` may not exist yet.
             let Some(found) = module.getattr_opt(intern!(py, "getcurrent"))? else { return Ok(None) };
             GET_CURRENT.get_or_init(py, || found.unbind()).bind(py).clone()
         }
     };
     let current = get_current.call0()?;
-    // There is none any more when the interpreter ends.
+    // `getcurrent()` returns None when the interpreter ends.
     Ok((!current.is_none()).then_some(current))
 }
 
 /// What a call waits for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Awaited {
-    /// An answer of a server, which comes whatever other greenlets do.
+pub(crate) enum WaitTarget {
+    /// An answer of a server. The answer arrives even if no other greenlet runs.
     Server,
-    /// Other contenders, which may be greenlets of the same thread.
+    /// The release of a lock by another holder. The holder may be a greenlet of the same thread.
     Contenders,
-    /// The end of a client, within 2 seconds.
-    End,
+    /// The close of a client. A close takes at most 2 seconds.
+    ClientClose,
 }
 
-impl Awaited {
-    /// What an acquire waits for: it looks at other contenders and does not wait for them if its limit is zero.
+impl WaitTarget {
+    /// Returns what an acquire call waits for. If the limit is zero, the call waits only for a server.
     pub(crate) fn within(limit: Option<Duration>) -> Self {
         if limit == Some(Duration::ZERO) { Self::Server } else { Self::Contenders }
     }
 
-    /// As `zklock/_greenlets.py` has it.
+    /// Returns the name that `zklock/_greenlets.py` uses for this value.
     const fn name(self) -> &'static str {
         match self {
             Self::Server => "server",
             Self::Contenders => "contenders",
-            Self::End => "end",
+            Self::ClientClose => "close",
         }
     }
 }
 
-/// The hub that runs other greenlets while the calling one waits.
+/// The hub that runs other greenlets while the calling greenlet waits.
 pub(crate) struct Hub<'py>(Bound<'py, PyAny>);
 
 impl<'py> Hub<'py> {
-    /// That of the calling thread; none where a call may block the thread. Raises where the caller must not wait at all.
-    pub(crate) fn find(py: Python<'py>, awaited: Awaited) -> PyResult<Option<Self>> {
+    /// Returns the hub of the calling thread, or `None` if the call may block the thread. Returns an error if the caller must not
+    /// wait.
+    pub(crate) fn find(py: Python<'py>, target: WaitTarget) -> PyResult<Option<Self>> {
         let Some(current) = current(py)? else { return Ok(None) };
-        let wait = needed(py)?.hub_wait.bind(py).call1((current, awaited.name()))?;
+        let wait = imports(py)?.hub_wait.bind(py).call1((current, target.name()))?;
         Ok((!wait.is_none()).then_some(Self(wait)))
     }
 
-    /// Waits until a bell was rung. Raises what is thrown into the greenlet meanwhile.
-    pub(crate) fn wait(&self, bell: &Bell) -> PyResult<()> {
-        self.0.call1((bell.0.as_raw_fd(),)).map(drop)
+    /// Waits until another thread has used the waker, or until the deadline. If another greenlet throws an exception into the
+    /// waiting greenlet, the function returns the exception as an error.
+    pub(crate) fn wait(&self, waker: &GreenletWaker, deadline: Option<Instant>) -> PyResult<()> {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
+        // Read the descriptor before the call, so that the waker is not locked during the call.
+        let fd = waker.lock().as_raw_fd();
+        self.0.call1((fd, left)).map(drop)
     }
 }
 
-/// What any thread may ring to wake a greenlet that waits. Stays rung.
+/// Wakes a greenlet that waits in its hub. Any thread may use the waker. Once a thread has used the waker, every wait with this waker
+/// returns at once.
 #[derive(Clone)]
-pub(crate) struct Bell(Arc<EventFd>);
+pub(crate) struct GreenletWaker(Arc<Mutex<OnceWakeSocket>>);
 
-impl Bell {
+impl GreenletWaker {
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
-        Ok(Self(Arc::new(EventFd::new().or_raise(py)?)))
+        Ok(Self(Arc::new(Mutex::new(OnceWakeSocket::new().or_raise(py)?))))
     }
 
     pub(crate) fn ring(&self) {
-        self.0.signal();
+        self.lock().signal();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OnceWakeSocket> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

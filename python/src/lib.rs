@@ -1,18 +1,25 @@
-//! The native half of the Python package `zklock`: the core's client and locks as Python classes, and a server to test them on. It converts arguments,
-//! releases the interpreter's lock around whatever may block, and lets Ctrl-C interrupt a wait; it decides nothing.
+//! The native module of the Python package `zklock`, with Python classes for the client and the locks of the core, and a server for
+//! tests. The module converts arguments, releases the interpreter's lock around calls that may block, and lets Ctrl-C interrupt a
+//! wait. The core implements everything else.
 
 mod aio;
+mod auth;
 mod callback;
 mod client;
+mod command;
+mod detached_drop;
 mod errors;
 mod event;
 mod greenlet;
+mod hold;
+mod hold_tracker;
+mod imports;
+mod int_args;
 mod lock;
 mod log;
 mod metrics;
-mod needed;
 mod participant;
-mod parting;
+mod resource_warning;
 mod seconds;
 mod semaphore;
 mod standalone;
@@ -20,11 +27,10 @@ mod states;
 mod text;
 mod wait;
 mod waiting;
-mod whole;
 
 use pyo3::prelude::*;
 
-/// The native half of zklock. Programs import `zklock`.
+/// The native module of zklock. Programs import the package `zklock`.
 #[pymodule(gil_used = false)]
 mod _zklock {
     #[pymodule_export]
@@ -34,6 +40,8 @@ mod _zklock {
     #[pymodule_export]
     use super::aio::_is_held;
     #[pymodule_export]
+    use super::aio::_listen;
+    #[pymodule_export]
     use super::aio::_node_path;
     #[pymodule_export]
     use super::aio::_node_paths;
@@ -42,13 +50,17 @@ mod _zklock {
     #[pymodule_export]
     use super::aio::_remaining;
     #[pymodule_export]
-    use super::aio::_semaphore;
+    use super::aio::_repr;
+    #[pymodule_export]
+    use super::aio::_semaphore_nowait;
     #[pymodule_export]
     use super::aio::_set_revocable;
     #[pymodule_export]
     use super::aio::_state;
     #[pymodule_export]
-    use super::aio::Inbox;
+    use super::aio::_timeout;
+    #[pymodule_export]
+    use super::aio::CompletionQueue;
     #[pymodule_export]
     use super::aio::Op;
     #[pymodule_export]
@@ -56,13 +68,17 @@ mod _zklock {
     #[pymodule_export]
     use super::callback::_next_call;
     #[pymodule_export]
-    use super::callback::_report;
+    use super::callback::_report_unraisable;
     #[pymodule_export]
     use super::client::_close_all;
     #[pymodule_export]
-    use super::client::_read_options;
-    #[pymodule_export]
     use super::client::Client;
+    #[pymodule_export]
+    use super::command::_main;
+    #[pymodule_export]
+    use super::event::Listener;
+    #[pymodule_export]
+    use super::hold::Hold;
     #[pymodule_export]
     use super::lock::Lock;
     #[pymodule_export]
@@ -98,16 +114,17 @@ mod _zklock {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        needed::needed(module.py()).map(drop)
+        imports::imports(module.py()).map(drop)
     }
 
-    /// Called whenever the package is imported; the module itself is only initialised in the first interpreter.
+    /// Check that the calling interpreter was the first to import the module. The package calls this function at each
+    /// import, because all interpreters of a process share one native module.
     #[pyfunction]
     fn _check_interpreter(py: Python<'_>) -> PyResult<()> {
-        needed::check_interpreter(py)
+        imports::check_interpreter(py)
     }
 
-    /// The core's table of statuses: number, name of the C macro, name of the exception, text.
+    /// Return the core's table of statuses. Each row has a number, the name of the C macro, the name of the exception, and a text.
     #[pyfunction]
     fn _statuses() -> Vec<(i32, &'static str, &'static str, &'static str)> {
         ::zklock::Status::ALL.iter().map(|s| (s.number(), s.name(), s.python(), s.text())).collect()

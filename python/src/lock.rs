@@ -1,7 +1,12 @@
-//! What can be acquired and released: `zklock.Lock`, and one class for each recipe.
+//! The class `zklock.Lock`, and one subclass for each recipe.
 //!
-//! The recipes differ in what they do, not in what can be asked of them. So all methods are `Lock`'s, and the classes below it have a
-//! name and a description each: a program may take any lock, or say which it wants.
+//! The class `Lock` has all methods, because all recipes offer the same operations. A subclass adds only a name and a docstring. A
+//! program can accept any `Lock`, or require one of the subclasses.
+//!
+//! The methods that Python calls are in `lock/methods.rs`. The functions of this file take the owner of a hold as an argument. They
+//! must not derive the owner from the calling thread.
+
+mod methods;
 
 use std::time::Duration;
 
@@ -9,81 +14,100 @@ use pyo3::PyClass;
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyString, PyTuple};
-use zklock::{Call, LockState, Owner, Status, refuse_in_callback};
+use pyo3::types::{PyBytes, PyString, PyTuple};
+use zklock::internal::refuse_in_callback;
+use zklock::{Listen, LockState, Owner, Status};
 
-use crate::callback::{Callback, start_thread};
-use crate::errors::{OrRaise, add_to, raise, word};
-use crate::event::Listener;
-use crate::greenlet::{self, Awaited};
+use crate::callback::RevocationCallback;
+use crate::detached_drop::DetachedDrop;
+use crate::errors::{OrRaise, status_word, wrong_type};
+use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
+use crate::greenlet::WaitTarget;
 use crate::log;
 use crate::participant::{self, Participant};
-use crate::parting::Parting;
-use crate::seconds::{self, Seconds};
+use crate::resource_warning::{is_released_with_object, warn};
+use crate::seconds::Seconds;
 use crate::states::lock_state;
-use crate::wait::wait;
-use crate::waiting::{self, Waiting};
-use crate::{text, whole};
+use crate::wait::{wait, wait_lost};
 
-/// A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
+/// A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes the locks. All kinds of locks have the same
+/// methods.
 ///
-/// Threads of one process exclude each other and queue fairly. Methods may be called from any thread. A handle that is
-/// garbage-collected releases what is held by it. What is said of a thread applies to each greenlet of gevent or eventlet.
+/// A lock works between the threads of one process in the same way as between processes. Waiters acquire the lock in queue order. Any
+/// thread may call the methods. In a program with gevent or eventlet, each greenlet counts as a thread. Properties such as ``state``
+/// and ``fencing_token`` describe the hold of the calling thread. If the name of a property ends in ``_in_process``, the property
+/// describes the hold that some thread of the process has through this lock object.
 ///
-/// All methods raise ClientClosed once the client is closed, and Forked in the child of a fork.
+/// A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD or SUSPENDED.
+///
+/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
+/// its holds remain. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex. The library
+/// issues a ResourceWarning if a lock object is garbage-collected while a thread holds the lock, or if a thread ends while it holds a
+/// lock.
+///
+/// All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
 #[pyclass(frozen, subclass, weakref, module = "zklock")]
 pub(crate) struct Lock {
-    pub(crate) core: Parting<zklock::Lock>,
-    /// Of a multi-lock none: it has several.
+    pub(crate) core: DetachedDrop<zklock::Lock>,
+    /// The path of the lock, or `None` for a multi-lock.
     path: Option<String>,
     pub(crate) timeout: Option<Seconds>,
-    /// Of a multi-lock: what it was made of.
+    /// The member locks of a multi-lock.
     members: Vec<Py<Self>>,
-    callback: Callback,
-    /// Who hears of it. Of a multi-lock none: its locks have theirs.
-    listener: Option<Py<Listener>>,
+    callback: RevocationCallback,
+    /// The `ClientEvents` of the client. For a multi-lock, the field is `None`, because a multi-lock uses the `ClientEvents` of its
+    /// member locks.
+    events: Option<Py<ClientEvents>>,
+    listeners: Listeners,
 }
 
-/// A mutex on a path, made by ``Client.mutex()``: Curator's ``InterProcessMutex``.
+/// A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 ///
-/// The holder is a thread. A thread that holds enters again at once, and must release as many times.
+/// A mutex belongs to the thread that acquired the mutex. The owner of a mutex may re-enter the mutex. The owner must release the mutex
+/// as many times as it acquired the mutex.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct Mutex;
 
-/// A mutex that any thread may release and none may enter twice, made by ``Client.semaphore_mutex()``: Curator's
-/// ``InterProcessSemaphoreMutex``.
+/// A mutex that is not re-entrant and that any thread may release, like Curator's ``InterProcessSemaphoreMutex``.
+/// ``Client.semaphore_mutex()`` makes a SemaphoreMutex.
 ///
-/// A thread that holds it and acquires it again waits, as every other.
+/// If a thread already holds a SemaphoreMutex and acquires the lock again, the second call waits until the lock is released.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct SemaphoreMutex;
 
-/// The half of an RwLock that is shared with other readers.
+/// The read lock of an RwLock. Several readers may hold the read lock at the same time.
 ///
-/// The holder is a thread, which may enter again. While it reads it can't write: Deadlock.
+/// A hold of the read lock belongs to the thread that acquired the lock, and this thread may re-enter the lock. If a thread that holds
+/// the read lock tries to acquire the write lock, the call raises Deadlock.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct ReadLock;
 
-/// The half of an RwLock that excludes everybody else.
+/// The write lock of an RwLock. While one owner holds the write lock, no other owner can acquire the read lock or the write lock.
 ///
-/// The holder is a thread, which may enter again. It may also read, and go on reading when it has released the write lock: no
-/// writer gets in between.
+/// A hold of the write lock belongs to the thread that acquired the lock, and this thread may re-enter the lock. A thread that holds
+/// the write lock may also acquire the read lock, and then release the write lock. During such a change from the write lock to the
+/// read lock, no other writer can acquire the write lock.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct WriteLock;
 
-/// Several locks as one, made by ``Client.multi()``: Curator's ``InterProcessMultiLock``.
+/// A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``. ``Client.multi()`` makes
+/// a MultiLock.
 ///
-/// It is acquired and released as a whole, within one deadline, and consists of these very locks: while it is held, each of
-/// them is. What a thread holds of them already is entered once more. It stands as badly as the worst of them; of its
-/// release all that is held is released, and the first error is raised.
+/// ``acquire()`` acquires all member locks before the same deadline. If the thread already holds a member lock, ``acquire()`` re-enters
+/// that member lock. The state of a multi-lock is FREE if the thread does not hold all member locks. If the thread holds all member
+/// locks, the state of the multi-lock is the worst state of a member lock. ``release()`` releases every member lock that the thread
+/// holds. If the release of one member lock fails, ``release()`` still releases the remaining member locks, and then raises the first
+/// error.
 ///
-/// Mutexes and read and write locks of one client are joined in one transaction: programs that name the same locks in another
-/// order don't deadlock, and the fencing token is the same for all. Others are taken one after the other, in an order that is
-/// the same for all programs that name the servers alike; then the fencing token is the smallest.
+/// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in one transaction.
+/// Member locks that join their queues in one transaction have the same fencing token. If programs list such member locks in different
+/// orders, these programs do not deadlock. The library acquires semaphore mutexes, and locks of different clients, one after the other.
+/// If several programs use the same connect strings, the library acquires these locks in the same order in all of the programs. If the
+/// member locks have different fencing tokens, the token of the multi-lock is the smallest token.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct MultiLock;
 
-/// Makes a lock an object of one of these classes, which events name.
+/// Makes a Python object of the class `kind` for a lock. Events about the lock refer to this Python object.
 pub(crate) fn object<'py, T: PyClass<BaseType = Lock>>(
     py: Python<'py>,
     kind: T,
@@ -91,8 +115,8 @@ pub(crate) fn object<'py, T: PyClass<BaseType = Lock>>(
 ) -> PyResult<Bound<'py, T>> {
     let object = Bound::new(py, (kind, lock))?;
     let lock = object.as_super().get();
-    if let Some(listener) = &lock.listener {
-        listener.get().add(lock.core.id(), object.as_any())?;
+    if let Some(events) = &lock.events {
+        events.get().names().add(lock.core.id(), object.as_any())?;
     }
     Ok(object)
 }
@@ -104,335 +128,202 @@ impl Lock {
         path: String,
         timeout: Option<Seconds>,
         data: Option<&[u8]>,
-        listener: Option<Py<Listener>>,
+        events: Py<ClientEvents>,
     ) -> PyResult<Self> {
         if data.is_some() {
             lock.set_data(data).or_raise(py)?;
         }
         Ok(Self {
-            core: Parting::new(lock),
+            core: DetachedDrop::new(lock),
             path: Some(path),
             timeout,
             members: Vec::new(),
-            callback: Callback::default(),
-            listener,
+            callback: RevocationCallback::default(),
+            events: Some(events),
+            listeners: Listeners::default(),
         })
     }
 
-    /// Several locks as one.
-    pub(crate) fn multi(locks: &Bound<'_, PyAny>, timeout: Option<Seconds>, in_order: bool) -> PyResult<Self> {
+    /// Makes a multi-lock from paths and locks. The function `mutex` makes a member lock from a path.
+    pub(crate) fn multi<'py>(
+        locks: &Bound<'py, PyAny>,
+        mutex: impl Fn(&Bound<'py, PyAny>) -> PyResult<Py<Self>>,
+        timeout: Option<Seconds>,
+        in_order: bool,
+    ) -> PyResult<Self> {
         let py = locks.py();
         let wrong = |found: &Bound<'_, PyAny>, hint: &str| {
             let kind = found.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
-            PyTypeError::new_err(format!(
-                "locks: expected locks of zklock, like [client.mutex(\"/a\")], not {kind}{hint}"
+            wrong_type(format!(
+                "locks: expected paths and locks of zklock, like [\"/a\", client.mutex(\"/b\")], not {kind}{hint}"
             ))
         };
+        if locks.is_instance_of::<PyString>() || locks.is_instance_of::<PyBytes>() {
+            return Err(wrong(locks, ""));
+        }
+        let is_no_iterable = |error: &PyErr| error.is_instance_of::<PyTypeError>(py);
         let mut members = Vec::new();
-        for lock in locks.try_iter().map_err(|_| wrong(locks, ""))? {
+        for lock in locks.try_iter().map_err(|error| if is_no_iterable(&error) { wrong(locks, "") } else { error })? {
             let lock = lock?;
-            let hint = if lock.is_instance_of::<RwLock>() { "; take its .read or .write" } else { "" };
+            if lock.is_instance_of::<PyString>() {
+                members.push(mutex(&lock)?);
+                continue;
+            }
+            let hint = if lock.is_instance_of::<RwLock>() { "; use its .read or .write" } else { "" };
             members.push(lock.cast::<Self>().map_err(|_| wrong(&lock, hint))?.clone().unbind());
         }
         let parts: Vec<&zklock::Lock> = members.iter().map(|member| &*member.get().core).collect();
         let together = if in_order { zklock::Lock::multi_in_order } else { zklock::Lock::multi };
         let core = together(&parts).or_raise(py)?;
-        let callback = Callback::default();
-        Ok(Self { core: Parting::new(core), path: None, timeout, members, callback, listener: None })
+        Ok(Self {
+            core: DetachedDrop::new(core),
+            path: None,
+            timeout,
+            members,
+            callback: RevocationCallback::default(),
+            events: None,
+            listeners: Listeners::default(),
+        })
     }
 
-    /// What only a lock on one path has.
-    fn one_of_several(what: &str, where_else: &str) -> PyErr {
+    /// Returns the error for a property that a multi-lock does not have.
+    fn multi_lock_attribute_error(what: &str, where_else: &str) -> PyErr {
         PyAttributeError::new_err(format!("a multi-lock has no {what} of its own; see {where_else}"))
     }
 
-    /// For people.
+    /// Returns the path of the lock, or the error for a multi-lock.
+    pub(crate) fn path_or_error(&self) -> PyResult<&str> {
+        self.path.as_deref().ok_or_else(|| Self::multi_lock_attribute_error("path", "the paths of its member locks"))
+    }
+
+    /// Returns the paths of the lock, for messages and `repr()`.
     fn paths(&self) -> Vec<String> {
         let of = |member: &Py<Self>| member.get().paths();
         self.path.iter().cloned().chain(self.members.iter().flat_map(of)).collect()
     }
 
-    /// `set_revocable()`, for whoever sees to it that what is told gets called.
-    pub(crate) fn tell_revocations(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Sets the revocation callback like `set_revocable()`, but does not start the thread that calls callbacks.
+    pub(crate) fn set_revocation_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.members.is_empty() {
             let lock: &zklock::Lock = &self.core;
             return self.callback.set(callback, |handler| lock.set_revocable(handler));
         }
-        self.members.iter().try_for_each(|member| member.get().tell_revocations(callback))
+        self.members.iter().try_for_each(|member| member.get().set_revocation_callback(callback))
     }
 
-    fn wait_for_it(&self, py: Python<'_>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
-        log::look(py)?;
+    pub(crate) fn acquire_and_wait(
+        &self,
+        py: Python<'_>,
+        owner: Owner,
+        timeout: Option<Seconds>,
+    ) -> PyResult<zklock::Result<()>> {
+        log::sync_level(py)?;
         let lock: &zklock::Lock = &self.core;
-        let (owner, limit) = (greenlet::owner(py)?, timeout.and_then(Seconds::limit));
+        let limit = timeout.and_then(Seconds::limit);
         let start = || {
             refuse_in_callback(limit)?;
             lock.start_acquire(owner, limit)
         };
-        wait(py, Awaited::within(limit), start, |()| {
+        wait(py, WaitTarget::within(limit), start, |()| {
             let _ = lock.start_release(owner, false);
         })
     }
 
     pub(crate) fn node_path_of(&self, py: Python<'_>, owner: Owner) -> PyResult<String> {
         match &self.path {
-            None => Err(Self::one_of_several("node_path", "node_paths")),
+            None => Err(Self::multi_lock_attribute_error("node_path", "node_paths")),
             Some(path) => {
-                let node = self.core.node_paths_by(owner).or_raise(py)?.into_iter().next();
+                let node = self.core.node_paths_as(owner).or_raise(py)?.into_iter().next();
                 node.ok_or_else(|| PyAttributeError::new_err(format!("{path}: its node is gone")))
             }
         }
     }
 
-    /// What is asked of the calling greenlet's hold, or else of another's by this handle; outside of greenlets `any` begins with the
-    /// calling thread's.
-    fn own_or_any<T>(
-        py: Python<'_>,
-        own: impl FnOnce(Owner) -> zklock::Result<T>,
-        any: impl FnOnce() -> zklock::Result<T>,
-    ) -> PyResult<zklock::Result<T>> {
-        Ok(match greenlet::own(py)?.map(own) {
-            Some(Err(error)) if error.status() != Status::NotOwner => Err(error),
-            Some(Ok(answer)) => Ok(answer),
-            _ => any(),
-        })
+    pub(crate) fn listen(
+        this: &Bound<'_, Self>,
+        callback: &Bound<'_, PyAny>,
+        which: Listen,
+        dispatcher: CallbackDispatcher,
+    ) -> PyResult<Py<Listener>> {
+        this.get().listeners.listen(callback, dispatcher, |listener| this.get().register(this.py(), listener, which))
     }
 
-    fn state_now(&self, py: Python<'_>) -> PyResult<zklock::Result<LockState>> {
-        let own = |owner| match self.core.state_by(owner)? {
-            LockState::Free => Err(Status::NotOwner.into()),
-            state => Ok(state),
+    /// Registers the listener with the lock. For a multi-lock, the function registers the listener with each member lock. The member
+    /// locks may belong to several clients. If one registration fails, the function removes the earlier registrations. This removal may
+    /// wait for a running handler, and the handler may need the interpreter. The thread therefore detaches from the interpreter during
+    /// the removal.
+    fn register(
+        &self,
+        py: Python<'_>,
+        listener: &Listener,
+        which: Listen,
+    ) -> PyResult<Vec<DetachedDrop<zklock::Listener>>> {
+        let Some(events) = &self.events else {
+            let of = |member: &Py<Self>| member.get().register(py, listener, which);
+            return Ok(self.members.iter().map(of).collect::<PyResult<Vec<_>>>()?.into_iter().flatten().collect());
         };
-        Self::own_or_any(py, own, || self.core.state())
-    }
-
-    fn token_now(&self, py: Python<'_>) -> PyResult<zklock::Result<i64>> {
-        Self::own_or_any(py, |owner| self.core.fencing_token_by(owner), || self.core.fencing_token())
-    }
-
-    fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        let handler = listener.handler(py, events.get().names())?;
         let lock: &zklock::Lock = &self.core;
-        let owner = greenlet::owner(py)?;
-        wait(py, Awaited::Server, || lock.start_release(owner, true), drop)
-    }
-}
-
-#[pymethods]
-impl Lock {
-    /// Acquires the lock for the calling thread, or enters it once more. True if it was got, False if time ran out.
-    ///
-    /// ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody. Ctrl-C
-    /// interrupts the wait, and no node stays behind. Raises ConnectionLost where no server answers by then, Canceled,
-    /// ClientClosed; LockLost where this thread's hold was lost and is not released yet; Deadlock where this thread would
-    /// wait for itself: it holds the path by another handle, or wants to write where it reads; or in a callback, but for a
-    /// timeout of 0; or in the hub of greenlets. Raises Error in a greenlet without a hub, but for a timeout of 0.
-    #[pyo3(signature = (timeout=None))]
-    fn acquire(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-    ) -> PyResult<bool> {
-        match self.wait_for_it(py, timeout)? {
-            Ok(()) => Ok(true),
-            Err(error) if error.status() == Status::Timeout => Ok(false),
-            Err(error) => Err(raise(py, &error)),
-        }
+        Ok(vec![DetachedDrop::new(py.detach(|| lock.listen(which, handler)).or_raise(py)?)])
     }
 
-    /// Releases one entry of the calling thread, and waits until the server has confirmed that the node is gone, unless the lock was
-    /// passed on to another thread of this process (``set_local_handover()``).
-    ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts the wait for the confirmation, not the release. Raises
-    /// NotOwner in a thread that does not hold, and changes nothing then; LockLost where the hold had been lost,
-    /// ConnectionLost where no server confirmed in time: it is released all the same.
-    fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.give_back(py)?.or_raise(py)
-    }
-
-    /// Releases one entry of the calling thread, and leaves the removal of the node to the library. Does not block.
-    ///
-    /// Raises NotOwner and LockLost as ``release()`` does.
-    fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        let owner = greenlet::owner(py)?;
-        py.detach(|| self.core.start_release(owner, false)?.wait()).or_raise(py)
-    }
-
-    /// Wakes those that wait on this handle now, with Canceled. Who waits later is not concerned. Does not block.
-    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.core.cancel()).or_raise(py)
-    }
-
-    /// Who holds and who waits, in the order of the queue, whatever process they are in. Of a read/write lock, each half
-    /// tells of its own kind, and ``RwLock.participants()`` of both; a multi-lock tells of one of its locks after the other.
-    ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
-    fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
+    pub(crate) fn wait_lost_as(&self, py: Python<'_>, owner: Owner, timeout: Option<Seconds>) -> PyResult<bool> {
         let lock: &zklock::Lock = &self.core;
-        participant::all(py, || lock.start_participants())
+        wait_lost(py, timeout, || lock.start_wait_lost(owner))
     }
 
-    /// What those who wait on this handle wait for, in any thread of this process, in the order in which they began. Those who wait
-    /// for a multi-lock do so on its handle, and not on those of its locks.
-    ///
-    /// It is what the client knows: no server is asked, so it answers where none does. Who stands ahead in other processes,
-    /// ``participants()`` tells, by the same paths. Who waits behind others of his process (``set_local_handover()``) has no node of
-    /// his own: that which stands for all of them is ahead. Does not block.
-    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
-        Ok(waiting::all(self.core.waiting().or_raise(py)?))
-    }
-
-    /// The data of the nodes that later acquires create; None means this host's address, as in Curator. Of a multi-lock: of
-    /// all its locks.
-    fn set_data(&self, py: Python<'_>, #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>) -> PyResult<()> {
-        self.core.set_data(data.as_deref()).or_raise(py)
-    }
-
-    /// Has ``callback`` called, with the path of the node that is asked for, whenever somebody asks for this lock to be given
-    /// up (``Client.revoke()``, Curator's ``Revoker``), also while it is waited for. It is a request: nothing is taken away.
-    ///
-    /// The calls come one after the other, on a daemon thread of zklock's, which is not the holder: a callback can tell the
-    /// holder, or ``cancel()``, but not wait for a lock: Deadlock. What it raises goes to ``sys.unraisablehook``. It keeps neither a
-    /// client from closing nor the interpreter from ending. The callback stays until another takes its place or None does, or the lock is
-    /// garbage-collected. Of a multi-lock: for each of its locks, in the place of their own.
-    fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        if callback.is_callable() {
-            start_thread(callback.py())?;
-        }
-        self.tell_revocations(callback)
-    }
-
-    /// Lets the threads of this process that queue for this mutex pass it on among themselves, up to ``max_passes`` times in a row,
-    /// before its node is given up; 0 as at first: never. It concerns acquires that begin later.
-    ///
-    /// One node stands for all who wait by this client's handles on the path that are set so, in the order in which they began, and a
-    /// release gives it to the next of them without asking a server. Who waits in another process, behind that node, waits for at most
-    /// ``max_passes`` holds more than without. Only a hold that is HELD is passed on. All of them have one fencing token, and differ
-    /// in ``fencing_pass``. Does not block. Raises zklock.Error for all but a Mutex, ValueError for a negative number.
-    fn set_local_handover(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = whole::max_passes)] max_passes: u32,
-    ) -> PyResult<()> {
-        self.core.set_local_handover(max_passes).or_raise(py)
-    }
-
-    /// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive. Does not block.
-    #[getter]
-    fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core.is_held_by(greenlet::owner(py)?).or_raise(py)
-    }
-
-    /// Whether any thread of this process holds the lock by this handle, and safely so. Does not block.
-    #[getter]
-    fn is_held_in_process(&self, py: Python<'_>) -> PyResult<bool> {
-        self.core.is_held_in_process().or_raise(py)
-    }
-
-    /// How the calling thread's hold stands, or else that of another thread by this handle: a LockState. Does not block.
-    #[getter]
-    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        lock_state(py, self.state_now(py)?.or_raise(py)?)
-    }
-
-    /// For how many seconds that hold is safe without hearing from a server; 0.0 where nobody holds safely. Does not block.
-    #[getter]
-    fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
+    pub(crate) fn release_as(&self, py: Python<'_>, owner: Owner) -> PyResult<zklock::Result<()>> {
         let lock: &zklock::Lock = &self.core;
-        seconds_left(py, Self::own_or_any(py, |owner| lock.remaining_by(owner), || lock.remaining())?)
+        wait(py, WaitTarget::Server, || lock.start_release(owner, true), drop)
     }
 
-    /// The fencing token of that hold: an int that grows with every hold of the path, for a store to refuse the stale.
-    ///
-    /// Does not block. Raises NotOwner where nobody holds, LockLost where the hold was lost.
-    #[getter]
-    fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
-        self.token_now(py)?.or_raise(py)
-    }
-
-    /// How often the lock had been passed on in this process, with the same token, when that hold began
-    /// (``set_local_handover()``); 0 for a hold that came through the queue. A store compares the token and then this.
-    ///
-    /// Does not block. Raises as ``fencing_token`` does.
-    #[getter]
-    fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
-        let lock: &zklock::Lock = &self.core;
-        Self::own_or_any(py, |owner| lock.fencing_pass_by(owner), || lock.fencing_pass())?.or_raise(py)
-    }
-
-    /// The path of the calling thread's node, without the client's chroot. A multi-lock has ``node_paths``.
-    ///
-    /// Does not block. Raises NotOwner in a thread that does not hold, LockLost where the hold was lost.
-    #[getter]
-    fn node_path(&self, py: Python<'_>) -> PyResult<String> {
-        self.node_path_of(py, greenlet::owner(py)?)
-    }
-
-    /// The paths of the calling thread's nodes: one, or one for each lock of a multi-lock. For a transaction of one's own that is
-    /// to fail once the lock is lost, by a ``check`` of them. Does not block. Raises as ``node_path`` does.
-    #[getter]
-    fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.core.node_paths_by(greenlet::owner(py)?).or_raise(py)
-    }
-
-    /// The lock's path, without the client's chroot. A multi-lock has several: those of its ``locks``.
-    #[getter]
-    fn path(&self) -> PyResult<&str> {
-        self.path.as_deref().ok_or_else(|| Self::one_of_several("path", "those of its locks"))
-    }
-
-    /// Acquires, with the timeout that the lock was made with. Raises LockTimeout where it runs out, and what
-    /// ``acquire()`` raises.
-    fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
-        this.wait_for_it(py, this.timeout)?.or_raise(py)?;
-        Ok(this)
-    }
-
-    /// Releases, and raises what ``release()`` raises. An exception of the block is not masked: it gets a note.
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        exc_type: &Bound<'_, PyAny>,
-        exc_value: &Bound<'_, PyAny>,
-        traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let _ = (exc_type, traceback);
-        match self.give_back(py)? {
-            Err(error) if !exc_value.is_none() => add_to(py, exc_value, "releasing the lock", &error),
-            released => released.or_raise(py),
-        }
-    }
-
-    fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {
-        let py = this.py();
-        let (kind, lock) = (this.get_type().name()?, this.get());
-        let paths = lock.paths().into_iter().map(|path| Ok(PyString::new(py, &path).repr()?.to_string()));
-        let paths = paths.collect::<PyResult<Vec<_>>>()?.join(" ");
-        match lock.state_now(py)? {
-            Err(error) => Ok(format!("<zklock.{kind} {paths} {}>", word(error.status()))),
-            Ok(state) => {
-                let state = lock_state(py, state)?.getattr("name")?;
-                let token = lock.token_now(py)?.map(|token| format!(" token={token}")).unwrap_or_default();
-                Ok(format!("<zklock.{kind} {paths} {state}{token}>"))
+    /// Returns the text of `repr()` with the state of the hold of `owner`. If `owner` has no hold, the text shows the state of another
+    /// owner's hold.
+    pub(crate) fn describe(this: &Bound<'_, Self>, owner: Owner) -> PyResult<String> {
+        let (py, lock) = (this.py(), this.get());
+        let kind = this.get_type().name()?;
+        let paths = lock.quoted(py)?;
+        let states = (lock.core.state_as(owner), lock.core.state_in_process());
+        let state = match states {
+            (Err(error), _) | (_, Err(error)) => status_word(error.status()).to_owned(),
+            (Ok(LockState::Free), Ok(LockState::Free)) => "FREE".to_owned(),
+            (Ok(LockState::Free), Ok(other)) => {
+                format!("{} by another owner", lock_state(py, other)?.getattr("name")?)
             }
-        }
+            (Ok(own), _) => {
+                let token = lock.core.fencing_token_as(owner).map(|token| format!(" token={token}"));
+                format!("{}{}", lock_state(py, own)?.getattr("name")?, token.unwrap_or_default())
+            }
+        };
+        Ok(format!("<zklock.{kind} {paths} {state}>"))
     }
 
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.members.iter().try_for_each(|member| visit.call(member))?;
-        visit.call(&self.listener)?;
-        self.callback.traverse(&visit)
+    /// Returns the path of the lock in quotes. For a multi-lock, the text contains the paths of all member locks.
+    pub(crate) fn quoted(&self, py: Python<'_>) -> PyResult<String> {
+        let paths = self.paths().into_iter().map(|path| Ok(PyString::new(py, &path).repr()?.to_string()));
+        Ok(paths.collect::<PyResult<Vec<_>>>()?.join(" "))
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let Some(listener) = &self.listener {
-            listener.get().remove(self.core.id());
+        if let Some(events) = &self.events {
+            events.get().names().remove(self.core.id());
+        }
+        // A multi-lock causes no warning here, because each member lock causes its own warning.
+        if self.members.is_empty() && is_released_with_object(&self.core.state_in_process()) {
+            Python::try_attach(|py| {
+                let paths = self.quoted(py).unwrap_or_default();
+                warn(py, format!("{paths}: the lock was released because its object was garbage-collected: {KEEP}"));
+            });
         }
     }
 }
 
-/// For how many seconds a hold is safe.
+/// The advice at the end of a warning about a lock that the library has released.
+const KEEP: &str = "keep the object and call release(), or use a with block";
+
+/// The number of seconds for which a hold is safe. The number is zero if there is no hold, or if the hold was lost.
 pub(crate) fn seconds_left(py: Python<'_>, remaining: zklock::Result<Duration>) -> PyResult<f64> {
     match remaining {
         Err(error) if matches!(error.status(), Status::NotOwner | Status::Lost) => Ok(0.0),
@@ -442,7 +333,7 @@ pub(crate) fn seconds_left(py: Python<'_>, remaining: zklock::Result<Duration>) 
 
 #[pymethods]
 impl MultiLock {
-    /// The locks that it was made of.
+    /// The member locks, as a tuple.
     #[getter]
     fn locks<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let py = this.py();
@@ -450,10 +341,11 @@ impl MultiLock {
     }
 }
 
-/// A lock with two halves, made by ``Client.rwlock()``: Curator's ``InterProcessReadWriteLock``, as of Curator 5.5.
+/// A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 ///
-/// Any number may read at a time, but nobody reads while somebody writes, and only one writes. Both halves are fair: they
-/// stand in one queue. Each is like a mutex.
+/// Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties ``read`` and
+/// ``write`` return the read lock and the write lock. Both have the same methods as a mutex. Readers and writers wait in one queue, so
+/// readers cannot starve writers, and writers cannot starve readers.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct RwLock {
     read: Py<ReadLock>,
@@ -468,40 +360,35 @@ impl RwLock {
         path: String,
         timeout: Option<Seconds>,
         data: Option<&[u8]>,
-        listener: Option<Py<Listener>>,
+        events: Py<ClientEvents>,
     ) -> PyResult<Self> {
-        let lock = |lock| {
-            let listener = listener.as_ref().map(|listener| listener.clone_ref(py));
-            Lock::new(py, lock, path.clone(), timeout, data, listener)
-        };
+        let lock = |lock| Lock::new(py, lock, path.clone(), timeout, data, events.clone_ref(py));
         let read = object(py, ReadLock, lock(locks.read)?)?.unbind();
         let write = object(py, WriteLock, lock(locks.write)?)?.unbind();
         Ok(Self { read, write, path })
-    }
-
-    pub(crate) fn start_participants(&self, py: Python<'_>) -> zklock::Result<Call<Vec<zklock::Participant>>> {
-        self.write.bind(py).as_super().get().core.start_queue()
     }
 }
 
 #[pymethods]
 impl RwLock {
-    /// The half for reading: a ReadLock, the same each time.
+    /// The read lock, a ReadLock. The property always returns the same object.
     #[getter]
     fn read(&self, py: Python<'_>) -> Py<ReadLock> {
         self.read.clone_ref(py)
     }
 
-    /// The half for writing: a WriteLock, the same each time.
+    /// The write lock, a WriteLock. The property always returns the same object.
     #[getter]
     fn write(&self, py: Python<'_>) -> Py<WriteLock> {
         self.write.clone_ref(py)
     }
 
-    /// Who holds and who waits, readers and writers together, in the order of the queue, whatever process they are in.
+    /// Return a list of Participants, in queue order. The list contains all readers and writers of all processes, both holders and
+    /// waiters.
     ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
-    fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers
+    /// within the session timeout.
+    fn queue(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let lock: &zklock::Lock = &self.write.bind(py).as_super().get().core;
         participant::all(py, || lock.start_queue())
     }

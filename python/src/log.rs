@@ -1,4 +1,5 @@
-//! What the core logs, for Python's `logging` (`zklock/_logs.py`). The thread of callbacks takes each line there, as it takes events to the program.
+//! Passes log lines of the core to Python's `logging` (`zklock/_logs.py`). The thread that calls callbacks also delivers the log
+//! lines. No thread of the core may call `logging`, because a Python handler may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -6,50 +7,52 @@ use std::time::{Duration, SystemTime};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use zklock::{Level, LogCalls, LogLine, LogValue, PerProcess, set_log_handler, set_log_level};
+use zklock::internal::{Level, LogDispatch, LogLine, LogValue, PerProcess, set_log_handler, set_log_level};
 
-use crate::callback::{bell, drain, found, start_thread};
+use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_idle};
 use crate::errors::OrRaise;
-use crate::needed::needed;
+use crate::imports::imports;
 
-/// What `logging` listens to, as it was seen last: a level of the core's; 0: nothing; `UNSEEN` before.
-static LISTENED_TO: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(UNSEEN));
-const UNSEEN: i32 = -1;
+/// The log level that the last call of `sync_level` found. The value is a level of the core, or 0 if logging is off. Until a call has
+/// found a level, the value is `NOT_CALLED`.
+static LAST_LEVEL: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(NOT_CALLED));
+const NOT_CALLED: i32 = -1;
 
-/// Looks at how `logging` is set up now. To be called before anything is begun: it runs Python, and so handlers of signals, which may raise.
-pub(crate) fn look(py: Python<'_>) -> PyResult<()> {
-    let wanted: Option<i64> = needed(py)?.log_level.bind(py).call0()?.extract()?;
+/// Reads the present configuration of `logging`. The function runs Python code, so a signal handler may run during the call and raise
+/// an exception. Call the function before an operation begins, so that such an exception does not interrupt an operation.
+pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
+    let wanted: Option<i64> = imports(py)?.log_level.bind(py).call0()?.extract()?;
     let level = wanted.and_then(level_of);
-    let seen = LISTENED_TO.get().swap(level.map_or(0, |level| level as i32), Ordering::AcqRel);
+    let seen = LAST_LEVEL.get().swap(level.map_or(0, |level| level as i32), Ordering::AcqRel);
     match (seen, level) {
-        (UNSEEN, None) => LISTENED_TO.get().store(UNSEEN, Ordering::Release),
-        (UNSEEN, Some(level)) => listen(py, level)?,
+        (NOT_CALLED, None) => LAST_LEVEL.get().store(NOT_CALLED, Ordering::Release),
+        (NOT_CALLED, Some(level)) => install_handler(py, level)?,
         (seen, level) if seen != level.map_or(0, |level| level as i32) => set_log_level(level),
         _ => {}
     }
     Ok(())
 }
 
-fn listen(py: Python<'_>, level: Level) -> PyResult<()> {
+fn install_handler(py: Python<'_>, level: Level) -> PyResult<()> {
     start_thread(py)?;
     let handler = |line: &LogLine| {
         Python::attach(|py| match call(py, line) {
-            Ok((deliver, line)) => found(deliver, line),
+            Ok((deliver, line)) => add_bound_call(deliver, line),
             Err(error) => error.write_unraisable(py, None),
         });
     };
-    set_log_handler(level, LogCalls::Rung(Arc::new(bell)), Some(Arc::new(handler))).or_raise(py)
+    set_log_handler(level, LogDispatch::Notifier(Arc::new(notify_thread)), Some(Arc::new(handler))).or_raise(py)
 }
 
-/// Has the last lines logged, within `patience` or not at all. Detached from the interpreter.
-pub(crate) fn end(patience: Duration) {
-    if LISTENED_TO.get().load(Ordering::Acquire) != UNSEEN {
-        let _ = set_log_handler(Level::Error, LogCalls::OnThread, None);
-        drain(patience);
+/// Delivers the remaining log lines, but stops after `timeout`. The caller must be detached from the interpreter.
+pub(crate) fn flush(timeout: Duration) {
+    if LAST_LEVEL.get().load(Ordering::Acquire) != NOT_CALLED {
+        let _ = set_log_handler(Level::Error, LogDispatch::EventThread, None);
+        wait_until_idle(timeout);
     }
 }
 
-/// What is to be called, and with what.
+/// Returns the Python function that delivers a log line, and the argument for that function.
 fn call(py: Python<'_>, line: &LogLine) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
     let fields = PyDict::new(py);
     fields.set_item("event", &line.message)?;
@@ -62,10 +65,10 @@ fn call(py: Python<'_>, line: &LogLine) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
     }
     let created = line.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let argument = (number_of(line.level), created, line.target, line.to_string(), fields).into_pyobject(py)?;
-    Ok((needed(py)?.log_deliver.clone_ref(py), argument.into_any().unbind()))
+    Ok((imports(py)?.log_deliver.clone_ref(py), argument.into_any().unbind()))
 }
 
-/// What is listened to with a level of `logging`'s. NOTSET is everything.
+/// Returns the core's level for a level of `logging`. With the level NOTSET, the core writes all log lines.
 const fn level_of(number: i64) -> Option<Level> {
     match number {
         ..=5 => Some(Level::Trace),

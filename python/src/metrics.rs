@@ -1,17 +1,17 @@
-//! What a client has done so far: the classes of `zklock/_metrics.py`, and a text for Prometheus.
+//! Converts a client's metrics to objects of the classes in `zklock/_metrics.py`, and converts labels for Prometheus. The core
+//! defines the names and values of all metrics.
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
 use zklock::{Histogram, Labels, Metrics, Value};
 
-use crate::errors::OrRaise;
-use crate::needed::needed;
+use crate::errors::{OrRaise, wrong_type};
+use crate::imports::imports;
 use crate::states::client_state;
 
-/// Its `Metrics`: each field by its name in the core's table.
+/// Makes a `Metrics` object. The fields of the object have the names in the core's table of metrics.
 pub(crate) fn object<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyAny>> {
     let fields = PyDict::new(py);
     for metric in Metrics::ALL {
@@ -20,30 +20,32 @@ pub(crate) fn object<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<
             Value::Span(span) => fields.set_item(metric.field, seconds(span))?,
             Value::Histogram(value) => fields.set_item(metric.field, histogram(py, value)?)?,
             Value::State(state) => fields.set_item(metric.field, client_state(py, state)?)?,
+            // The class `Metrics` has no field for this metric.
+            _ => {}
         }
     }
-    needed(py)?.metrics.bind(py).call((), Some(&fields))
+    imports(py)?.metrics.bind(py).call((), Some(&fields))
 }
 
 fn histogram<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py, PyAny>> {
     let bound = |bound: Option<Duration>| bound.map_or(f64::INFINITY, seconds);
     let buckets =
         PyTuple::new(py, histogram.buckets().map(|(limit, count)| (bound(limit), count)).collect::<Vec<_>>())?;
-    needed(py)?.histogram.bind(py).call1((histogram.count(), seconds(histogram.sum()), buckets))
+    imports(py)?.histogram.bind(py).call1((histogram.count(), seconds(histogram.sum()), buckets))
 }
 
-/// The nearest that there is, as the text for Prometheus has it.
+/// Returns the float nearest to a duration in seconds. The text for Prometheus uses the same conversion of durations.
 fn seconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e9
 }
 
-/// Labels that a program gave.
+/// Converts the labels that a program passes.
 pub(crate) fn labels(given: Option<&Bound<'_, PyAny>>) -> PyResult<Labels> {
     let mut labels = Labels::new();
     let Some(given) = given else { return Ok(labels) };
     let wrong = |kind: Bound<'_, PyAny>, what: &str| -> PyResult<PyErr> {
         let kind = kind.get_type().name()?;
-        Ok(PyTypeError::new_err(format!("labels: expected {what}, not {kind}")))
+        Ok(wrong_type(format!("labels: expected {what}, not {kind}")))
     };
     let Ok(mapping) = given.cast::<PyMapping>() else {
         return Err(wrong(given.clone(), "a mapping of names to values, or None")?);

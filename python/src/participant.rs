@@ -1,14 +1,15 @@
-//! Who stands in a lock's queue.
+//! The class `zklock.Participant`, and the wait for a list of participants. A Participant is a copy, and must not refer to its lock
+//! or client.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use zklock::{Call, Result};
 
 use crate::errors::OrRaise;
-use crate::greenlet::Awaited;
+use crate::greenlet::WaitTarget;
 use crate::wait::wait;
 
-/// One of those who hold a lock or wait for it, as ``participants()`` found it. Immutable; comparable and hashable.
+/// A participant of a lock: the node of a holder or a waiter in the lock's queue. Participants are immutable, comparable and hashable.
 #[pyclass(frozen, eq, hash, skip_from_py_object, module = "zklock")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Participant(zklock::Participant);
@@ -19,42 +20,42 @@ impl From<zklock::Participant> for Participant {
     }
 }
 
-/// Waits until it is known who they are.
+/// Waits for the list of participants.
 pub(crate) fn all(
     py: Python<'_>,
     start: impl FnOnce() -> Result<Call<Vec<zklock::Participant>>> + Send,
 ) -> PyResult<Vec<Participant>> {
-    let participants = wait(py, Awaited::Server, start, drop)?.or_raise(py)?;
+    let participants = wait(py, WaitTarget::Server, start, drop)?.or_raise(py)?;
     Ok(participants.into_iter().map(Participant::from).collect())
 }
 
 #[pymethods]
 impl Participant {
-    /// The path of its node, without the client's chroot.
+    /// The path of the node, without the client's chroot.
     #[getter]
     pub(crate) fn node_path(&self) -> &str {
         &self.0.node_path
     }
 
-    /// True if it holds the lock, False if it waits.
+    /// Whether this participant holds the lock. The value is False for a waiter.
     #[getter]
     fn holds(&self) -> bool {
         self.0.holds
     }
 
-    /// The session that owns the node.
+    /// The id of the session that owns the node.
     #[getter]
     fn session_id(&self) -> i64 {
         self.0.session_id
     }
 
-    /// The zxid that created the node: the fencing token of its hold.
+    /// The zxid of the transaction that created the node. For a holder, the czxid is the fencing token.
     #[getter]
     fn czxid(&self) -> i64 {
         self.0.czxid
     }
 
-    /// The node's data; by default its host's address.
+    /// The data of the node. By default, the data is the host address of the participant.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.data)

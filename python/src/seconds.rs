@@ -1,23 +1,26 @@
-//! Durations, as Python has them: numbers of seconds.
+//! Durations as numbers of seconds. The functions check only whether a value is a duration. The core checks the limits of each
+//! setting.
 
 use std::time::Duration;
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-/// A duration: an int, a float or whatever converts to a float; not negative. Infinity, and what is too long for the
-/// core, stand for the longest duration there is.
+use crate::errors::{wrong_type, wrong_value};
+
+/// A duration from an int, a float or another type that converts to a float. The duration is not negative. If a duration is infinite or
+/// too long for the core, the longest duration that the core allows takes its place.
 #[derive(Clone, Copy)]
 pub(crate) struct Seconds(Duration);
 
 impl Seconds {
-    /// A limit for a wait; `None` where there is none.
+    /// Returns the time limit for a wait, or `None` for no limit.
     pub(crate) fn limit(self) -> Option<Duration> {
         (self.0 < Duration::MAX).then_some(self.0)
     }
 
-    /// In whole milliseconds, rounded up.
+    /// Returns the duration in whole milliseconds, rounded up.
     pub(crate) fn milliseconds(self) -> Duration {
         let excess = self.0.subsec_nanos() % 1_000_000;
         if excess == 0 { self.0 } else { self.0.saturating_add(Duration::from_nanos(u64::from(1_000_000 - excess))) }
@@ -47,10 +50,10 @@ pub(crate) fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Seconds> {
 fn parse(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<Seconds> {
     let seconds = number(argument, value)?;
     if seconds.is_nan() || seconds < 0.0 {
-        return Err(PyValueError::new_err(format!("{argument}: {seconds} seconds; expected {expected}")));
+        return Err(wrong_value(format!("{argument}: {seconds} seconds; expected {expected}")));
     }
     let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    // Zero has a meaning of its own: only zero is to become zero.
+    // Zero has a special meaning, so a small positive number must not be rounded to zero.
     Ok(Seconds(if seconds > 0.0 { duration.max(Duration::from_nanos(1)) } else { duration }))
 }
 
@@ -58,14 +61,14 @@ fn number(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     let py = value.py();
     let wrong = || {
         let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
-        PyTypeError::new_err(format!("{argument}: expected a number of seconds, not {kind}"))
+        wrong_type(format!("{argument}: expected a number of seconds, not {kind}"))
     };
     if value.is_instance_of::<PyBool>() {
         return Err(wrong());
     }
     match value.extract() {
         Ok(seconds) => Ok(seconds),
-        // An int beyond all floats.
+        // The value is an int that is too large for a float.
         Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
             Ok(if value.lt(0)? { f64::NEG_INFINITY } else { f64::INFINITY })
         }

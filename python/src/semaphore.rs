@@ -1,52 +1,52 @@
-//! `zklock.Semaphore` and `zklock.Leases`.
+//! The classes `zklock.Semaphore` and `zklock.Leases`. Leases have no owner, so this file must not identify the calling thread or
+//! greenlet.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyString;
-use zklock::{Status, refuse_in_callback};
+use zklock::internal::refuse_in_callback;
+use zklock::{Listen, Status};
 
-use crate::callback::{Callback, start_thread};
-use crate::errors::{OrRaise, add_to, unless_forked, word};
-use crate::event::Listener;
-use crate::greenlet::Awaited;
+use crate::callback::{RevocationCallback, start_thread};
+use crate::detached_drop::DetachedDrop;
+use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word};
+use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
+use crate::greenlet::WaitTarget;
 use crate::lock::seconds_left;
 use crate::log;
 use crate::participant::{self, Participant};
-use crate::parting::Parting;
+use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
-use crate::wait::wait;
+use crate::wait::{wait, wait_lost};
 use crate::waiting::{self, Waiting};
-use crate::{text, whole};
+use crate::{int_args, text};
 
-/// A semaphore, made by ``Client.semaphore()``: Curator's ``InterProcessSemaphoreV2``. What it gives out are Leases.
+/// A semaphore, like Curator's ``InterProcessSemaphoreV2``. ``Client.semaphore()`` makes a Semaphore, and ``acquire()`` returns
+/// Leases.
 ///
-/// Leases belong to whoever has them, not to a thread. Methods may be called from any thread. All methods raise ClientClosed
-/// once the semaphore or its client is closed, and Forked in the child of a fork.
+/// Leases do not belong to a thread: any thread may use and release the leases. Any thread may call the methods of a semaphore. All
+/// methods except ``close()`` raise ClientClosed after the semaphore or its client is closed, and raise Forked in a forked child
+/// process.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Semaphore {
-    pub(crate) core: Parting<zklock::Semaphore>,
+    pub(crate) core: DetachedDrop<zklock::Semaphore>,
     path: String,
-    /// For `repr()`: how many leases there are.
+    /// The number of leases, for `repr()`.
     size: String,
-    callback: Callback,
-    /// Kept, since it hears of the leases.
-    listener: Option<Py<Listener>>,
+    callback: RevocationCallback,
+    /// The `ClientEvents` of the client.
+    events: Py<ClientEvents>,
 }
 
 impl Semaphore {
-    pub(crate) fn new(
-        semaphore: zklock::Semaphore,
-        path: String,
-        size: String,
-        listener: Option<Py<Listener>>,
-    ) -> Self {
-        Self { core: Parting::new(semaphore), path, size, callback: Callback::default(), listener }
+    pub(crate) fn new(semaphore: zklock::Semaphore, path: String, size: String, events: Py<ClientEvents>) -> Self {
+        Self { core: DetachedDrop::new(semaphore), path, size, callback: RevocationCallback::default(), events }
     }
 
-    /// `set_revocable()`, for whoever sees to it that what is told gets called.
-    pub(crate) fn tell_revocations(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Sets the revocation callback like `set_revocable()`, but does not start the thread that calls callbacks.
+    pub(crate) fn set_revocation_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         let semaphore: &zklock::Semaphore = &self.core;
         self.callback.set(callback, |handler| semaphore.set_revocable(handler))
     }
@@ -54,66 +54,78 @@ impl Semaphore {
 
 #[pymethods]
 impl Semaphore {
-    /// Acquires so many leases, all or none, for a ``with`` block or to be released.
+    /// Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or no lease. Use the
+    /// Leases in a ``with`` block, or call ``release()`` of the Leases.
     ///
-    /// ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody. Raises
-    /// LockTimeout where time runs out: what comes back always holds leases. Requests are served in their order, whole: a
-    /// large one is not overtaken by small ones. Ctrl-C interrupts the wait, and no node stays behind. Raises ConnectionLost
-    /// where no server answers by then, Canceled, ClientClosed; ValueError for more than ``max_leases``. Where a count says how
-    /// many there are, more are waited for: it may yet be raised.
-    #[pyo3(signature = (quantity=1, timeout=None))]
+    /// ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
+    /// call makes one attempt and does not wait for other participants. The semaphore serves the waiting calls in queue order, so a
+    /// call for few leases cannot overtake an earlier call for many leases. Ctrl-C interrupts the wait. The library then removes the
+    /// nodes of the interrupted call from the queue.
+    ///
+    /// Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises Canceled if
+    /// ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed. Raises ValueError if ``quantity`` is
+    /// greater than ``max_leases``. For a semaphore with a shared count, ``quantity`` may be greater than the count; the call then
+    /// waits until the count is large enough. In a callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or
+    /// eventlet, the call always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
+    #[pyo3(signature = (quantity=1, *, timeout=None))]
     fn acquire(
         this: &Bound<'_, Self>,
-        #[pyo3(from_py_with = whole::quantity)] quantity: u32,
+        #[pyo3(from_py_with = int_args::quantity)] quantity: i32,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<Leases> {
         let (py, semaphore) = (this.py(), &*this.get().core);
-        log::look(py)?;
+        log::sync_level(py)?;
         let limit = timeout.and_then(Seconds::limit);
         let start = || {
             refuse_in_callback(limit)?;
             semaphore.start_acquire(quantity, limit)
         };
-        let leases = wait(py, Awaited::within(limit), start, drop)?.or_raise(py)?;
+        let leases = wait(py, WaitTarget::within(limit), start, drop)?.or_raise(py)?;
         Ok(Leases::new(leases, this.clone().unbind()))
     }
 
-    /// Wakes those that wait for leases of this handle now, with Canceled. Who waits later is not concerned. Does not block.
+    /// End all calls that wait for leases of this object; these calls raise Canceled. ``cancel()`` does not affect later calls. Does
+    /// not block.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.cancel()).or_raise(py)
     }
 
-    /// The leases that are out, the oldest first, and those who wait for some, whatever process they are in.
+    /// Return a list of Participants of all processes. The leases that are held come first, from the oldest to the newest. The waiters
+    /// follow.
     ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts it. Raises ConnectionLost where no server answers by then.
+    /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers
+    /// within the session timeout.
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let semaphore: &zklock::Semaphore = &self.core;
         participant::all(py, || semaphore.start_participants())
     }
 
-    /// What those who wait for leases by this handle wait for, in any thread of this process; see ``Lock.waiting()``. Does not block.
+    /// Return a list of Waiting objects, one for each call that waits for leases of this object; see ``Lock.waiting()``. Does not
+    /// block.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
         Ok(waiting::all(self.core.waiting().or_raise(py)?))
     }
 
-    /// The data of the leases' nodes that later acquires create; None means this host's address, as in Curator.
+    /// Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of this host, as in
+    /// Curator.
     fn set_data(&self, py: Python<'_>, #[pyo3(from_py_with = text::data)] data: Option<PyBackedBytes>) -> PyResult<()> {
         self.core.set_data(data.as_deref()).or_raise(py)
     }
 
-    /// Has ``callback`` called, with the path of the lease's node, whenever somebody asks for a lease to be given back; see
-    /// ``Lock.set_revocable()``. None ends it.
+    /// Set the callback for revocation requests; None removes the callback. If a participant asks for the release of a lease, the
+    /// library calls the callback with the path of the node that belongs to the lease; see ``Lock.set_revocable()``.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if callback.is_callable() {
             start_thread(callback.py())?;
         }
-        self.tell_revocations(callback)
+        self.set_revocation_callback(callback)
     }
 
-    /// Takes it out of service: those that wait for leases wake with ClientClosed, as do later calls. Leases that are out stay
-    /// out until they are given back. May be called again. Does nothing in the child of a fork. Does not block.
+    /// Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls. Leases that are already
+    /// held stay valid until their release. A program may call ``close()`` several times. In a forked child process, ``close()`` does
+    /// nothing. Does not block.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        unless_forked(py.detach(|| self.core.close())).or_raise(py)
+        ignore_forked(py.detach(|| self.core.close())).or_raise(py)
     }
 
     /// The semaphore's path, without the client's chroot.
@@ -127,98 +139,158 @@ impl Semaphore {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.listener)?;
+        visit.call(&self.events)?;
         self.callback.traverse(&visit)
     }
 }
 
-/// Leases of a semaphore, made by ``Semaphore.acquire()``. They are given back as a whole: by ``release()``, at the end of a ``with``
-/// block, or when they are garbage-collected, which does not wait for the server.
+/// Leases of a semaphore. ``Semaphore.acquire()`` returns a Leases object.
 ///
-/// Any thread may use them and give them back. All methods raise ClientClosed once the client is closed, and Forked in the
-/// child of a fork.
+/// The library releases all leases of the object together. The release happens when the program calls ``release()``, at the end of a
+/// ``with`` block, or when the object is garbage-collected. If a Leases object is garbage-collected before its release, the library
+/// does not wait for the server, and issues a ResourceWarning.
+///
+/// Any thread may use and release the leases. All methods raise ClientClosed after the client is closed, and raise Forked in a forked
+/// child process.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Leases {
-    pub(crate) core: Parting<zklock::Leases>,
-    /// Kept, since its callback is theirs.
+    pub(crate) core: DetachedDrop<zklock::Leases>,
+    /// This reference keeps the semaphore alive, because revocation requests for these leases go to the semaphore's callback.
     semaphore: Py<Semaphore>,
+    listeners: Listeners,
 }
 
 impl Leases {
     pub(crate) fn new(leases: zklock::Leases, semaphore: Py<Semaphore>) -> Self {
-        Self { core: Parting::new(leases), semaphore }
+        Self { core: DetachedDrop::new(leases), semaphore, listeners: Listeners::default() }
     }
 
-    fn give_back(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+    fn release_and_wait(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let leases: &zklock::Leases = &self.core;
-        wait(py, Awaited::Server, || leases.start_release(true), drop)
+        wait(py, WaitTarget::Server, || leases.start_release(true), drop)
+    }
+}
+
+impl Leases {
+    pub(crate) fn listen(
+        &self,
+        callback: &Bound<'_, PyAny>,
+        which: Listen,
+        dispatcher: CallbackDispatcher,
+    ) -> PyResult<Py<Listener>> {
+        let (py, leases) = (callback.py(), &*self.core);
+        self.listeners.listen(callback, dispatcher, |listener| {
+            let handler = listener.handler(py, self.semaphore.get().events.get().names())?;
+            Ok(vec![DetachedDrop::new(py.detach(|| leases.listen(which, handler)).or_raise(py)?)])
+        })
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        if is_released_with_object(&self.core.state()) {
+            let (path, quantity) = (&self.semaphore.get().path, self.core.quantity());
+            let what = format!("{path:?}: {quantity} leases were released because their object was garbage-collected");
+            let hint = "keep the object and call release(), or use a with block";
+            Python::try_attach(|py| warn(py, format!("{what}: {hint}")));
+        }
     }
 }
 
 #[pymethods]
 impl Leases {
-    /// Gives all of them back, and waits until the server has confirmed it.
+    /// Release all leases of this object, and wait until the server has confirmed the removal of the leases' nodes.
     ///
-    /// Blocks for the session timeout at most; Ctrl-C interrupts the wait for the confirmation, not the release. Raises
-    /// NotOwner where they were given back before; LockLost where one of them had been lost, ConnectionLost where no server
-    /// confirmed in time: they are given back all the same.
+    /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
+    /// Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost. Raises ConnectionLost if no
+    /// server confirmed the release within the session timeout. The release takes effect even if the call raises LockLost or
+    /// ConnectionLost.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.give_back(py)?.or_raise(py)
+        self.release_and_wait(py)?.or_raise(py)
     }
 
-    /// Gives all of them back, and leaves the removal of the nodes to the library. Does not block.
+    /// Release all leases of this object. The call does not block, because the library removes the nodes in the background.
     ///
-    /// Raises NotOwner and LockLost as ``release()`` does.
+    /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.start_release(false)?.wait()).or_raise(py)
     }
 
-    /// How many there are, or were.
+    /// The number of leases. A release does not change ``quantity``.
     #[getter]
-    fn quantity(&self) -> u32 {
+    fn quantity(&self) -> i32 {
         self.core.quantity()
     }
 
-    /// Whether they are held, and safely so at this moment: their session is surely alive. Does not block.
+    /// Whether the leases are held and safe at this moment. Does not block.
     #[getter]
     fn is_held(&self, py: Python<'_>) -> PyResult<bool> {
         self.core.is_held().or_raise(py)
     }
 
-    /// How they stand: a LockState. Does not block.
+    /// The state of the leases, a LockState. After a release, the state is FREE. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         lock_state(py, self.core.state().or_raise(py)?)
     }
 
-    /// For how many seconds they are safe without hearing from a server; 0.0 where they are not safely held. Does not block.
+    /// The number of seconds for which the leases stay safe without an answer from a server. If the leases are not safe, ``remaining``
+    /// is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core.remaining())
     }
 
-    /// Their fencing token: an int that grows with the leases of the semaphore, for a store to refuse the stale.
+    /// The fencing token of the leases: an int that grows each time a client acquires leases of the semaphore. A store that compares
+    /// tokens can refuse writers that have lost their leases.
     ///
-    /// Does not block. Raises NotOwner where they were given back, LockLost where they were lost.
+    /// Does not block. Raises NotOwner if the leases were released, and LockLost if the leases were lost.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.fencing_token().or_raise(py)
     }
 
-    /// The paths of their nodes, without the client's chroot. Does not block. Raises as ``fencing_token`` does.
+    /// The paths of the leases' nodes, without the client's chroot. Does not block. Raises the same errors as ``fencing_token``.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.core.node_paths().or_raise(py)
     }
 
-    /// Raises NotOwner where they were given back before, LockLost where they were lost.
+    /// Wait until at least one of these leases is no longer safe, and then return True. Return False if all leases are still safe
+    /// after ``timeout`` seconds.
+    ///
+    /// The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the leases are released
+    /// before or during the wait.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_lost(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<bool> {
+        let leases: &zklock::Leases = &self.core;
+        wait_lost(py, timeout, || leases.start_wait_lost())
+    }
+
+    /// Add a callback for losses of these leases, and return a Listener; see ``Lock.on_lost()``. Raises NotOwner if the leases were
+    /// already released.
+    fn on_lost(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
+        self.listen(callback, Listen::Loss, CallbackDispatcher::Thread)
+    }
+
+    /// Add a callback for every change in the state of these leases, and return a Listener; see ``Lock.on_event()``. Raises NotOwner
+    /// if the leases were already released.
+    fn on_event(&self, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
+        self.listen(callback, Listen::All, CallbackDispatcher::Thread)
+    }
+
+    /// Return this object. Raises NotOwner if the leases were already released, and LockLost if the leases were lost.
     fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
         this.core.fencing_token().or_raise(py)?;
         Ok(this)
     }
 
-    /// Gives them back, unless the block did, and raises what ``release()`` raises. An exception of the block is not masked:
-    /// it gets a note.
+    /// Release the leases, unless the block has already released the leases. The errors are the same as for ``release()``. If both the
+    /// block and the release fail, the exception of the block propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -227,9 +299,9 @@ impl Leases {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        match self.give_back(py)? {
+        match self.release_and_wait(py)? {
             Err(error) if error.status() == Status::NotOwner => Ok(()),
-            Err(error) if !exc_value.is_none() => add_to(py, exc_value, "giving back the leases", &error),
+            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "releasing the leases", &error),
             released => released.or_raise(py),
         }
     }
@@ -238,7 +310,7 @@ impl Leases {
         let path = PyString::new(py, &self.semaphore.get().path).repr()?;
         let quantity = self.core.quantity();
         match self.core.state() {
-            Err(error) => Ok(format!("<zklock.Leases {path} quantity={quantity} {}>", word(error.status()))),
+            Err(error) => Ok(format!("<zklock.Leases {path} quantity={quantity} {}>", status_word(error.status()))),
             Ok(state) => {
                 let state = lock_state(py, state)?.getattr("name")?;
                 let token = self.core.fencing_token().map(|token| format!(" token={token}")).unwrap_or_default();
@@ -248,6 +320,7 @@ impl Leases {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.listeners.traverse(&visit)?;
         visit.call(&self.semaphore)
     }
 }

@@ -1,31 +1,33 @@
-//! `zklock.testing.StandaloneServer`.
+//! The class `zklock.testing.StandaloneServer`. It is for tests, so no other file of the native module may use it.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
-use zklock::proto::OpCode;
+use zklock_proto::OpCode;
 use zklock_standalone::{Server, SessionInfo, Settings, Target};
 
 use crate::client::Client;
-use crate::errors::{OrRaise, unless_forked};
-use crate::parting::Parting;
+use crate::detached_drop::DetachedDrop;
+use crate::errors::{OrRaise, ignore_forked, wrong_type, wrong_value};
 use crate::seconds::{self, Seconds};
-use crate::{text, whole};
+use crate::{int_args, text};
 
-/// A ZooKeeper server in memory, on a thread of this process, for tests. It does not replicate, and writes nothing to disk.
+/// A ZooKeeper server for tests. The server runs on a thread of this process, keeps its data in memory, and does not replicate data to
+/// other servers.
 ///
-/// ``address`` is ``"host:port"``; port 0 stands for a free one. Raises ValueError where it is no address, ServerError where
-/// nobody can listen there.
+/// ``address`` is ``"host:port"``; port 0 selects a free port. Raises ValueError for a malformed address, and ServerError if the server
+/// cannot listen at the address.
 ///
-/// Its faults are for one client: a ``zklock.Client``, or a session's id; or for all, also those that come later, where
-/// ``session`` is None. They follow a client to the connections that it makes later, and are in force when the call
-/// returns. A session that the server does not know is a ValueError. Sessions may be as short as 0.1 seconds.
+/// The methods that cause a fault have an argument ``session``. The argument is a client, the id of a session, or None. With
+/// ``session=None``, a fault applies to all clients, including clients that connect later. A fault applies to all connections of the
+/// session, including later connections. When the method returns, the fault is already in effect. The method raises ValueError if the
+/// session is unknown. Session timeouts may be as short as 0.1 seconds.
 ///
-/// The server ends with ``stop()``, at the end of a ``with`` block, or when it is garbage-collected; from then on all methods
-/// raise ClientClosed. They may be called from any thread, and do not block. In the child of a fork they raise Forked.
+/// The server ends with ``stop()``, at the end of a ``with`` block, or when the object is garbage-collected. After the end of the
+/// server, all methods except ``stop()`` raise ClientClosed. Any thread may call the methods. The methods do not block. In a forked
+/// child process, all methods except ``stop()`` raise Forked.
 #[pyclass(frozen, weakref, module = "zklock.testing")]
 pub(crate) struct StandaloneServer {
-    core: Parting<Server>,
+    core: DetachedDrop<Server>,
 }
 
 #[pymethods]
@@ -34,51 +36,52 @@ impl StandaloneServer {
     #[pyo3(signature = (address="127.0.0.1:0".to_owned()), text_signature = "(address='127.0.0.1:0')")]
     fn new(py: Python<'_>, #[pyo3(from_py_with = text::address)] address: String) -> PyResult<Self> {
         let server = py.detach(|| Server::bind(address, Settings::for_tests())).or_raise(py)?;
-        Ok(Self { core: Parting::new(server) })
+        Ok(Self { core: DetachedDrop::new(server) })
     }
 
-    /// Where it listens, as ``zklock.Client`` wants it: like ``"127.0.0.1:2181"``.
+    /// The address at which the server listens, such as ``"127.0.0.1:2181"``. The address is a connect string for ``zklock.Client``.
     #[getter]
     fn address(&self) -> String {
         self.core.address().to_string()
     }
 
-    /// The sessions that are alive, as the server sees them.
+    /// Return the sessions that have not ended, as a list of Sessions.
     fn sessions(&self, py: Python<'_>) -> PyResult<Vec<Session>> {
         let sessions = py.detach(|| self.core.sessions()).or_raise(py)?;
         Ok(sessions.into_iter().map(Session).collect())
     }
 
-    /// Ends a session at once, as if it had been silent for too long: its locks are lost.
+    /// End a session at once, as if its session timeout had passed. The client loses the locks of the session.
     #[pyo3(signature = (session=None))]
     fn expire(&self, py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let target = target(py, session)?;
         py.detach(|| self.core.expire(target)).or_raise(py)
     }
 
-    /// Resets a client's connection. The client may come back, and its session lives on.
+    /// Reset a client's connection. The client may reconnect, and its session stays alive.
     #[pyo3(signature = (session=None))]
     fn cut(&self, py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let target = target(py, session)?;
         py.detach(|| self.core.cut(target)).or_raise(py)
     }
 
-    /// Lets a client's connections stand still: what is sent, either way, arrives when they are thawed. The server hears
-    /// nothing of the client, so its session expires in time.
+    /// Freeze a client's connections: messages in both directions arrive only after ``thaw()``. The session of a frozen client expires
+    /// after its timeout, because the server receives no messages from the client.
     #[pyo3(signature = (session=None))]
     fn freeze(&self, py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let target = target(py, session)?;
         py.detach(|| self.core.freeze(target)).or_raise(py)
     }
 
-    /// Ends ``freeze()``, also for a session that has expired meanwhile: its client can now be told.
+    /// End the effect of ``freeze()``. The delayed messages then arrive. The method also works for an expired session, so that the
+    /// server can report the expiry to the client.
     #[pyo3(signature = (session=None))]
     fn thaw(&self, py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let target = target(py, session)?;
         py.detach(|| self.core.thaw(target)).or_raise(py)
     }
 
-    /// Delays everything that a client is sent from now on, by so many seconds; 0 ends it.
+    /// Delay all later messages to a client by ``seconds``; 0 ends the delay.
     #[pyo3(signature = (seconds, session=None))]
     fn delay(
         &self,
@@ -90,44 +93,44 @@ impl StandaloneServer {
         py.detach(|| self.core.delay(target, seconds.milliseconds())).or_raise(py)
     }
 
-    /// Lets the reply to a client's next request of this kind be lost, and its connection with it, though the request is
-    /// carried out. ``op`` is an ``Op``, or any other of ZooKeeper's numbers for a request.
+    /// Drop the reply to a client's next request of the kind ``op``, and close the client's connection. The server still executes the
+    /// request. ``op`` is an ``Op``, or a request number of ZooKeeper.
     #[pyo3(signature = (op, session=None))]
     fn lose_reply(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = whole::op)] op: i32,
+        #[pyo3(from_py_with = int_args::op)] op: i32,
         session: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let Ok(op) = OpCode::try_from(op) else {
-            return Err(PyValueError::new_err(format!("op {op} is no request of ZooKeeper's")));
+            return Err(wrong_value(format!("op is {op}; expected the number of a ZooKeeper request")));
         };
         let target = target(py, session)?;
         py.detach(|| self.core.lose_reply(target, op)).or_raise(py)
     }
 
-    /// Closes all connections, and takes none until ``restart()``. Meanwhile no session expires.
+    /// Close all connections, and accept no connections until ``restart()``. No session expires while the server is halted.
     fn halt(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.halt()).or_raise(py)
     }
 
-    /// Closes all connections and goes on, with the same data at the same address. All sessions have their whole time once
-    /// more. Raises ServerError where somebody else listens there now.
+    /// Close all connections, and continue with the same data at the same address. The timeout of every session starts again. Raises
+    /// ServerError if another process listens at the address now.
     fn restart(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.restart()).or_raise(py)
     }
 
-    /// Ends the server: its connections and its port are closed, its data is forgotten. May be called again. Does nothing in
-    /// the child of a fork.
+    /// End the server: close the connections and the port, and discard the data. A program may call ``stop()`` several times. In a
+    /// forked child process, ``stop()`` does nothing.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        unless_forked(py.detach(|| self.core.stop())).or_raise(py)
+        ignore_forked(py.detach(|| self.core.stop())).or_raise(py)
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
         this
     }
 
-    /// Stops.
+    /// Stop the server.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -144,26 +147,26 @@ impl StandaloneServer {
     }
 }
 
-/// A session, as the server saw it. Immutable; comparable.
+/// A session as it was when the program called ``sessions()``. Sessions are immutable and comparable.
 #[pyclass(frozen, eq, skip_from_py_object, module = "zklock.testing")]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Session(SessionInfo);
 
 #[pymethods]
 impl Session {
-    /// Its id.
+    /// The id of the session.
     #[getter]
     fn id(&self) -> i64 {
         self.0.id
     }
 
-    /// The timeout agreed when it began, in seconds.
+    /// The negotiated session timeout, in seconds.
     #[getter]
     fn timeout(&self) -> f64 {
         self.0.timeout.as_secs_f64()
     }
 
-    /// True if its client was connected.
+    /// Whether the client of the session was connected when the program called ``sessions()``.
     #[getter]
     fn is_connected(&self) -> bool {
         self.0.is_connected
@@ -176,7 +179,7 @@ impl Session {
     }
 }
 
-/// Who is meant by a client, by a session's id, or by None.
+/// Returns the sessions that a fault applies to. The argument is a client, a session id or None.
 fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target> {
     let Some(session) = session else { return Ok(Target::All) };
     if let Ok(client) = session.cast::<Client>() {
@@ -185,20 +188,20 @@ fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target
     if session.is_instance_of::<PyInt>() && !session.is_instance_of::<PyBool>() {
         return match session.extract() {
             Ok(id) => Ok(Target::Session(id)),
-            Err(_) => Err(PyValueError::new_err(format!("{session} is no session's id"))),
+            Err(_) => Err(wrong_value(format!("session is {session}; expected the id of a session"))),
         };
     }
-    // A client of zklock.aio.
+    // The argument may be a client of zklock.aio.
     if let Ok(id) = session.getattr("session_id").and_then(|id| id.extract()) {
         return of_client(id);
     }
     let kind = session.get_type().name()?;
-    Err(PyTypeError::new_err(format!("session: expected a zklock.Client, a session's id or None, not {kind}")))
+    Err(wrong_type(format!("session: expected a zklock.Client, a session id or None, not {kind}")))
 }
 
 fn of_client(session: i64) -> PyResult<Target> {
     match session {
-        0 => Err(PyValueError::new_err("the client has no session now")),
+        0 => Err(wrong_value("the client has no session now")),
         id => Ok(Target::Session(id)),
     }
 }

@@ -1,18 +1,52 @@
-//! The states of clients and locks, and what is waited for, as members of the enums in `zklock/_states.py`.
+//! Converts the states of the core, and the reasons why a call waits, to members of the enums in `zklock/_states.py`. The functions
+//! find a member by its value. No other file may contain these values.
+
+use std::fmt::Debug;
 
 use pyo3::prelude::*;
-use zklock::{ClientState, LockState, WaitsFor};
+use zklock::{ClientState, Error, LockState, Status, WaitsFor};
 
-use crate::needed::needed;
+use crate::errors::to_py_err;
+use crate::imports::imports;
 
 pub(crate) fn client_state(py: Python<'_>, state: ClientState) -> PyResult<Bound<'_, PyAny>> {
-    needed(py)?.client_state.bind(py).call1((state as i32,))
+    let value = match state {
+        ClientState::Connecting => "connecting",
+        ClientState::Connected => "connected",
+        ClientState::Suspended => "suspended",
+        ClientState::Lost => "lost",
+        ClientState::Closed => "closed",
+        state => return Err(unknown(py, state)),
+    };
+    imports(py)?.client_state.bind(py).call1((value,))
 }
 
 pub(crate) fn lock_state(py: Python<'_>, state: LockState) -> PyResult<Bound<'_, PyAny>> {
-    needed(py)?.lock_state.bind(py).call1((state as i32,))
+    let value = match state {
+        LockState::Free => "free",
+        LockState::Held => "held",
+        LockState::Suspended => "suspended",
+        LockState::Uncertain => "uncertain",
+        LockState::Lost => "lost",
+        state => return Err(unknown(py, state)),
+    };
+    imports(py)?.lock_state.bind(py).call1((value,))
 }
 
 pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'_, PyAny>> {
-    needed(py)?.waits_for.bind(py).call1((waits_for as i32,))
+    let value = match waits_for {
+        WaitsFor::Connection => "connection",
+        WaitsFor::Server => "server",
+        WaitsFor::Node => "node",
+        WaitsFor::Leases => "leases",
+        WaitsFor::Count => "count",
+        WaitsFor::OwnHold => "own_hold",
+        waits_for => return Err(unknown(py, waits_for)),
+    };
+    imports(py)?.waits_for.bind(py).call1((value,))
+}
+
+/// Returns the error for a Rust value that has no member in the Python enum.
+fn unknown(py: Python<'_>, value: impl Debug) -> PyErr {
+    to_py_err(py, &Error::new(Status::Internal, format!("the package has no name for the value {value:?}")))
 }

@@ -1,11 +1,14 @@
-//! Texts, bytes and flags, as Python has them. A value of another type raises a TypeError that names the argument.
+//! Converts arguments that are texts, bytes or flags. A value of the wrong type raises a TypeError that names the argument. The
+//! core checks the content of a text.
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
+
+use crate::errors::{wrong_type, wrong_value};
 
 pub(crate) fn servers(value: &Bound<'_, PyAny>) -> PyResult<String> {
     text("servers", value, "str")
@@ -44,7 +47,16 @@ pub(crate) fn in_order(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 fn text(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<String> {
-    value.cast::<PyString>().map_err(|_| wrong(argument, value, expected))?.extract()
+    let text = value.cast::<PyString>().map_err(|_| wrong(argument, value, expected))?;
+    text.extract().map_err(|error: PyErr| {
+        // The text contains a lone surrogate.
+        if error.is_instance_of::<PyUnicodeEncodeError>(value.py()) {
+            let given = text.repr().map_or_else(|_| "this".to_owned(), |given| given.to_string_lossy().into_owned());
+            wrong_value(format!("{argument}: expected text that UTF-8 can encode, not {given}"))
+        } else {
+            error
+        }
+    })
 }
 
 fn flag(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -62,5 +74,5 @@ where
 
 fn wrong(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
     let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!("{argument}: expected {expected}, not {kind}"))
+    wrong_type(format!("{argument}: expected {expected}, not {kind}"))
 }

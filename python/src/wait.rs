@@ -1,34 +1,42 @@
-//! The one door to waits that a signal may interrupt: detached from the interpreter, and on the main thread in slices, so
-//! that Python's signal handlers have their turn in between. A greenlet waits with its hub instead, which runs the others.
+//! Waits for operations. All waits of the native module use this code. A signal may interrupt any wait. A waiting thread is detached
+//! from the interpreter. The main thread divides a wait into slices, so that Python's signal handlers can run between two slices. A
+//! greenlet waits in its hub, and the hub runs the other greenlets meanwhile.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Status};
+use zklock::internal::refuse_in_callback;
+use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Status, WaitLost};
 
 use crate::errors::OrRaise;
-use crate::greenlet::{Awaited, Bell, Hub};
-use crate::needed::needed;
+use crate::greenlet::{GreenletWaker, Hub, WaitTarget};
+use crate::imports::imports;
+use crate::seconds::Seconds;
 
-/// How long Ctrl-C may go unheard.
+/// The longest time for which a wait ignores Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// An operation under way.
-pub(crate) trait Running: Send {
+/// An operation for which a thread or a greenlet can wait.
+pub(crate) trait Waitable: Send {
     type Answer: Send;
 
-    /// Waits `slice` at most. Not to be called again after it gave an answer.
+    /// Waits for at most `slice`. The caller must not call the function again after the function has returned an answer.
     fn wait_for(&self, slice: Duration) -> Option<Result<Self::Answer>>;
 
-    /// Has `hook` called once when it is over, by any thread.
+    /// Registers `hook`. When the operation is over, the library calls `hook` once, on any thread.
     fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()>;
+
+    /// The time at which the operation ends even if the library has not called the hook.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
 }
 
-macro_rules! running {
+macro_rules! impl_waitable {
     ($($operation:ty => $answer:ty),+ $(,)?) => {$(
-        impl Running for $operation {
+        impl Waitable for $operation {
             type Answer = $answer;
 
             fn wait_for(&self, slice: Duration) -> Option<Result<$answer>> {
@@ -42,9 +50,9 @@ macro_rules! running {
     )+};
 }
 
-running! { Acquiring => (), AcquiringLeases => Leases, Connecting => zklock::Client }
+impl_waitable! { Acquiring => (), AcquiringLeases => Leases, Connecting => zklock::Client }
 
-impl<T: Send> Running for Call<T> {
+impl<T: Send> Waitable for Call<T> {
     type Answer = T;
 
     fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
@@ -56,90 +64,147 @@ impl<T: Send> Running for Call<T> {
     }
 }
 
-/// Starts an operation and waits for its answer. Where a signal handler raises, or something is thrown into the greenlet that waits,
-/// the operation is dropped, which gives it up; if it had succeeded by then, the result goes to `undo`.
-pub(crate) fn wait<W: Running>(
+/// A wait for the loss of a hold, with a deadline. The core offers only a wait without a time limit.
+pub(crate) struct TimedWaitLost {
+    wait: WaitLost,
+    deadline: Option<Instant>,
+}
+
+impl TimedWaitLost {
+    pub(crate) fn new(wait: WaitLost, limit: Option<Duration>) -> Self {
+        Self { wait, deadline: limit.and_then(|limit| Instant::now().checked_add(limit)) }
+    }
+}
+
+impl Waitable for TimedWaitLost {
+    type Answer = bool;
+
+    fn wait_for(&self, slice: Duration) -> Option<Result<bool>> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let answer = self.wait.wait_for(left.map_or(slice, |left| left.min(slice)));
+        let is_over = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        answer.map(|lost| lost.map(|()| true)).or_else(|| is_over.then_some(Ok(false)))
+    }
+
+    fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.wait.on_done(hook)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+}
+
+/// Waits until a hold is no longer safe, and then returns true. Returns false if the hold is still safe after the timeout.
+pub(crate) fn wait_lost(
     py: Python<'_>,
-    awaited: Awaited,
+    timeout: Option<Seconds>,
+    start: impl FnOnce() -> Result<WaitLost> + Send,
+) -> PyResult<bool> {
+    let limit = timeout.and_then(Seconds::limit);
+    let start = || {
+        refuse_in_callback(limit)?;
+        Ok(TimedWaitLost::new(start()?, limit))
+    };
+    wait(py, WaitTarget::within(limit), start, drop)?.or_raise(py)
+}
+
+/// Starts an operation and waits for its answer. If a signal handler raises an exception, or an exception is thrown into the waiting
+/// greenlet, the function abandons the operation. If the abandoned operation has already succeeded, the function passes the result to
+/// `undo`.
+pub(crate) fn wait<W: Waitable>(
+    py: Python<'_>,
+    target: WaitTarget,
     start: impl FnOnce() -> Result<W> + Send,
     undo: impl FnOnce(W::Answer) + Send,
 ) -> PyResult<Result<W::Answer>> {
-    let look = |waiting: W, slice| match waiting.wait_for(slice) {
-        Some(answer) => Step::Answered(answer),
-        None => Step::Waiting(waiting),
+    let poll = |waiting: W, slice| match waiting.wait_for(slice) {
+        Some(answer) => WaitStep::Answered(answer),
+        None => WaitStep::Waiting(waiting),
     };
-    let hub = Hub::find(py, awaited)?;
+    let hub = Hub::find(py, target)?;
     let first_slice = if hub.is_some() { Duration::ZERO } else { SLICE };
     let mut step = py.detach(|| match start() {
-        Ok(waiting) => look(waiting, first_slice),
-        Err(error) => Step::Answered(Err(error)),
+        Ok(waiting) => poll(waiting, first_slice),
+        Err(error) => WaitStep::Answered(Err(error)),
     });
-    let (mut bell, mut thrown) = (None, Ok(()));
+    let (mut waker, mut thrown) = (None, Ok(()));
     loop {
         if let Err(interrupt) = std::mem::replace(&mut thrown, Ok(())).and_then(|()| py.check_signals()) {
             py.detach(move || match step {
-                Step::Answered(Ok(result)) => undo(result),
+                WaitStep::Answered(Ok(result)) => undo(result),
                 given_up => drop(given_up),
             });
             return Err(interrupt);
         }
         let waiting = match step {
-            Step::Answered(Err(error)) if error.status() == Status::Closed => {
-                stay_behind_at(py, End::Closing)?;
+            WaitStep::Answered(Err(error)) if error.status() == Status::Closed => {
+                park_if_exiting(py, ExitPhase::Closing)?;
                 return Ok(Err(error));
             }
-            Step::Answered(answer) => return Ok(answer),
-            Step::Waiting(waiting) => waiting,
+            WaitStep::Answered(answer) => return Ok(answer),
+            WaitStep::Waiting(waiting) => waiting,
         };
         let slice = match &hub {
             None if on_main_thread(py)? => SLICE,
             None => Duration::MAX,
             Some(hub) => {
-                thrown = wait_with(py, hub, &waiting, &mut bell);
+                thrown = wait_in_greenlet(py, hub, &waiting, &mut waker);
                 Duration::ZERO
             }
         };
         step = match &thrown {
-            Ok(()) => py.detach(|| look(waiting, slice)),
-            Err(_) => Step::Waiting(waiting),
+            Ok(()) => py.detach(|| poll(waiting, slice)),
+            Err(_) => WaitStep::Waiting(waiting),
         };
     }
 }
 
 /// Lets other greenlets run until an operation is over.
-fn wait_with<W: Running>(py: Python<'_>, hub: &Hub<'_>, waiting: &W, bell: &mut Option<Bell>) -> PyResult<()> {
-    let bell = match bell {
-        Some(bell) => bell,
+fn wait_in_greenlet<W: Waitable>(
+    py: Python<'_>,
+    hub: &Hub<'_>,
+    waiting: &W,
+    waker: &mut Option<GreenletWaker>,
+) -> PyResult<()> {
+    let waker = match waker {
+        Some(waker) => waker,
         None => {
-            let fresh = Bell::new(py)?;
+            let fresh = GreenletWaker::new(py)?;
             let rung = fresh.clone();
             waiting.on_done(move || rung.ring()).or_raise(py)?;
-            bell.insert(fresh)
+            waker.insert(fresh)
         }
     };
-    hub.wait(bell)
+    hub.wait(waker, waiting.deadline())
 }
 
-/// How far the end of the interpreter has come.
+/// The steps in which the interpreter exits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum End {
-    /// All clients are being closed: a daemon thread that finds its client closed does not go on.
+pub(crate) enum ExitPhase {
+    /// The library is closing all clients. A daemon thread that waits for a closed client blocks until the process ends.
     Closing = 1,
-    /// They are closed: nobody is called any more.
+    /// All clients are closed, and the library calls no more callbacks.
     Closed = 2,
 }
 
-static END: AtomicU8 = AtomicU8::new(0);
+static EXIT_PHASE: AtomicU8 = AtomicU8::new(0);
 
-/// The interpreter is about to end.
-pub(crate) fn interpreter_ends(end: End) {
-    END.store(end as u8, Ordering::Release);
+/// Records that the interpreter is about to end.
+pub(crate) fn set_exit_phase(end: ExitPhase) {
+    EXIT_PHASE.store(end as u8, Ordering::Release);
 }
 
-/// Only daemon threads are left by then beside the main thread. One that went on would raise into a program that is being taken
-/// apart, and its traceback could end the process with a fatal error of the interpreter's; so it never comes back.
-pub(crate) fn stay_behind_at(py: Python<'_>, end: End) -> PyResult<()> {
-    if END.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
+/// Returns whether the interpreter is about to end.
+pub(crate) fn is_exiting() -> bool {
+    EXIT_PHASE.load(Ordering::Acquire) >= ExitPhase::Closing as u8
+}
+
+/// Blocks the calling thread until the process ends, if the interpreter has reached the stage `end`. The function never blocks the main
+/// thread. When the interpreter ends, all threads except the main thread are daemon threads. If a daemon thread continued, the thread
+/// would raise an exception while the interpreter is shutting down. The traceback could then end the process with a fatal error.
+pub(crate) fn park_if_exiting(py: Python<'_>, end: ExitPhase) -> PyResult<()> {
+    if EXIT_PHASE.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
         return Ok(());
     }
     py.detach(|| {
@@ -149,15 +214,16 @@ pub(crate) fn stay_behind_at(py: Python<'_>, end: End) -> PyResult<()> {
     })
 }
 
-enum Step<W, T> {
+enum WaitStep<W, T> {
     Waiting(W),
     Answered(Result<T>),
 }
 
-/// Only the main thread runs signal handlers. Where gevent or eventlet has patched `threading`, its threads are greenlets, and the main
-/// thread is known by the process's number.
+/// Returns whether the calling thread is the main thread. Python runs signal handlers only on the main thread. If gevent or eventlet
+/// has patched `threading`, the threads of `threading` are greenlets. The native id of the main thread is the process id. The function
+/// therefore also compares the native id of the calling thread with the process id.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
-    let threading = needed(py)?;
+    let threading = imports(py)?;
     if threading.get_native_id.bind(py).call0()?.extract::<u32>()? == std::process::id() {
         return Ok(true);
     }

@@ -1,10 +1,12 @@
-//! What those who wait wait for.
+//! The class `zklock.Waiting`, which describes a call that waits for a lock. A Waiting is a copy, and must not refer to its lock or
+//! client.
 
 use pyo3::prelude::*;
 
 use crate::states::waits_for;
 
-/// An acquire that waits, as ``waiting()`` found it. Immutable; comparable and hashable.
+/// The description of a call that waits for a lock or for leases; see ``Lock.waiting()``. Waitings are immutable, comparable and
+/// hashable.
 #[pyclass(frozen, eq, hash, skip_from_py_object, module = "zklock")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting(zklock::Waiting);
@@ -15,45 +17,48 @@ pub(crate) fn all(waiting: Vec<zklock::Waiting>) -> Vec<Waiting> {
 
 #[pymethods]
 impl Waiting {
-    /// What it waits for: a WaitsFor.
+    /// The reason why the call waits, a WaitsFor.
     #[getter]
     fn waits_for<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         waits_for(py, self.0.waits_for)
     }
 
-    /// The path of its own node, as ``participants()`` shows it, or None while it has none. Of several: where it has to wait.
+    /// The path of the node that the call has created, or None if the call has no node. ``participants()`` returns the same path for
+    /// the node. If the call has created several nodes, the property returns the path of the first node that has to wait.
     #[getter]
     fn node_path(&self) -> Option<&str> {
         self.0.node_path.as_deref()
     }
 
-    /// What is in its way: the path of the nearest node ahead, as ``participants()`` shows it, of the leases' directory, or of the
-    /// count; None where that is not known. Without a connection: what was, when there was one.
+    /// The path of the node for which the call waits, or None if the path is not known. In a queue, this node is the nearest node
+    /// ahead. If the call waits for leases, this node is the directory of the leases. If the call waits for a shared count, this node
+    /// contains the count. Without a connection, the property returns the last known path.
     #[getter]
     fn ahead(&self) -> Option<&str> {
         self.0.ahead.as_deref()
     }
 
-    /// The session that owns the node ahead; 0 where that is not known.
+    /// The id of the session that owns the node ahead, or 0 if the id is not known.
     #[getter]
     fn session_id(&self) -> i64 {
         self.0.session_id
     }
 
-    /// How many there are to go before, when they were last counted: nodes ahead, leases that have to come back, or that the count
-    /// is too low by; 0 where that is not known.
+    /// The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that other holders must
+    /// release first. If ``waits_for`` is COUNT, ``count`` is the number by which the shared count is too small. The client reports the
+    /// last known number, or zero if no number is known.
     #[getter]
     fn count(&self) -> u64 {
         self.0.count
     }
 
-    /// For how many seconds it has waited.
+    /// The number of seconds for which the call has waited.
     #[getter]
     fn waited(&self) -> f64 {
         self.0.waited.as_secs_f64()
     }
 
-    /// For how many seconds it will wait at most; None without a limit.
+    /// The number of seconds until the call times out, or None if the call has no time limit.
     #[getter]
     fn left(&self) -> Option<f64> {
         self.0.left.map(|left| left.as_secs_f64())

@@ -1,58 +1,72 @@
-"""Distributed locks on Apache ZooKeeper, on the znodes of Apache Curator.
+"""Distributed locks on Apache ZooKeeper, compatible with Apache Curator.
 
     import zklock
 
     with zklock.Client("host1:2181,host2:2181/chroot") as client:
-        with client.mutex("/locks/nightly-report", timeout=5.0) as lock:    # LockTimeout after 5 seconds
-            work(fence=lock.fencing_token)
+        lock = client.mutex("/locks/nightly-report")
+        with lock.hold(timeout=5.0) as hold:                                # LockTimeout after 5 seconds
+            work(fence=hold.token)
 
         lock = client.mutex("/locks/other")
-        if lock.acquire(timeout=0):                                         # one look: True or False
+        if lock.acquire(timeout=0):                                         # one attempt: True or False
             try:
                 while lock.is_held and more_to_do():
                     do_a_little()
             finally:
                 lock.release()
 
-Curator's other recipes, on its znodes, are made in the same way. All that are locks have the same methods (``Lock``):
+A client also makes the other recipes of Curator. All locks have the methods of ``Lock``:
 
         rw = client.rwlock("/locks/table")                                  # rw.read is shared, rw.write is not
-        both = client.multi([client.mutex("/a"), rw.write])                 # several locks as one
+        both = client.multi(["/a", rw.write])                               # several locks as one
         any_thread_releases = client.semaphore_mutex("/locks/job")
         with client.semaphore("/pool", max_leases=3).acquire(2, timeout=1.0) as leases:
             work(fence=leases.fencing_token)
-        rw.write.set_revocable(lambda node: please_stop.set())              # client.revoke(node) asks for it
-        client.set_count("/pool-size", 5)                                   # of client.semaphore(path, count_path=...)
+        rw.write.set_revocable(lambda node: please_stop.set())              # client.revoke(node) asks for the lock
+        client.shared_count_set("/pool-size", 5)                            # for client.semaphore(path, count_path=...)
 
-A ``Client`` is one ZooKeeper session, shared by any number of locks and threads. A ``Mutex`` belongs to the thread that
-acquired it, excludes every other thread, process and machine that uses the same path, and may be entered again by its
-holder. All durations are seconds, as int or float. All classes may be used from any thread, blocking calls release the
-interpreter's lock, and Ctrl-C interrupts a wait without leaving anything behind.
+A ``Client`` has one ZooKeeper session. Any number of locks and threads may share the client. A ``Mutex`` belongs to the
+thread that acquired the mutex. The owner of a mutex may re-enter the mutex. No other thread, on any machine, can
+acquire a mutex with the same path until the owner releases the mutex. All durations are in seconds, as an int or a
+float. Any thread may use the objects of this package. Blocking calls release the interpreter's lock. Ctrl-C interrupts
+a wait. The interrupted call leaves no hold and no node behind.
 
-In a program with greenlets (gevent, eventlet) each greenlet is what a thread is here, and the others run while one
-waits. A greenlet without a hub, and the hub itself, cannot wait for a lock: ``acquire()`` raises an error that says
-what to do. Callbacks run on a thread of the system.
+In a program with gevent or eventlet, each greenlet counts as a thread. While a greenlet waits, other greenlets run. If
+the hub itself or a greenlet without a hub tries to wait for a lock, ``acquire()`` raises an error that explains the
+alternatives. Callbacks run on a thread of the operating system, and not in a greenlet.
 
-A lock is a lease. It is held while the session that made it is surely alive, by a clock of zklock's own: ``is_held``,
-``remaining`` and ``state`` know at once when it is over, even in a process that was stopped meanwhile. What no lock can
-do is to stop a program that goes on after it lost the lock; a store that is given the ``fencing_token`` can. A client
-that was given ``on_event`` tells of every change, and a ``with`` block that ends after the loss raises ``LockLost``:
+A hold depends on the session of its client. A hold is safe while the client is sure that the session has not expired.
+The session lease is the time for which the client can be sure that its session has not expired, as measured by the
+client's own clock. When the session lease ends, ``is_held``, ``remaining`` and ``state`` change at once, even if the
+process was stopped for some time. A lock cannot stop a program that continues to write after the program has lost the
+lock. A store that compares ``fencing_token`` can refuse the writes of such a program. To be notified of a loss,
+register a callback with ``lock.on_lost()``, or call ``hold.wait_lost()`` in a thread. If the lock is lost during a
+``with`` block, the end of the block raises ``LockLost``. ``client.on_event(callback)`` reports every change in the
+state of the session and of all holds:
 
-        def on_event(event):                                                # on a thread of zklock's
-            if isinstance(event, zklock.LockEvent) and event.state is zklock.LockState.LOST:
-                please_stop.set()
+        def on_event(event):                                                # called on a thread of zklock
+            match event:
+                case zklock.LockEvent(state=zklock.LockState.LOST):
+                    please_stop.set()
+                case zklock.ClientEvent():
+                    print(event.previous.value, "->", event.state.value)
 
-        client = zklock.Client("host:2181", on_event=on_event)
+Properties such as ``is_held``, ``state`` and ``fencing_token`` describe the hold of the calling thread. When a lock
+object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
+its holds remain. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock, or if a lock object
+is garbage-collected while a thread holds the lock. ``python -X dev`` shows such warnings.
 
-What a client does it counts (``client.metrics()``, ``client.prometheus()``), and tells ``logging``: the loggers
-``zklock.session``, ``zklock.lock`` and ``zklock.request``, whose records have a dict of what they are about,
-``record.zklock``.
+A client provides metrics (``client.metrics()``, ``client.prometheus()``). The library writes log records with
+``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an
+attribute ``zklock``, a dict with details.
 
-Every failure is a ``zklock.Error`` with a ``status``, except wrong arguments: ``ValueError`` and ``TypeError``.
+Every failure raises a ``zklock.Error`` with a ``status``, and each ``Status`` has an exception class. Most exception
+classes are also subclasses of built-in exceptions: ``LockTimeout`` is a ``TimeoutError``, ``PermissionDenied`` is a
+``PermissionError``, and a wrong argument raises a ``ValueError`` or ``TypeError``.
 
-``zklock.aio`` has all of it for asyncio: there a task is what a thread is here.
+``zklock.aio`` has the same classes for asyncio. A hold of ``zklock.aio`` belongs to a task and not to a thread.
 
-``zklock.testing`` has a ZooKeeper server in memory, for programs to be tested on, and for pytest the fixtures
+``zklock.testing`` contains a ZooKeeper server that runs in memory, for the tests of a program. The pytest fixtures are
 ``zklock_server`` and ``zklock_client``.
 """
 
@@ -61,6 +75,7 @@ import typing
 
 from zklock._errors import (
     AuthFailed,
+    BufferTooSmall,
     Canceled,
     ClientClosed,
     ConnectionLost,
@@ -69,18 +84,28 @@ from zklock._errors import (
     Exhausted,
     ForeignContender,
     Forked,
+    InternalError,
+    InvalidArgument,
+    InvalidHandle,
+    InvalidType,
     LockLost,
     LockTimeout,
     NotOwner,
+    Pending,
     PermissionDenied,
     ServerError,
+    Status,
+    Unsupported,
 )
 from zklock._events import ClientEvent, Event, LockEvent
 from zklock._metrics import Histogram, Metrics
+from zklock._protocols import HoldLike, LockLike
 from zklock._states import ClientState, LockState, WaitsFor
 from zklock._zklock import (
     Client,
+    Hold,
     Leases,
+    Listener,
     Lock,
     MultiLock,
     Mutex,
@@ -106,6 +131,7 @@ atexit.register(_close_all)
 
 __all__ = [
     "AuthFailed",
+    "BufferTooSmall",
     "Canceled",
     "Client",
     "ClientClosed",
@@ -119,9 +145,17 @@ __all__ = [
     "ForeignContender",
     "Forked",
     "Histogram",
+    "Hold",
+    "HoldLike",
+    "InternalError",
+    "InvalidArgument",
+    "InvalidHandle",
+    "InvalidType",
     "Leases",
+    "Listener",
     "Lock",
     "LockEvent",
+    "LockLike",
     "LockLost",
     "LockState",
     "LockTimeout",
@@ -130,12 +164,15 @@ __all__ = [
     "Mutex",
     "NotOwner",
     "Participant",
+    "Pending",
     "PermissionDenied",
     "ReadLock",
     "RwLock",
     "Semaphore",
     "SemaphoreMutex",
     "ServerError",
+    "Status",
+    "Unsupported",
     "Waiting",
     "WaitsFor",
     "WriteLock",
@@ -144,7 +181,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> "ModuleType":
-    """``zklock.aio`` is imported when it is first used: who does without it does without asyncio."""
+    """Import ``zklock.aio`` when a program first uses the module, so that other programs do not import asyncio."""
     if name != "aio":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,27 +1,44 @@
-"""The thread that calls what programs gave to ``set_revocable()`` and to a client's ``on_event``.
+"""The thread that calls a program's callbacks for ``set_revocable()``, ``on_event()`` and ``on_lost()``, and the
+threads that call the callables of the argument ``auth``.
 
-It is one of Python's: when the interpreter ends, Python ends daemon threads wherever they are, and one with native
-frames below the program's callback would take the process down with it.
+When the interpreter ends, Python ends all daemon threads. If native code is calling a callback on such a thread, the
+end of the thread crashes the process. Python code therefore starts the thread and calls the callbacks. An exception of
+a callback must not end the thread.
 """
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zklock._greenlets import start_thread
-from zklock._zklock import _next_call, _report
+from zklock._zklock import _next_call, _report_unraisable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class AuthCall(Protocol):
+    """One call of a callable. After ``begin()``, the calling thread must run nothing but this call."""
+
+    def begin(self) -> Callable[[], object]: ...
+    def finish(self, result: object) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 def start() -> None:
-    start_thread(_serve, "zklock-events")
+    start_thread(_run, "zklock-events")
 
 
-def _serve() -> None:
+def _run() -> None:
     while _call_next():
         pass
 
 
 def _call_next() -> bool:
-    """Keeps nothing of a callback while it waits for the next one."""
+    """Call the next callback. While the function waits for the next callback, it has no reference to the previous
+    callback.
+    """
     call = _next_call()
     if call is None:
         return False
@@ -33,4 +50,16 @@ def _call(callback: Callable[[Any], object], argument: object) -> None:
     try:
         callback(argument)
     except BaseException as error:
-        _report(error, callback)
+        _report_unraisable(error, callback)
+
+
+def start_auth_call(call: AuthCall) -> None:
+    """Start a new thread that makes the call. The call needs its own thread, because the callable may block."""
+    start_thread(partial(_run_auth_call, call), "zklock-auth")
+
+
+def _run_auth_call(call: AuthCall) -> None:
+    try:
+        call.finish(call.begin()())
+    except BaseException as error:
+        call.fail(error)

@@ -1,91 +1,187 @@
-"""What zklock raises. The native module finds the classes here by the names in the core's table of statuses."""
+"""Statuses and exceptions. The native module finds these classes by the names in the core's table of statuses.
+
+This file must not import the native module, which imports it.
+"""
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """The result of a call. The C interface has the same names and numbers: ``ZKL_E_TIMEOUT`` is ``Status.TIMEOUT``."""
+
+    OK = 0
+    """Success."""
+    INVALID = -1
+    """An argument is invalid. The exceptions are InvalidArgument and InvalidType."""
+    HANDLE = -2
+    """The handle is stale or of another kind. The exception is InvalidHandle."""
+    TIMEOUT = -3
+    """The deadline passed before the lock was acquired. The exception is LockTimeout."""
+    CANCELED = -4
+    """The wait was canceled. The exception is Canceled."""
+    NOT_OWNER = -5
+    """The caller does not hold the lock. The exception is NotOwner."""
+    LOST = -6
+    """The lock was lost during a hold. The exception is LockLost."""
+    DEADLOCK = -7
+    """The caller would wait for itself. The exception is Deadlock."""
+    CLOSED = -8
+    """The client or the handle was closed. The exception is ClientClosed."""
+    CONNECTION = -9
+    """No server answered within the time limit. The exception is ConnectionLost."""
+    AUTH = -10
+    """A server refused the credentials, or one side refused a certificate. The exception is AuthFailed."""
+    DENIED = -11
+    """An access control list forbids the operation. The exception is PermissionDenied."""
+    FORKED = -12
+    """The handle belongs to the parent of this forked process. The exception is Forked."""
+    BUFFER = -13
+    """The caller's buffer is too small. The exception is BufferTooSmall."""
+    EXHAUSTED = -14
+    """A limit was reached. The exception is Exhausted."""
+    FOREIGN = -15
+    """Another kind of lock uses the same path. The exception is ForeignContender."""
+    SERVER = -16
+    """A server returned an error that has no other status. The exception is ServerError."""
+    INTERNAL = -17
+    """An internal error of zklock occurred. The exception is InternalError."""
+    UNSUPPORTED = -18
+    """This kind of lock, or this server, does not support the operation. The exception is Unsupported."""
+    PENDING = -19
+    """The operation is still running. The exception is Pending."""
 
 
 class Error(Exception):
-    """Any failure of zklock. Its message names the lock, the value or the server that it is about."""
+    """Any failure of zklock. The message of an Error names the lock, value or server that caused the failure."""
 
-    status: int = -17
-    """The number that C programs see, for instance -3 for ``ZKL_E_TIMEOUT``."""
+    status: Status = Status.INTERNAL
+    """The status of the failure. Each status except OK has an exception class."""
+
+
+class InvalidArgument(Error, ValueError):
+    """The value of an argument is invalid."""
+
+    status = Status.INVALID
+
+
+class InvalidType(Error, TypeError):
+    """The type of an argument is wrong. If an argument is missing or unknown, Python raises a plain TypeError."""
+
+    status = Status.INVALID
+
+
+class InvalidHandle(Error, ValueError):
+    """A handle is stale or of another kind. Only C programs receive this error."""
+
+    status = Status.HANDLE
 
 
 class LockTimeout(Error, TimeoutError):
-    """Time ran out before the lock was got."""
+    """The timeout passed before the lock was acquired."""
 
-    status = -3
+    status = Status.TIMEOUT
 
 
 class Canceled(Error):
-    """Another thread cancelled the wait."""
+    """The wait was canceled by ``cancel()``."""
 
-    status = -4
+    status = Status.CANCELED
 
 
-class NotOwner(Error):
+class NotOwner(Error, RuntimeError):
     """The caller does not hold the lock."""
 
-    status = -5
+    status = Status.NOT_OWNER
 
 
 class LockLost(Error):
-    """The lock was lost while it was held: its session ended or its node was deleted. Others may have held it since."""
+    """The holder has lost the lock, because the session ended or another client deleted the node. Other clients may
+    have acquired the lock since then.
+    """
 
-    status = -6
+    status = Status.LOST
 
 
-class Deadlock(Error):
+class Deadlock(Error, RuntimeError):
     """The caller would wait for itself."""
 
-    status = -7
+    status = Status.DEADLOCK
 
 
-class ClientClosed(Error):
+class ClientClosed(Error, RuntimeError):
     """The client was closed."""
 
-    status = -8
+    status = Status.CLOSED
 
 
 class ConnectionLost(Error, ConnectionError):
-    """No ZooKeeper server answered in time."""
+    """No ZooKeeper server answered within the time limit."""
 
-    status = -9
-
-
-class AuthFailed(Error):
-    """A server refused the credentials."""
-
-    status = -10
+    status = Status.CONNECTION
 
 
-class PermissionDenied(Error):
+class AuthFailed(Error, PermissionError):
+    """A server refused the credentials, or one side refused a certificate."""
+
+    status = Status.AUTH
+
+
+class PermissionDenied(Error, PermissionError):
     """An access control list forbids the operation."""
 
-    status = -11
+    status = Status.DENIED
 
 
-class Forked(Error):
-    """The client or lock belongs to the parent of this forked process. Make a client in the child."""
+class Forked(Error, RuntimeError):
+    """The client or lock belongs to the parent of this forked process. A forked child must make a new client."""
 
-    status = -12
+    status = Status.FORKED
 
 
-class Exhausted(Error):
-    """A limit was reached: file descriptors, threads, or the sequence numbers of a path. The text says which."""
+class BufferTooSmall(Error, BufferError):
+    """The caller's buffer is too small. Only C programs receive this error."""
 
-    status = -14
+    status = Status.BUFFER
+
+
+class Exhausted(Error, OSError):
+    """The process has no descriptor or thread left, or the path has no sequence number left. The message names the
+    limit.
+    """
+
+    status = Status.EXHAUSTED
 
 
 class ForeignContender(Error):
-    """A contender of another family of locks is on this path."""
+    """A lock of another recipe uses the same path."""
 
-    status = -15
+    status = Status.FOREIGN
 
 
 class ServerError(Error):
-    """The ZooKeeper server answered with an error that has no class of its own."""
+    """The ZooKeeper server returned an error that has no other exception class."""
 
-    status = -16
+    status = Status.SERVER
 
 
-# Programs see these as zklock.LockTimeout and so on, in tracebacks too.
-for _class in [value for value in vars().values() if isinstance(value, type)]:
+class InternalError(Error, RuntimeError):
+    """An internal error of zklock."""
+
+    status = Status.INTERNAL
+
+
+class Unsupported(Error, NotImplementedError):
+    """This kind of lock, this server or this greenlet does not support the operation."""
+
+    status = Status.UNSUPPORTED
+
+
+class Pending(Error, BlockingIOError):
+    """The operation is still running. Only C programs receive this error."""
+
+    status = Status.PENDING
+
+
+# Give the classes their public names for tracebacks, for instance zklock.LockTimeout.
+for _class in [value for value in vars().values() if isinstance(value, type) and value is not IntEnum]:
     _class.__module__ = "zklock"

@@ -1,9 +1,12 @@
-"""What a client's ``on_event`` is called with."""
+"""The events that callbacks receive.
+
+At run time, this file must not import the native module, because the native module imports this file.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
     from zklock._states import ClientState, LockState
@@ -11,39 +14,42 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something stands differently: a ClientEvent or a LockEvent says what. Immutable and comparable."""
-
-
-@dataclass(frozen=True)
-class ClientEvent(Event):
-    """A client's session stands differently."""
+class ClientEvent:
+    """A change in the state of a session. ClientEvents are immutable and comparable."""
 
     state: ClientState
-    """How it stands now."""
+    """The present state of the session."""
     previous: ClientState
-    """How it stood before."""
+    """The state before the change."""
 
 
 @dataclass(frozen=True)
-class LockEvent(Event):
-    """A hold of a lock, or of leases, stands differently. What is held by a multi-lock is told of each of its locks."""
+class LockEvent:
+    """A change in the state of a hold of a lock or of leases. Each member lock of a multi-lock has its own events.
+
+    LockEvents are immutable and comparable.
+    """
 
     lock: Lock | None
-    """The lock; None of leases, and where nobody has the lock any more."""
+    """The lock. The field is None for leases, and for a lock object that was garbage-collected."""
     path: str
     """The path of the lock, or of the leases' semaphore."""
     state: LockState
-    """How the hold stands now."""
+    """The present state of the hold."""
     previous: LockState
-    """How it stood before."""
+    """The state before the change."""
     token: int
-    """Its fencing token, which tells one hold from the next, but for those that were passed on in this process."""
-    passes: int = 0
-    """How often the lock had been passed on in this process when the hold began: its ``fencing_pass``."""
+    """The fencing token of the hold. Two holds have the same token only if local hand-overs passed the lock from one
+    hold to the other.
+    """
+    fencing_pass: int = 0
+    """The number of local hand-overs that preceded this hold."""
 
 
-# Programs see these as zklock.LockEvent and so on.
-for _class in (Event, ClientEvent, LockEvent):
+Event = Union[ClientEvent, LockEvent]
+"""The argument of an event callback: a ClientEvent or a LockEvent."""
+
+# Give the classes their public names, for instance zklock.LockEvent.
+for _class in (ClientEvent, LockEvent):
     _class.__module__ = "zklock"
 del _class

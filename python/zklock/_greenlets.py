@@ -1,6 +1,7 @@
-"""How a greenlet of gevent or eventlet waits for a descriptor while the other greenlets of its thread run.
+"""Lets a greenlet of gevent or eventlet wait for a descriptor while the other greenlets of its thread run.
 
-Nothing here imports a framework: whoever calls from a greenlet has imported one.
+This module imports neither gevent nor eventlet. A program that makes calls from a greenlet has already imported one of
+these frameworks. This file must not import the native module, because the native module imports this file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import types
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import Deadlock, Error
+from zklock._errors import Deadlock, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,28 +28,29 @@ _NO_HUB = (
 )
 
 
-def hub_wait(current: Any, awaited: str) -> Callable[[int], object] | None:
-    """What waits until a descriptor is readable, while other greenlets run; None if the call may block its thread.
+def wait_function(current: Any, target: str) -> Callable[[int, float | None], object] | None:
+    """Return a function that lets other greenlets run until a descriptor is readable or a number of seconds has passed.
 
-    ``current`` is the calling greenlet. ``awaited`` is what the call waits for: a ``"server"``, other ``"contenders"``
-    or the ``"end"`` of a client. Raises Deadlock in a hub, which may only wait for the end of a client. Raises Error in
-    a greenlet without a hub that waits for other contenders.
+    Return None if the call is allowed to block the whole thread.
+
+    ``current`` is the calling greenlet. ``target`` is what the call waits for: a ``"server"``, other ``"contenders"``
+    or the ``"close"`` of a client. If the calling greenlet is a hub, only the target ``"close"`` is allowed, and the
+    function raises Deadlock for every other target. If a greenlet without a hub tries to wait for other contenders, the
+    function raises Unsupported.
     """
     gevent_hub, eventlet_hub = _gevent_hub(), _eventlet_hub()
     if gevent_hub is not None and eventlet_hub is not None:
-        # The greenlets of a hub are below it.
+        # The program uses both frameworks. The hub that runs a greenlet is an ancestor of the greenlet.
         if _is_below(current, eventlet_hub.greenlet):
             gevent_hub = None
         else:
             eventlet_hub = None
     if gevent_hub is not None:
-        return _in_hub(awaited) if current is gevent_hub else _wait_with_gevent(gevent_hub)
+        return _check_allowed_in_hub(target) if current is gevent_hub else _wait_with_gevent(gevent_hub)
     if eventlet_hub is not None:
-        return _in_hub(awaited) if current is eventlet_hub.greenlet else _wait_with_eventlet
-    if awaited == "contenders" and not _is_alone(current):
-        error = Error(_NO_HUB)
-        error.status = -18  # ZKL_E_UNSUPPORTED
-        raise error
+        return _check_allowed_in_hub(target) if current is eventlet_hub.greenlet else _wait_with_eventlet
+    if target == "contenders" and not _is_alone(current):
+        raise Unsupported(_NO_HUB)
     return None
 
 
@@ -57,11 +59,12 @@ def _gevent_hub() -> Any:
     return None if module is None else module.get_hub_if_exists()
 
 
-def _wait_with_gevent(hub: Any) -> Callable[[int], object]:
-    def wait(fd: int) -> None:
+def _wait_with_gevent(hub: Any) -> Callable[[int, float | None], object]:
+    def wait(fd: int, seconds: float | None) -> None:
         watcher = hub.loop.io(fd, 1)
         try:
-            hub.wait(watcher)
+            with sys.modules["gevent.timeout"].Timeout(seconds, False):
+                hub.wait(watcher)
         finally:
             watcher.close()
 
@@ -73,13 +76,16 @@ def _eventlet_hub() -> Any:
     return None if hubs is None else getattr(getattr(hubs, "_threadlocal", None), "hub", None)
 
 
-def _wait_with_eventlet(fd: int) -> None:
-    sys.modules["eventlet.hubs"].trampoline(fd, read=True)
+def _wait_with_eventlet(fd: int, seconds: float | None) -> None:
+    with sys.modules["eventlet.timeout"].Timeout(seconds, False):
+        sys.modules["eventlet.hubs"].trampoline(fd, read=True)
 
 
-def _in_hub(awaited: str) -> Callable[[int], object] | None:
-    """A handler of signals may run in the hub, and closes its client."""
-    if awaited != "end":
+def _check_allowed_in_hub(target: str) -> Callable[[int, float | None], object] | None:
+    """Raise Deadlock, unless the call closes a client. A call that closes a client may wait in the hub, because a
+    signal handler may run in the hub and close a client.
+    """
+    if target != "close":
         raise Deadlock(_IN_HUB)
     return None
 
@@ -91,13 +97,15 @@ def _is_below(greenlet: Any, ancestor: Any) -> bool:
 
 
 def _is_alone(current: Any) -> bool:
-    """Whether it is the one greenlet that runs in its thread: the main one, or that of a thread in gevent's pool."""
+    """Return whether ``current`` is the main greenlet of its thread, or the only greenlet of a thread in gevent's
+    thread pool.
+    """
     worker = getattr(sys.modules.get("gevent.threadpool"), "_WorkerGreenlet", None)
     return current.parent is None or (worker is not None and isinstance(current, worker))
 
 
 def start_thread(target: Callable[[], object], name: str) -> None:
-    """Starts a daemon thread of the system, also if gevent or eventlet has put greenlets in the place of threads."""
+    """Start a daemon thread of the operating system, even if gevent or eventlet has replaced threads with greenlets."""
     if isinstance(_thread.start_new_thread, types.BuiltinFunctionType):
         threading.Thread(target=target, name=name, daemon=True).start()
     else:
@@ -113,3 +121,18 @@ def _original_start() -> Callable[..., object]:
     else:
         start = _thread.start_new_thread
     return start
+
+
+def greenlet_name(greenlet: Any) -> str:
+    """Return the name of a greenlet for messages."""
+    name = getattr(greenlet, "name", None)
+    return f"greenlet {name!r}" if isinstance(name, str) else f"greenlet {greenlet!r}"
+
+
+def call_at_end(greenlet: Any, call: Callable[[], object]) -> None:
+    """Call ``call`` when the greenlet ends. The function does nothing if neither gevent nor eventlet has spawned the
+    greenlet.
+    """
+    link = getattr(greenlet, "rawlink", None) or getattr(greenlet, "link", None)
+    if link is not None:
+        link(lambda *_: call())

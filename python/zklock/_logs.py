@@ -1,7 +1,9 @@
-"""What zklock logs goes to ``logging``: to ``zklock.session``, ``zklock.lock`` and ``zklock.request``.
+"""Passes the core's log to the loggers ``zklock.session``, ``zklock.lock`` and ``zklock.request`` of ``logging``.
 
-The core writes no more than what somebody listens to. Whether anybody does is looked at when a client is made and
-whenever something is acquired, since ``logging`` tells nobody when it is set up anew.
+The core writes a log line only if a handler exists for the line's level. The library looks for handlers whenever a
+program makes a client or acquires a lock, because ``logging`` does not report changes of its configuration.
+
+This file must not import the native module, which imports it.
 """
 
 from __future__ import annotations
@@ -11,22 +13,24 @@ from typing import Any
 
 _base = logging.getLogger("zklock")
 _loggers = (_base, *(logging.getLogger(f"zklock.{name}") for name in ("session", "lock", "request", "log")))
-# Lest a program that has set up nothing sees warnings on its standard error.
-_nobody = logging.NullHandler()
-_base.addHandler(_nobody)
+# Without this handler, warnings of zklock would appear on standard error in a program that does not configure logging.
+_null_handler = logging.NullHandler()
+_base.addHandler(_null_handler)
 
 
-def level() -> int | None:
-    """The least level that anybody listens to; None where nobody does."""
+def effective_level() -> int | None:
+    """Return the lowest level that has a handler, or None if there is no handler."""
     for logger in (logging.root, *_loggers):
         for handler in logger.handlers:
-            if handler is not _nobody:
+            if handler is not _null_handler:
                 return min([logger.getEffectiveLevel() for logger in _loggers])
     return None
 
 
-def deliver(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
-    """Logs a line of the core's, as of the time at which that wrote it. Called on the thread of callbacks."""
+def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
+    """Log a line of the core with the time at which the core wrote the line. The same thread that calls callbacks also
+    calls this function.
+    """
     level, created, target, text, fields = line
     logger = logging.getLogger(target.replace("::", "."))
     if not logger.isEnabledFor(level):

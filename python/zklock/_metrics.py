@@ -1,4 +1,6 @@
-"""What a client's ``metrics()`` gives."""
+"""The metrics of a client, which ``metrics()`` returns. This file must not import the native module, which
+imports it.
+"""
 
 from __future__ import annotations
 
@@ -11,102 +13,119 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How long things took. Immutable and comparable."""
+    """A distribution of durations. Histograms are immutable and comparable."""
 
     count: int
-    """How often something was measured."""
+    """The number of durations."""
     sum: float
-    """How many seconds it took in all."""
+    """The sum of all durations, in seconds."""
     buckets: tuple[tuple[float, int], ...]
-    """Bounds in seconds, and how often it took at most so long. As Prometheus has it, each count includes those before
-    it, and the last bound is infinity. The bounds are 50 microseconds and twice as much from one to the next, up to
-    209.7152 s."""
+    """Each bucket is a pair: an upper bound in seconds, and the number of durations up to this bound. As in Prometheus,
+    a bucket also counts the durations of all smaller buckets. The first bound is 50 microseconds. Each later bound is
+    twice the previous bound, and the last bound is infinity. The largest finite bound is 209.7152 s.
+    """
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a client has done since it was made, and how it stands, at one moment. Counters only grow. Immutable and
-    comparable.
+    """The activity of a client since the program made the client, and the state of the client at one moment. Counters
+    never decrease. Metrics objects are immutable and comparable.
 
-    A multi-lock that is joined in one transaction is one acquire, and a hold for each of its locks; one that is taken
-    step by step is an acquire for each step, in the client of that step. Calls that are refused for their arguments are
-    not counted.
+    If a multi-lock acquires its member locks in one transaction, the metrics count one acquire call, and one hold for
+    each member lock. If a multi-lock acquires its member locks in several steps, the client that executes a step counts
+    the step as one acquire call. The metrics do not count calls with invalid arguments.
     """
 
     acquires_ok: int
-    """Acquires that got their lock or leases, by a hold of their own."""
+    """Acquire calls that succeeded with a new hold."""
     acquires_timeout: int
-    """Acquires that timed out: others were ahead until their time was over, or at their one look."""
+    """Acquire calls that timed out because other participants were ahead in the queue. This number includes calls with
+    a timeout of zero.
+    """
     acquires_canceled: int
-    """Acquires that the program itself ended: Canceled, or ClientClosed. An interrupted one (Ctrl-C) is among them."""
+    """Acquire calls that raised Canceled or ClientClosed, or that Ctrl-C interrupted."""
     acquires_connection: int
-    """Acquires that ended with ConnectionLost: no server answered in time."""
+    """The number of acquire calls that raised ConnectionLost, because no server answered within the timeout."""
     acquires_failed: int
-    """Acquires that failed in another way."""
+    """Acquire calls that failed for another reason."""
     reentries: int
-    """Times that a hold was entered once more by its owner."""
+    """Acquire calls by an owner that already held the lock."""
     waits: Histogram
-    """How long acquires that got what they wanted took, from the call to the grant."""
+    """The durations of successful acquire calls. A duration begins with the call and ends when the lock is granted."""
     holds: Histogram
-    """How long holds lasted that are over, from the grant to the release or the loss."""
+    """The durations of past holds. A duration begins when the lock is granted, and ends with the release or the loss.
+    """
     handovers: int
-    """Acquires that got their lock after they had waited for another contender, those that it was passed on to in this
-    process among them."""
+    """Acquire calls that waited for another participant and then succeeded. This number includes local hand-overs."""
     local_passes: int
-    """Times that a lock was passed on to another thread of this process, without a server."""
+    """Local hand-overs. A local hand-over passes a lock to another thread of this process without a request to a
+    server.
+    """
     releases: int
-    """Holds that the program gave back, or that ended with their lock or client."""
+    """Holds that ended without a loss. Such a hold ends when the program releases the lock, closes the client, or no
+    longer uses the lock object.
+    """
     losses_session: int
-    """Holds that were lost since their session ended."""
+    """Holds that were lost because their session ended."""
     losses_deleted: int
-    """Holds that were lost since somebody else deleted their node."""
+    """Holds that were lost because another client deleted their node."""
     suspensions: int
-    """Times that a hold became SUSPENDED."""
+    """The number of times that a hold became SUSPENDED."""
     uncertainties: int
-    """Times that a hold became UNCERTAIN."""
+    """The number of times that a hold became UNCERTAIN."""
     deletes_refused: int
-    """Times that a server refused to delete a node of ours. It is asked again until it does."""
+    """The number of times that a server refused to delete a node of this client. The client repeats the request until
+    the server deletes the node.
+    """
     connection_attempts: int
     """Attempts to connect to a server."""
     connections: int
-    """Connections that came to stand: the server took the session and the credentials."""
+    """Established connections. A connection is established when the server has accepted the session and the
+    credentials.
+    """
     reconnects: int
-    """Those of them that took the place of one before."""
+    """Established connections that replaced an earlier connection."""
     connections_lost: int
-    """Connections that stood and were lost."""
+    """Established connections that were lost."""
     sessions: int
-    """Sessions that were begun."""
+    """Sessions that began."""
     sessions_lost: int
-    """Sessions that ended, and were not closed: what was held was lost with them."""
+    """Sessions that ended before the client was closed. When a client loses its session, it also loses all holds of the
+    session.
+    """
     requests: int
-    """Requests that were sent to servers; neither pings nor handshakes."""
+    """Requests that the client sent to servers, except pings and handshakes."""
     answers: int
-    """Requests that were answered."""
+    """Requests that a server has answered."""
     pings: int
-    """Pings that were sent to servers."""
+    """Pings that the client sent to servers."""
     watch_events: int
-    """Changes of watched nodes that servers told of."""
+    """Notifications in which a server reported a change of a watched node."""
     bytes_sent: int
-    """Bytes that were sent to servers, or are about to be."""
+    """Bytes that the client has sent or queued for sending to servers."""
     bytes_received: int
-    """Bytes that came from servers."""
+    """Bytes that the client has received from servers."""
     round_trips: Histogram
-    """How long servers took to answer requests, from the sending to the moment at which the answer was read."""
+    """The durations of requests. A duration begins when the client sends the request, and ends when the client reads
+    the answer.
+    """
     held: int
-    """Holds that there are now, safe or not; those that were lost are not among them."""
+    """The present number of holds that are not lost. This number includes UNCERTAIN holds."""
     waiting: int
-    """Acquires that wait now."""
+    """The present number of acquire calls that are waiting."""
     leaving: int
-    """Contenders whose nodes are to go, and no server has confirmed it yet."""
+    """The present number of participants whose nodes the client is removing. No server has confirmed the removal of
+    these nodes yet.
+    """
     watches: int
-    """Watches that a server is believed to keep for the session."""
+    """The present number of watches that the servers keep for the session, as far as the client knows."""
     session_timeout: float
-    """The session timeout in force, in seconds."""
+    """The session timeout that is in effect, in seconds."""
     state: ClientState
-    """How the session stands."""
+    """The state of the session."""
 
 
-# Programs see these as zklock.Metrics and so on.
+# Give the classes their public names, for instance zklock.Metrics.
 for _class in (Histogram, Metrics):
     _class.__module__ = "zklock"
 del _class

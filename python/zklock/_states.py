@@ -1,50 +1,60 @@
-"""How clients and locks stand, and what is waited for. The numbers are those of the C interface."""
+"""The states of clients and holds, and the reasons why an acquire call waits. The value of each member is the member's
+name in lower case. This file must not import the native module, which imports it.
+"""
 
-from enum import IntEnum
+from enum import Enum
 
 
-class ClientState(IntEnum):
-    """How a client's session stands."""
+class ClientState(Enum):
+    """The state of the session of a client. A member of ``ClientState`` never equals a member of ``LockState``."""
 
-    CONNECTING = 0
-    """No session yet."""
-    CONNECTED = 1
+    CONNECTING = "connecting"
+    """The client has no session yet."""
+    CONNECTED = "connected"
     """The session has a connection."""
-    SUSPENDED = 2
-    """The session's connection is gone; another one is being sought."""
-    LOST = 3
-    """The session ended, and the next one has not begun."""
-    CLOSED = 4
+    SUSPENDED = "suspended"
+    """The session has lost its connection, and the client is trying to reconnect."""
+    LOST = "lost"
+    """The session has ended, and the next session has not begun."""
+    CLOSED = "closed"
     """The client was closed."""
 
 
-class LockState(IntEnum):
-    """How a hold stands."""
+class LockState(Enum):
+    """The state of a hold. A member of ``LockState`` never equals a member of ``ClientState``."""
 
-    FREE = 0
-    """Not held."""
-    HELD = 1
-    """Held, and safe."""
-    SUSPENDED = 2
-    """Safe while the lease runs, but the connection is gone or the hold is not confirmed since it came back."""
-    UNCERTAIN = 3
-    """The lease is over: it may be lost."""
-    LOST = 4
-    """Lost for good."""
+    FREE = "free"
+    """The lock is not held."""
+    HELD = "held"
+    """The lock is held, and the hold is safe."""
+    SUSPENDED = "suspended"
+    """The hold is safe until the session lease ends. Either the client has no connection, or no server has confirmed
+    the hold since the client reconnected.
+    """
+    UNCERTAIN = "uncertain"
+    """The session lease is over, and the lock may be lost. An UNCERTAIN hold becomes HELD or LOST later."""
+    LOST = "lost"
+    """The hold is lost, and can never become safe again."""
 
 
-class WaitsFor(IntEnum):
-    """What an acquire waits for."""
+class WaitsFor(Enum):
+    """The reason why an acquire call waits."""
 
-    CONNECTION = 0
-    """A connection to a server. Its place in the queue is kept as long as the session lives."""
-    SERVER = 1
-    """An answer of the server."""
-    NODE = 2
-    """The node ahead, and those before that one."""
-    LEASES = 3
-    """Leases that are out."""
-    COUNT = 4
-    """The count, to say that there are enough leases at all."""
-    OWN_HOLD = 5
-    """A hold of its own thread, whose lease is over, to be safe again or lost."""
+    CONNECTION = "connection"
+    """The call waits for a connection to a server. The node of the call stays in the queue until the session ends."""
+    SERVER = "server"
+    """The call waits for an answer from the server."""
+    NODE = "node"
+    """The call waits for the participants ahead in the queue."""
+    LEASES = "leases"
+    """The call waits until other holders release leases."""
+    COUNT = "count"
+    """The call waits until the shared count allows enough leases."""
+    OWN_HOLD = "own_hold"
+    """The owner already has an UNCERTAIN hold of the lock. The call waits until this hold is safe again or lost."""
+
+
+# Give the classes their public names, for instance zklock.LockState.
+for _class in (ClientState, LockState, WaitsFor):
+    _class.__module__ = "zklock"
+del _class

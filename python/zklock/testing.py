@@ -1,18 +1,18 @@
-"""A ZooKeeper server in memory, for tests of programs that use zklock. It fails when it is told to.
+"""A ZooKeeper server that runs in memory, for tests of programs that use zklock. A test can cause faults on the server,
+for instance a lost reply.
 
-    def test_a_job_stops_when_it_loses_its_lock(zklock_server):        # the fixture is there where zklock is installed
+    def test_a_job_stops_when_it_loses_its_lock(zklock_server):        # a pytest fixture that zklock installs
         with zklock.Client(zklock_server.address) as client:
             job = Job(client)
             zklock_server.expire(client)
             assert job.wait() == "lock lost"
 
-Without pytest, ``StandaloneServer`` is for a ``with`` block:
+The server does not replicate data, and writes nothing to disk. Use a real ZooKeeper ensemble in production.
+Without pytest, use ``StandaloneServer`` in a ``with`` block:
 
     with StandaloneServer() as server, zklock.Client(server.address) as client:
         server.lose_reply(Op.CREATE2, client)
         client.mutex("/a").acquire()
-
-It does not replicate, and writes nothing to disk: production runs on a real ZooKeeper ensemble.
 """
 
 from enum import IntEnum
@@ -23,21 +23,23 @@ __all__ = ["Op", "Session", "StandaloneServer"]
 
 
 class Op(IntEnum):
-    """Requests whose reply can be lost, by ZooKeeper's numbers for them."""
+    """The kinds of requests for ``lose_reply()``. ``lose_reply()`` drops the reply to such a request. The values of the
+    members are ZooKeeper's request numbers.
+    """
 
     CREATE = 1
-    """Creates a node; older clients do."""
+    """Create a node; only older clients send this request."""
     DELETE = 2
-    """Deletes a node: how a lock leaves the queue."""
+    """Delete a node. The client sends this request to remove a lock's node from the queue."""
     GET_DATA = 4
-    """Reads a node, and watches it: how a lock waits."""
+    """Read a node and watch the node. The client sends this request to watch the node ahead in the queue."""
     PING = 11
-    """Keeps an idle session alive."""
+    """Keep an idle session alive."""
     GET_CHILDREN2 = 12
-    """Lists the nodes of a directory: how a lock finds its place."""
+    """List the nodes of a directory. The client sends this request to read a lock's queue."""
     MULTI = 14
-    """Does several things at once: how a hold is kept alive."""
+    """Execute several requests as one transaction. The client sends this request to renew its session lease."""
     CREATE2 = 15
-    """Creates a node: how a lock joins the queue."""
+    """Create a node. The client sends this request to add a lock's node to the queue."""
     CREATE_CONTAINER = 19
-    """Creates a directory that goes when it is empty."""
+    """Create a directory that the server removes when the directory is empty."""

@@ -1,6 +1,13 @@
-//! What may happen to an operation at the same time: its answer comes, its deadline passes, it is cancelled or abandoned, somebody
-//! waits for it or wants to hear of its end, its client is closed. Loom tries every order. In each all hear of the same end, once,
-//! and a node stays only where somebody was told that the lock is his.
+//! Loom models of an acquire operation. Each model lets some of these events happen at the same time:
+//! - The answer arrives.
+//! - The deadline passes.
+//! - A thread cancels or abandons the operation.
+//! - A thread waits for the operation or registers a hook.
+//! - The client is closed.
+//!
+//! Loom tries every order of the events. The result of the operation may depend on the order, but all threads must
+//! observe the same result, and each thread must observe it exactly once. A node may remain only if a success was
+//! reported to a thread.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
@@ -9,19 +16,19 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 use loom::thread::{self, JoinHandle};
+use zklock_core::engine::{AcquireLimit, Engine, Recipe};
+use zklock_core::recipe::Mode;
+use zklock_core::session::ClientState;
 
 use super::*;
-use crate::engine::{Engine, Patience, Recipe};
-use crate::recipe::Mode;
 use crate::runtime::models::{Server, close, connected, refuse};
-use crate::session::ClientState;
 
 #[test]
-fn two_wait_and_hear_the_same() {
-    check(&["OK"], 1, Patience::Forever, |world| {
-        let server = world.serving(0);
-        let other = world.thread(|world| world.wait());
-        let end = world.wait();
+fn two_waiters_get_the_same_result() {
+    check(&["OK"], 1, AcquireLimit::Unlimited, |scenario| {
+        let server = scenario.spawn_server(0);
+        let other = scenario.spawn(|scenario| scenario.wait());
+        let end = scenario.wait();
         assert_eq!(other.join().unwrap().map_err(|error| error.status()), end.clone().map_err(|error| error.status()));
         server.join().unwrap();
         end
@@ -29,21 +36,22 @@ fn two_wait_and_hear_the_same() {
 }
 
 #[test]
-fn it_goes_on_while_nobody_waits() {
-    check(&["OK"], 2, Patience::Forever, |world| {
-        let servers = [world.serving(0), world.serving(1)];
+fn acquire_proceeds_without_waiter() {
+    check(&["OK"], 2, AcquireLimit::Unlimited, |scenario| {
+        let servers = [scenario.spawn_server(0), scenario.spawn_server(1)];
         servers.into_iter().for_each(|server| server.join().unwrap());
-        // The second step may have begun when its server had looked already.
-        world.serve(1);
-        world.operation.wait_for(Duration::ZERO, true).unwrap()
+        // The second step may have started after the server of that step had checked for requests, so the server checks
+        // again.
+        scenario.serve(1);
+        scenario.operation.wait_for(Duration::ZERO, true).unwrap()
     });
 }
 
 #[test]
 fn an_answer_and_the_deadline_at_once() {
-    check(&["OK", LATE], 1, Patience::Until(now()), |world| {
-        let server = world.serving(0);
-        let end = world.wait();
+    check(&["OK", TIMED_OUT], 1, AcquireLimit::Until(now()), |scenario| {
+        let server = scenario.spawn_server(0);
+        let end = scenario.wait();
         server.join().unwrap();
         end
     });
@@ -51,191 +59,193 @@ fn an_answer_and_the_deadline_at_once() {
 
 #[test]
 fn a_deadline_passes_between_two_steps() {
-    check(&["OK", LATE], 2, Patience::Until(now()), |world| {
-        let servers = [world.serving(0), world.serving(1)];
-        let end = world.wait();
+    check(&["OK", TIMED_OUT], 2, AcquireLimit::Until(now()), |scenario| {
+        let servers = [scenario.spawn_server(0), scenario.spawn_server(1)];
+        let end = scenario.wait();
         servers.into_iter().for_each(|server| server.join().unwrap());
         end
     });
 }
 
 #[test]
-fn the_second_step_fails_and_the_first_is_given_back() {
-    check(&[Status::Denied.name()], 2, Patience::Forever, |world| {
-        let first = world.serving(0);
-        let end = world.thread(|world| world.wait());
+fn failed_second_step_releases_first() {
+    check(&[Status::Denied.name()], 2, AcquireLimit::Unlimited, |scenario| {
+        let first = scenario.spawn_server(0);
+        let end = scenario.spawn(|scenario| scenario.wait());
         first.join().unwrap();
-        refuse(&world.shells[1]);
+        refuse(&scenario.shells[1]);
         end.join().unwrap()
     });
 }
 
 #[test]
-fn it_is_cancelled_while_it_goes_on() {
-    check(&[Status::Canceled.name()], 2, Patience::Forever, |world| {
-        let canceler = world.thread(|world| world.operation.cancel().unwrap());
-        world.serve(0);
+fn cancel_races_with_next_step() {
+    check(&[Status::Canceled.name()], 2, AcquireLimit::Unlimited, |scenario| {
+        let canceler = scenario.spawn(|scenario| scenario.operation.cancel().unwrap());
+        scenario.serve(0);
         canceler.join().unwrap();
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn all_that_wait_are_cancelled_while_it_goes_on() {
-    check(&[Status::Canceled.name()], 2, Patience::Forever, |world| {
-        let canceler = world.thread(|world| {
-            world.notices.cancel();
-            for (shell, step) in world.shells.iter().zip(&*world.operation.entrances) {
-                shell.tell(|engine, now| engine.cancel(now, step.id)).unwrap();
+fn cancel_of_all_waits_races_with_next_step() {
+    check(&[Status::Canceled.name()], 2, AcquireLimit::Unlimited, |scenario| {
+        let canceler = scenario.spawn(|scenario| {
+            scenario.notices.cancel();
+            for (shell, step) in scenario.shells.iter().zip(&*scenario.operation.targets) {
+                shell.update_engine(|engine, now| engine.cancel_waits(now, step.id)).unwrap();
             }
         });
-        world.serve(0);
+        scenario.serve(0);
         canceler.join().unwrap();
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn its_lock_is_closed_while_it_goes_on() {
-    check(&[Status::Closed.name()], 2, Patience::Forever, |world| {
-        let closer = world.thread(|world| {
-            world.notices.close();
-            world.operation.entrances.iter().for_each(Entrance::close);
+fn close_of_lock_races_with_next_step() {
+    check(&[Status::Closed.name()], 2, AcquireLimit::Unlimited, |scenario| {
+        let closer = scenario.spawn(|scenario| {
+            scenario.notices.close();
+            scenario.operation.targets.iter().for_each(LockTarget::close_waits);
         });
-        world.serve(0);
+        scenario.serve(0);
         closer.join().unwrap();
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn its_client_is_closed_while_it_is_answered() {
-    check(&[Status::Closed.name(), "OK"], 1, Patience::Forever, |world| {
-        let closer = world.thread(|world| close(&world.shells[0]));
-        world.serve(0);
+fn close_of_client_races_with_answer() {
+    check(&[Status::Closed.name(), "OK"], 1, AcquireLimit::Unlimited, |scenario| {
+        let closer = scenario.spawn(|scenario| close(&scenario.shells[0]));
+        scenario.serve(0);
         closer.join().unwrap();
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn who_abandons_it_leaves_nothing_and_wakes_who_waits() {
-    check(&[Status::Closed.name()], 1, Patience::Forever, |world| {
-        let server = world.serving(0);
-        let looker = world.thread(|world| world.operation.wait_for(Duration::MAX, false).unwrap());
-        world.operation.abandon();
+fn abandon_releases_and_wakes_waiter() {
+    check(&[Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
+        let server = scenario.spawn_server(0);
+        let looker = scenario.spawn(|scenario| scenario.operation.wait_for(Duration::MAX, false).unwrap());
+        scenario.operation.abandon();
         server.join().unwrap();
         let seen = looker.join().unwrap();
         assert!(seen.is_ok() || seen.unwrap_err().status() == Status::Closed);
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn it_is_abandoned_between_two_steps() {
-    check(&[Status::Closed.name()], 2, Patience::Forever, |world| {
-        let abandoner = world.thread(|world| world.operation.abandon());
-        world.serve(0);
-        world.serve(1);
+fn abandon_races_with_next_step() {
+    check(&[Status::Closed.name()], 2, AcquireLimit::Unlimited, |scenario| {
+        let abandoner = scenario.spawn(|scenario| scenario.operation.abandon());
+        scenario.serve(0);
+        scenario.serve(1);
         abandoner.join().unwrap();
-        world.wait()
+        scenario.wait()
     });
 }
 
-/// The part is taken again, unless the release comes after the success. The other part stays in either case.
+/// If a member lock is released before the operation has succeeded, the operation acquires this member lock again. If
+/// the release happens later, this member lock remains released. The other member lock remains held in both cases.
 #[test]
-fn a_part_is_released_while_the_next_step_is_answered() {
+fn release_of_member_races_with_answer_of_next_step() {
     loom::model(|| {
-        let world = Arc::new(World::new(2, Patience::Forever));
-        world.serve(0);
-        let releaser = world.thread(|world| {
-            let (id, owner) = (world.operation.entrances[0].id, world.operation.owner());
+        let scenario = Arc::new(Scenario::new(2, AcquireLimit::Unlimited));
+        scenario.serve(0);
+        let releaser = scenario.spawn(|scenario| {
+            let (id, owner) = (scenario.operation.targets[0].id, scenario.operation.owner().unwrap());
             let release = |engine: &mut Engine, now| {
                 engine.release(now, id, owner, false);
             };
-            world.shells[0].tell(release).unwrap();
+            scenario.shells[0].update_engine(release).unwrap();
         });
-        world.serve(1);
+        scenario.serve(1);
         releaser.join().unwrap();
         for at in [0, 1, 0, 1] {
-            world.serve(at);
+            scenario.serve(at);
         }
-        world.operation.wait_for(Duration::ZERO, true).unwrap().unwrap();
-        let is_safe = world.operation.entrances[0].is_safe(world.operation.owner());
-        assert_eq!(world.servers[0].lock().unwrap().is_empty(), !is_safe);
-        assert!(!world.servers[1].lock().unwrap().is_empty());
+        scenario.operation.wait_for(Duration::ZERO, true).unwrap().unwrap();
+        let is_safe = scenario.operation.targets[0].is_safe(scenario.operation.owner().unwrap());
+        assert_eq!(scenario.servers[0].lock().unwrap().is_empty(), !is_safe);
+        assert!(!scenario.servers[1].lock().unwrap().is_empty());
     });
 }
 
 #[test]
-fn who_was_told_that_it_is_his_keeps_it_when_it_is_abandoned() {
-    check(&["OK", Status::Closed.name()], 1, Patience::Forever, |world| {
-        let server = world.serving(0);
-        let keeper = world.thread(|world| world.wait());
+fn abandon_keeps_success_that_was_reported() {
+    check(&["OK", Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
+        let server = scenario.spawn_server(0);
+        let keeper = scenario.spawn(|scenario| scenario.wait());
         server.join().unwrap();
-        world.operation.abandon();
+        scenario.operation.abandon();
         keeper.join().unwrap()
     });
 }
 
 #[test]
-fn a_hook_that_is_set_while_it_ends_is_run() {
-    check(&["OK"], 1, Patience::Forever, |world| {
-        let server = world.serving(0);
-        let hook = world.hook();
+fn hook_set_during_end_runs() {
+    check(&["OK"], 1, AcquireLimit::Unlimited, |scenario| {
+        let server = scenario.spawn_server(0);
+        let hook = scenario.hook();
         server.join().unwrap();
         assert_eq!(hook.load(Ordering::SeqCst), 1);
-        world.wait()
+        scenario.wait()
     });
 }
 
 #[test]
-fn hooks_are_run_once_whoever_ends_it() {
-    check(&["OK", Status::Closed.name()], 1, Patience::Forever, |world| {
-        let hook = world.hook();
-        let server = world.serving(0);
-        let keeper = world.thread(|world| world.operation.wait_for(Duration::ZERO, true));
-        world.operation.abandon();
+fn hooks_run_once() {
+    check(&["OK", Status::Closed.name()], 1, AcquireLimit::Unlimited, |scenario| {
+        let hook = scenario.hook();
+        let server = scenario.spawn_server(0);
+        let keeper = scenario.spawn(|scenario| scenario.operation.wait_for(Duration::ZERO, true));
+        scenario.operation.abandon();
         server.join().unwrap();
         assert_eq!(hook.load(Ordering::SeqCst), 1);
         match keeper.join().unwrap() {
             Some(end) => end,
-            None => world.wait(),
+            None => scenario.wait(),
         }
     });
 }
 
-/// TIMEOUT or CONNECTION, depending on how long the server has been silent.
-const LATE: &str = "late";
+/// The status is TIMEOUT or CONNECTION, depending on the time since the last answer of the server.
+const TIMED_OUT: &str = "late";
 
-/// An operation of so many steps, each of a client of its own, and their servers.
-struct World {
+/// An operation with several steps. Each step uses a different client, which has its own server.
+struct Scenario {
     shells: Vec<Arc<Shell>>,
     servers: Vec<Mutex<Server>>,
-    notices: Arc<Notices>,
+    notices: Arc<Cancellation>,
     operation: Arc<Operation>,
 }
 
-/// Tries all orders: the ends are among these, each is seen, and a node stays where the end is a success.
+/// Tries all orders. The operation must end only in the expected ways, and each expected end must occur in at least one
+/// order. A node must remain if and only if the operation succeeds.
 fn check(
     expected: &[&str],
     steps: usize,
-    patience: Patience,
-    scene: impl Fn(&Arc<World>) -> Result<()> + Send + Sync + 'static,
+    acquire_limit: AcquireLimit,
+    scene: impl Fn(&Arc<Scenario>) -> Result<()> + Send + Sync + 'static,
 ) {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let ends = Arc::clone(&seen);
     loom::model(move || {
-        let world = Arc::new(World::new(steps, patience));
-        let end = scene(&world);
-        for (at, server) in world.servers.iter().enumerate() {
-            world.serve(at);
-            let is_closed = world.shells[at].ask(|engine, _| engine.state()).unwrap() == ClientState::Closed;
+        let scenario = Arc::new(Scenario::new(steps, acquire_limit));
+        let end = scene(&scenario);
+        for (at, server) in scenario.servers.iter().enumerate() {
+            scenario.serve(at);
+            let is_closed = scenario.shells[at].read_engine(|engine, _| engine.state()).unwrap() == ClientState::Closed;
             assert!(is_closed || server.lock().unwrap().is_empty() != end.is_ok(), "{end:?}");
         }
         ends.lock().unwrap().insert(match end.map_err(|error| error.status()) {
             Ok(()) => "OK",
-            Err(Status::Timeout | Status::Connection) => LATE,
+            Err(Status::Timeout | Status::Connection) => TIMED_OUT,
             Err(status) => status.name(),
         });
     });
@@ -243,20 +253,20 @@ fn check(
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
-impl World {
-    fn new(steps: usize, patience: Patience) -> Self {
+impl Scenario {
+    fn new(steps: usize, acquire_limit: AcquireLimit) -> Self {
         let shells: Vec<_> = (0..steps).map(|_| connected()).collect();
-        let entrance = |shell: &Arc<Shell>| {
+        let target = |shell: &Arc<Shell>| {
             let mut id = 0;
-            shell.tell(|engine, _| id = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
-            Entrance { shell: Arc::clone(shell), id, locks: Box::new([id]), path: "/lock".into() }
+            shell.update_engine(|engine, _| id = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
+            LockTarget { shell: Arc::clone(shell), id, members: Box::new([id]), path: "/lock".into() }
         };
-        let entrances: Arc<[Entrance]> = shells.iter().map(entrance).collect();
-        let notices = Arc::new(Notices::default());
-        let deadline = if let Patience::Until(deadline) = patience { Some(deadline) } else { None };
-        let timeout = Timeout { start: now(), patience, deadline };
+        let targets: Arc<[LockTarget]> = shells.iter().map(target).collect();
+        let notices = Arc::new(Cancellation::default());
+        let deadline = if let AcquireLimit::Until(deadline) = acquire_limit { Some(deadline) } else { None };
+        let timeout = Timeout { start: now(), acquire_limit, deadline };
         let owner = Owner::current_thread();
-        let operation = Operation::start(&entrances, Goal::Entry(owner), timeout, &notices, Span::none()).unwrap();
+        let operation = Operation::start(&targets, Goal::Lock(owner), timeout, &notices, Span::none()).unwrap();
         let servers = (0..steps).map(|_| Mutex::default()).collect();
         Self { shells, servers, notices, operation }
     }
@@ -265,23 +275,23 @@ impl World {
         self.operation.wait_for(Duration::MAX, true).unwrap()
     }
 
-    /// One server answers what it was asked.
+    /// Lets one server answer the requests that it has received.
     fn serve(&self, at: usize) {
         let mut server = std::mem::take(&mut *self.servers[at].lock().unwrap());
         server.serve(&self.shells[at]);
         *self.servers[at].lock().unwrap() = server;
     }
 
-    fn serving(self: &Arc<Self>, at: usize) -> JoinHandle<()> {
-        self.thread(move |world| world.serve(at))
+    fn spawn_server(self: &Arc<Self>, at: usize) -> JoinHandle<()> {
+        self.spawn(move |scenario| scenario.serve(at))
     }
 
-    fn thread<T: 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + 'static) -> JoinHandle<T> {
-        let world = Arc::clone(self);
-        thread::spawn(move || work(&world))
+    fn spawn<T: 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + 'static) -> JoinHandle<T> {
+        let scenario = Arc::clone(self);
+        thread::spawn(move || work(&scenario))
     }
 
-    /// Counts how often it is run.
+    /// Registers a hook. The returned counter counts the calls of the hook.
     fn hook(&self) -> Arc<AtomicUsize> {
         let count = Arc::new(AtomicUsize::new(0));
         let hook = Arc::clone(&count);

@@ -1,56 +1,107 @@
-//! Which threads are just being called back. They must not wait for other contenders: the news that would end such a wait may
-//! stand behind the one that they were called with.
+//! Calls functions of the program, and records which threads run such a callback. A callback must not wait for other
+//! participants, because the event that would end the wait may be queued behind the callback. This file does not select
+//! the thread that calls a callback.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::fork::Epoch;
+use zklock_core::error::{Error, Result, Status};
+use zklock_process::ForkEpoch;
+
 use super::sync::thread_local;
-use crate::error::{Error, Result, Status};
 
 thread_local! {
-    /// In which process the thread is being called back: a child that was forked in a callback is in none.
-    #[allow(clippy::missing_const_for_thread_local, reason = "loom's macro takes no such block")]
-    static WITHIN: Cell<Option<Epoch>> = Cell::new(None);
+    /// The process in which this thread runs a callback. If the callback forks a child, the copy of this thread in the
+    /// child does not count as running a callback.
+    #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
+    static IN_CALLBACK: Cell<Option<ForkEpoch>> = Cell::new(None);
 }
 
-/// Calls the program.
-pub(crate) fn during(call: impl FnOnce()) {
-    let before = WITHIN.with(|within| within.replace(Some(Epoch::current())));
-    call();
-    WITHIN.with(|within| within.set(before));
+/// Calls a function of the program. If the function panics, the panic does not reach the caller, because the calling
+/// thread may serve other clients too. Returns false if the function panicked.
+pub(super) fn call_catching_panic(call: impl FnOnce()) -> bool {
+    let before = IN_CALLBACK.with(|within| within.replace(Some(ForkEpoch::current())));
+    let outcome = catch_unwind(AssertUnwindSafe(call));
+    IN_CALLBACK.with(|within| within.set(before));
+    outcome.is_ok()
 }
 
-/// To be run once, when what it was given to is over.
+/// Calls a function of the program, and logs a message if the function panics. `what` is the name of the function in
+/// the message.
+pub(super) fn call_logging_panic(what: &str, call: impl FnOnce()) {
+    if !call_catching_panic(call) {
+        // The program provides the `tracing` subscriber, so the subscriber can panic too.
+        call_catching_panic(|| tracing::error!("{what} panicked"));
+    }
+}
+
+/// A function that is called once, after an operation has ended.
 pub(crate) type Hook = Box<dyn FnOnce() + Send>;
 
-/// The thread that runs it serves others as well.
-pub(crate) fn run(hook: Hook) {
-    during(|| {
-        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-            tracing::error!("what was to be run at the end of a call panicked");
-        }
-    });
+/// Runs a hook. If the hook panics, the panic does not reach the caller, because the calling thread may serve other
+/// clients too.
+pub(crate) fn run_hook(hook: Hook) {
+    call_logging_panic("the completion hook of a call", hook);
 }
 
-/// From now on the calling thread does nothing but call the program back.
-pub fn calls_back() {
-    WITHIN.with(|within| within.set(Some(Epoch::current())));
+/// Records that the calling thread will run only callbacks from now on.
+pub fn mark_callback_thread() {
+    IN_CALLBACK.with(|within| within.set(Some(ForkEpoch::current())));
 }
 
-/// Whether the calling thread is being called back.
-pub(super) fn is_within() -> bool {
-    // While a thread is being torn down it is not.
-    WITHIN.try_with(Cell::get).unwrap_or_default() == Some(Epoch::current())
+/// Returns whether the calling thread runs a callback.
+pub(super) fn is_in_callback() -> bool {
+    // While a thread ends, this value may no longer exist. Such a thread runs no callback.
+    IN_CALLBACK.try_with(Cell::get).unwrap_or_default() == Some(ForkEpoch::current())
 }
 
-/// DEADLOCK in a callback, for waits that may depend on others; not for those of no time at all.
+/// Fails with DEADLOCK if the calling thread runs a callback. A call that waits for other participants makes this check
+/// first. A call with a limit of zero is allowed, because such a call does not wait.
 pub fn refuse_in_callback(limit: Option<Duration>) -> Result<()> {
-    if limit == Some(Duration::ZERO) || !is_within() {
+    if limit == Some(Duration::ZERO) || !is_in_callback() {
         return Ok(());
     }
-    let message = "a callback must not wait for a lock: what would end the wait may have to be told first, by the thread that \
-                   waits; wait on another thread, or look once, with limit 0";
+    let message = "a callback must not wait for a lock, because the event that ends the wait may be queued behind this \
+                   callback; wait on another thread, or attempt once with timeout 0";
     Err(Error::new(Status::Deadlock, message))
+}
+
+#[cfg(all(test, not(zklock_loom)))]
+#[allow(clippy::panic, reason = "tests")]
+mod tests {
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    struct Panicking;
+
+    impl Subscriber for Panicking {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            panic!("on purpose");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn panic_in_hook_and_in_subscriber_is_caught() {
+        tracing::subscriber::with_default(Panicking, || run_hook(Box::new(|| panic!("on purpose"))));
+        assert!(!is_in_callback());
+    }
 }

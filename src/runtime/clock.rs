@@ -1,9 +1,10 @@
-//! The one clock.
+//! The clock that the shell passes to the core. This file does not wait.
 
-use crate::time::Time;
+use zklock_core::time::Time;
 
-/// Now, on a clock that never goes back and goes on while the machine is suspended. `std::time::Instant` stops then, and a
-/// lease measured by it would outlive its session.
+/// Returns the current time of a clock that never goes back and continues while the machine is suspended. The clock of
+/// `std::time::Instant` stops while the machine is suspended, so a lease measured with `Instant` could last longer than
+/// its session.
 pub(crate) fn now() -> Time {
     let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `spec` is valid for writing; the call has no other precondition.

@@ -1,4 +1,5 @@
-//! A connection to a server: its socket, and of what the I/O thread is told about it.
+//! A connection to a server: its socket, its encryption, and the socket conditions for which the I/O thread waits. This
+//! file transfers bytes and does not know their meaning.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,41 +9,66 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 
-use super::io::Io;
+use super::io_thread::IoThread;
 use super::poller::Poller;
-use super::socket::Socket;
+use super::socket::CheckedSocket;
+use super::tls::TlsStream;
 
-/// A socket that never blocks, registered with the I/O thread until it is dropped.
+/// A non-blocking socket. The socket stays registered with the I/O thread until this value is dropped.
 pub(super) struct Connection {
-    stream: Socket<TcpStream>,
+    stream: CheckedSocket<TcpStream>,
+    /// The encryption of the connection. The value is `None` for plain text.
+    tls: Option<Box<TlsStream>>,
     poller: Arc<Poller>,
     token: Token,
-    watch: Watch,
-    /// The socket was found to be ours since the client was locked.
-    is_known: bool,
+    interest: SocketInterest,
+    /// True if the connection has received any bytes of the session.
+    has_received: bool,
+    /// True if the thread that has locked the client has already checked that the socket still belongs to the library.
+    is_checked: bool,
 }
 
-/// Of what the I/O thread is told: something that came in, room for what has to go out. Each is told once, and then not until there was none.
+const NO_ANSWER: &str =
+    "the server closed the connection without an answer; it may not serve yet, or its port requires TLS (tls.enabled)";
+
+/// The conditions for which the I/O thread waits: received data, and room for data to send. The poller reports a
+/// condition to the I/O thread only when the condition becomes true (edge-triggered).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Watch {
-    pub(super) input: bool,
-    pub(super) room: bool,
+pub(super) struct SocketInterest {
+    pub(super) readable: bool,
+    pub(super) writable: bool,
 }
 
 impl Connection {
-    /// Begins to connect. The I/O thread is told when that is over.
-    pub(super) fn begin(io: &Io, token: Token, address: SocketAddr) -> io::Result<Self> {
-        let mut stream = Socket::new(TcpStream::connect(address)?)?;
-        // Two requests in two writes must not wait for each other's acknowledgement.
-        stream.get()?.set_nodelay(true)?;
+    /// Starts to connect. The I/O thread receives an event when the attempt has ended. The connection is encrypted if `tls`
+    /// is not `None`.
+    pub(super) fn connect(
+        io: &IoThread,
+        token: Token,
+        address: SocketAddr,
+        tls: Option<TlsStream>,
+    ) -> io::Result<Self> {
+        let mut stream = CheckedSocket::new(TcpStream::connect(address)?)?;
+        // Without this option, the kernel would delay a second request until the server has acknowledged the first
+        // request.
+        stream.checked()?.set_nodelay(true)?;
         let poller = io.poller();
-        poller.add(stream.get()?, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Self { stream, poller, token, watch: Watch { input: true, room: true }, is_known: false })
+        poller.add(stream.checked()?, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self {
+            stream,
+            tls: tls.map(Box::new),
+            poller,
+            token,
+            interest: SocketInterest { readable: true, writable: true },
+            has_received: false,
+            is_checked: false,
+        })
     }
 
-    /// What came of connecting: this side's address, as servers are told it. None while it is not over.
+    /// Returns the result of the attempt to connect: the IP address of this machine on the connection, or an error.
+    /// Returns `None` while the attempt continues.
     pub(super) fn outcome(&mut self) -> Option<io::Result<String>> {
-        let stream = match self.stream.get() {
+        let stream = match self.stream.checked() {
             Ok(stream) => stream,
             Err(cause) => return Some(Err(cause)),
         };
@@ -56,53 +82,111 @@ impl Connection {
         }
     }
 
-    /// An error if the socket is not ours any more, or the I/O thread waits elsewhere by now.
-    pub(super) fn check(&mut self, io: &Io) -> io::Result<()> {
-        self.stream.get()?;
+    /// Returns whether the connection is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Continues the handshake of TLS as far as possible without blocking. Returns true if the handshake is complete, or
+    /// the connection needs no handshake.
+    pub(super) fn continue_handshake(&mut self) -> io::Result<bool> {
+        match &mut self.tls {
+            Some(tls) => tls.continue_handshake(&self.stream),
+            None => Ok(true),
+        }
+    }
+
+    /// Fails if the socket no longer belongs to the library, or if the I/O thread has replaced its poller.
+    pub(super) fn check_usable(&mut self, io: &IoThread) -> io::Result<()> {
+        self.stream.checked()?;
         if Arc::ptr_eq(&self.poller, &io.poller()) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
     }
 
-    /// From now on the I/O thread is told of this, and at once where it is so already.
-    pub(super) fn set_watch(&mut self, watch: Watch) -> io::Result<()> {
-        if watch != self.watch {
-            if !self.is_known {
-                self.stream.get()?;
+    /// Changes the conditions for which the I/O thread waits. If a condition is already true, the I/O thread receives
+    /// an event at once.
+    pub(super) fn set_interest(&mut self, watch: SocketInterest) -> io::Result<()> {
+        if watch != self.interest {
+            if !self.is_checked {
+                self.stream.checked()?;
             }
-            match watch.interest() {
-                Some(interest) => self.poller.change(self.stream.just_checked(), self.token, interest)?,
-                None => self.poller.forbid(self.socket(), self.token)?,
+            match watch.to_mio() {
+                Some(interest) => self.poller.change(self.stream.unchecked(), self.token, interest)?,
+                None => self.poller.mask_readiness(self.socket(), self.token)?,
             }
-            self.watch = watch;
+            self.interest = watch;
         }
         Ok(())
     }
 
+    /// Reads bytes of the session. Returns 0 if the server has closed the connection.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let result = self.stream.receive(buffer);
-        self.is_known = true;
+        let result = match &mut self.tls {
+            Some(tls) => tls.read(&self.stream, buffer),
+            None => self.stream.receive(buffer),
+        };
+        self.is_checked = true;
+        let is_closed = match &result {
+            Ok(count) => *count == 0,
+            Err(cause) => cause.kind() == io::ErrorKind::ConnectionReset,
+        };
+        // A server that requires TLS closes a connection with plain text without an answer.
+        if is_closed && !self.has_received && self.tls.is_none() {
+            return Err(io::Error::other(NO_ANSWER));
+        }
+        self.has_received |= result.is_ok();
         result
     }
 
+    /// Returns whether the connection contains bytes that the next read returns without a read of the socket.
+    pub(super) fn has_unread(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_unread())
+    }
+
+    /// Sends bytes of the session. Returns the number of bytes that the connection has accepted.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let result = self.stream.send(bytes);
-        self.is_known = true;
+        let result = match &mut self.tls {
+            Some(tls) => tls.write(&self.stream, bytes),
+            None => self.stream.send(bytes),
+        };
+        self.is_checked = true;
         result
     }
 
-    /// The client is locked: by now another part of the program may have closed the socket.
-    pub(super) fn locked(&mut self) {
-        self.is_known = false;
+    /// Sends the accepted bytes that the socket had no room for. TLS can also have something to send after a read.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match &mut self.tls {
+            Some(tls) => tls.flush(&self.stream),
+            None => Ok(()),
+        }
     }
 
-    /// For who waits at it.
+    /// Returns whether [`flush`](Self::flush) has something to send.
+    pub(super) fn wants_write(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Tells the server that the client closes the connection on purpose.
+    pub(super) fn close(mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.close(&self.stream);
+        }
+    }
+
+    /// Records that a thread has locked the client. Another part of the program may have closed the socket before the
+    /// thread locked the client.
+    pub(super) fn reset_check(&mut self) {
+        self.is_checked = false;
+    }
+
+    /// The descriptor of the socket, for a thread that waits until the socket is readable.
     pub(super) fn socket(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 }
 
-impl Watch {
-    fn interest(self) -> Option<Interest> {
-        match (self.input, self.room) {
+impl SocketInterest {
+    fn to_mio(self) -> Option<Interest> {
+        match (self.readable, self.writable) {
             (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
             (true, false) => Some(Interest::READABLE),
             (false, true) => Some(Interest::WRITABLE),

@@ -1,4 +1,6 @@
-//! Where the I/O thread waits: an epoll of mio's and what wakes it, and how to find out that they are not ours any more.
+//! The poller of the I/O thread, which consists of mio's epoll and a wake socket. If the program closes the descriptors
+//! of the poller, the poller detects this. This file does not depend on clients, and uses only their sockets and
+//! tokens.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -9,31 +11,32 @@ use std::time::Duration;
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use super::eventfd::EventFd;
+use super::wake_socket::WakeSocket;
 
-/// The waker's token; clients have the numbers above.
+/// The token of the waker. The tokens of clients are larger.
 pub(super) const WAKER: Token = Token(0);
 
-/// How long a thread waits at descriptors before it looks whether they are still ours: a wait at closed ones can't be ended from outside.
-pub(super) const PATROL: Duration = Duration::from_secs(1);
+/// The longest time for which a thread waits before it checks that its descriptors still belong to the library. If the
+/// program closes a descriptor on which a thread waits, no other thread can wake the waiting thread.
+pub(super) const DESCRIPTOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What any thread may do to the poller.
+/// The part of the poller that any thread may use.
 pub(super) struct Poller {
     registry: ManuallyDrop<Registry>,
-    waker: EventFd,
+    waker: WakeSocket,
 }
 
-/// The I/O thread's own part.
-pub(super) struct Waiting {
+/// The part of the poller that belongs to the I/O thread.
+pub(super) struct CheckedPoll {
     poll: ManuallyDrop<Poll>,
     events: Events,
     poller: Arc<Poller>,
 }
 
-impl Waiting {
+impl CheckedPoll {
     pub(super) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
-        let waker = EventFd::open()?;
+        let waker = WakeSocket::open()?;
         control(poll.as_raw_fd(), libc::EPOLL_CTL_ADD, waker.as_raw_fd(), WAKER, libc::EPOLLIN)?;
         let registry = ManuallyDrop::new(poll.registry().try_clone()?);
         let poller = Arc::new(Poller { registry, waker });
@@ -44,15 +47,19 @@ impl Waiting {
         &self.poller
     }
 
-    /// Whether the thread can wait here, and be woken.
+    /// Returns whether the thread can wait at this poller. This requires that other threads can end the wait.
     pub(super) fn is_ours(&self) -> bool {
         self.poller.is_ours() && self.poller.owns(self.poll.as_raw_fd())
     }
 
-    /// Waits until something happens, `limit` is over or it is time to look whether this is still ours. Gives who has something to do.
+    /// Waits until an event occurs, `limit` has passed, or the next check of the descriptors is due. Returns the tokens
+    /// of the clients that have events.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<Token>> {
         self.events.clear();
-        self.poll.poll(&mut self.events, Some(limit.map_or(PATROL, |limit| limit.min(PATROL))))?;
+        self.poll.poll(
+            &mut self.events,
+            Some(limit.map_or(DESCRIPTOR_CHECK_INTERVAL, |limit| limit.min(DESCRIPTOR_CHECK_INTERVAL))),
+        )?;
         let mut tokens: Vec<Token> = self.events.iter().map(|event| event.token()).collect();
         if tokens.contains(&WAKER) {
             self.poller.waker.clear();
@@ -62,29 +69,32 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for CheckedPoll {
     fn drop(&mut self) {
         if self.poller.waker.is_ours() && self.poller.owns(self.poll.as_raw_fd()) {
-            // SAFETY: dropped here only, and not used afterwards.
+            // SAFETY: the value is dropped only here, and is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.poll) };
         }
     }
 }
 
 impl Poller {
-    /// Has the thread wait for a new socket as well. Errors: one that says so if the poller is not ours any more.
+    /// Adds a new socket to the poller. Fails if the poller no longer belongs to the library.
     pub(super) fn add(&self, source: &mut impl Source, token: Token, interest: Interest) -> io::Result<()> {
-        if self.is_ours() { self.registry.register(source, token, interest) } else { Err(lost()) }
+        if self.is_ours() { self.registry.register(source, token, interest) } else { Err(poll_closed_error()) }
     }
 
-    /// Changes what a socket is waited for, which must be ours. The call fails if the poller is not: a stranger's does not know the socket.
+    /// Changes the events for which the I/O thread waits on a registered socket. The caller must have checked that the
+    /// socket belongs to the library. If the descriptor of the poller now names another epoll, the call fails, because
+    /// the socket is not registered with that epoll.
     pub(super) fn change(&self, source: &mut impl Source, token: Token, interest: Interest) -> io::Result<()> {
         self.registry.reregister(source, token, interest)
     }
 
-    /// Has the thread wait for nothing but the connection's end. mio can't say that: the least that it knows is out-of-band data, for which the
-    /// kernel wakes the thread with all else that comes in. As with `change`, the socket must be ours.
-    pub(super) fn forbid(&self, socket: RawFd, token: Token) -> io::Result<()> {
+    /// Makes the thread wait only for the end of the connection. The library mio has no such setting, because it always
+    /// asks the kernel to report some kind of data. Even if this kind is out-of-band data, the kernel reports all
+    /// received data. The caller must have checked that the socket belongs to the library.
+    pub(super) fn mask_readiness(&self, socket: RawFd, token: Token) -> io::Result<()> {
         control(self.registry.as_raw_fd(), libc::EPOLL_CTL_MOD, socket, token, 0)
     }
 
@@ -96,7 +106,9 @@ impl Poller {
         self.waker.is_ours() && self.owns(self.registry.as_raw_fd())
     }
 
-    /// Whether this number is still that of the poller, if the waker is ours. All of epoll's files look the same, but only ours knows the waker.
+    /// Returns whether the number `epoll` still names the epoll of this poller. The caller must have checked that the
+    /// waker belongs to the library. All epoll files have the same inode number, but the waker is registered only with
+    /// this epoll.
     fn owns(&self, epoll: RawFd) -> bool {
         control(epoll, libc::EPOLL_CTL_MOD, self.waker.as_raw_fd(), WAKER, libc::EPOLLIN).is_ok()
     }
@@ -105,21 +117,22 @@ impl Poller {
 impl Drop for Poller {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: dropped here only, and not used afterwards.
+            // SAFETY: the value is dropped only here, and is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.registry) };
         }
     }
 }
 
-/// Says what a socket is waited for. What is so already is reported at once.
+/// Calls epoll_ctl(2) to set the events for which `epoll` reports `socket`. If one of the events has already occurred,
+/// the epoll reports it at once.
 fn control(epoll: RawFd, what: libc::c_int, socket: RawFd, token: Token, events: libc::c_int) -> io::Result<()> {
     let mut event = libc::epoll_event { events: (libc::EPOLLET | events) as u32, u64: token.0 as u64 };
-    // SAFETY: the event is valid for the length of the call. On a number that is no epoll, the call fails.
+    // SAFETY: the event is valid during the call. If the number does not name an epoll, the call fails.
     let result = unsafe { libc::epoll_ctl(epoll, what, socket, &raw mut event) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn lost() -> io::Error {
+fn poll_closed_error() -> io::Error {
     io::Error::other("another part of the program has closed the descriptors at which the I/O thread waits")
 }
 
@@ -129,44 +142,44 @@ mod tests {
 
     use super::*;
 
-    /// Gives a number to a new epoll of a stranger's.
+    /// Replaces the file behind the descriptor `number` with a new epoll that does not belong to the library.
     fn steal(number: RawFd) -> OwnedFd {
         let stranger = Poll::new().unwrap();
-        // SAFETY: the number is taken from its owner, which is what is being tested.
+        // SAFETY: the test takes the number from its owner on purpose.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);
-        // SAFETY: the number has a new file, which is owned by nobody else.
+        // SAFETY: the number names a new file, which has no other owner.
         unsafe { OwnedFd::from_raw_fd(number) }
     }
 
     fn is_open(number: &impl AsRawFd) -> bool {
-        // SAFETY: no preconditions.
+        // SAFETY: the call has no preconditions.
         unsafe { libc::fcntl(number.as_raw_fd(), libc::F_GETFD) >= 0 }
     }
 
     #[test]
-    fn a_strangers_epoll_is_noticed_and_left_open() {
-        let waiting = Waiting::new().unwrap();
-        assert!(waiting.is_ours());
-        let first = steal(waiting.poll.as_raw_fd());
-        assert!(!waiting.is_ours());
-        drop(waiting);
+    fn foreign_epoll_is_detected_and_left_open() {
+        let poll = CheckedPoll::new().unwrap();
+        assert!(poll.is_ours());
+        let first = steal(poll.poll.as_raw_fd());
+        assert!(!poll.is_ours());
+        drop(poll);
         assert!(is_open(&first));
 
-        let waiting = Waiting::new().unwrap();
-        let second = steal(waiting.poller.registry.as_raw_fd());
-        assert!(!waiting.is_ours());
+        let poll = CheckedPoll::new().unwrap();
+        let second = steal(poll.poller.registry.as_raw_fd());
+        assert!(!poll.is_ours());
         let mut socket = mio::net::TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        waiting.poller.add(&mut socket, Token(7), Interest::READABLE).unwrap_err();
-        drop(waiting);
+        poll.poller.add(&mut socket, Token(7), Interest::READABLE).unwrap_err();
+        drop(poll);
         assert!(is_open(&second));
     }
 
     #[test]
-    fn waking_ends_a_wait_and_is_not_told_twice() {
-        let mut waiting = Waiting::new().unwrap();
-        waiting.poller.wake();
-        assert!(waiting.wait(None).unwrap().is_empty());
-        assert!(waiting.is_ours());
-        assert!(waiting.wait(Some(Duration::ZERO)).unwrap().is_empty());
+    fn wake_ends_exactly_one_wait() {
+        let mut poll = CheckedPoll::new().unwrap();
+        poll.poller.wake();
+        assert!(poll.wait(None).unwrap().is_empty());
+        assert!(poll.is_ours());
+        assert!(poll.wait(Some(Duration::ZERO)).unwrap().is_empty());
     }
 }

@@ -1,23 +1,24 @@
-//! Tells the log, which is `tracing`'s, what the core has noted. Whoever listens there may take his time: no lock is held that others wait for.
+//! Writes the log records of the core to the log, with `tracing`. A slow subscriber delays no other thread, because the
+//! writing thread holds no lock for which other threads wait. The core decides what is logged; this file decides the
+//! text of each line.
 
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Span, debug, error, info, info_span, trace, warn};
+use zklock_core::log_record::{Level, LogRecord};
 
-use crate::note::{Level, Note};
-
-/// Sessions and connections.
+/// The `tracing` target of log lines about sessions and connections.
 pub(crate) const SESSION: &str = "zklock::session";
-/// Acquires and holds.
+/// The `tracing` target of log lines about acquire operations and holds.
 pub(crate) const LOCK: &str = "zklock::lock";
-/// What goes to servers and what comes from them.
+/// The `tracing` target of log lines about requests and about the answers of servers.
 const REQUEST: &str = "zklock::request";
 
-/// How much anybody listens to at the moment.
-pub(super) fn wanted() -> Option<Level> {
+/// Returns the highest level that a subscriber or logger currently accepts.
+pub(super) fn enabled_level() -> Option<Level> {
     let traced = LevelFilter::current();
-    // Where nobody traces, what is traced goes to the loggers of the crate `log`.
+    // Without a `tracing` subscriber, `tracing` sends its events to the logger of the `log` crate.
     let logged = if tracing::dispatcher::has_been_set() { log::LevelFilter::Off } else { log::max_level() };
     match () {
         () if traced == LevelFilter::OFF && logged == log::LevelFilter::Off => None,
@@ -29,76 +30,92 @@ pub(super) fn wanted() -> Option<Level> {
     }
 }
 
-/// Tells one of them. `span` is that of the session, which begins and ends with it.
-pub(super) fn report(note: &Note, span: &mut Span) {
-    if let Note::SessionBegun { server, session, timeout } = note {
+/// Writes one record to the log. `span` is the span of the session. The record about the start of the session starts
+/// this span, and the record about the end of the session ends this span.
+pub(super) fn emit(record: &LogRecord, span: &mut Span) {
+    if let LogRecord::SessionBegun { server, session, timeout } = record {
         *span = info_span!(target: SESSION, parent: None, "session", session = %id(*session), timeout_ms = ms(*timeout), server = %server);
     }
-    span.in_scope(|| line(note));
-    if matches!(note, Note::SessionLost { .. } | Note::SessionClosed { .. }) {
+    span.in_scope(|| line(record));
+    if matches!(record, LogRecord::SessionLost { .. } | LogRecord::SessionClosed { .. }) {
         *span = Span::none();
     }
 }
 
-fn line(note: &Note) {
-    match note {
-        Note::Connecting { server } => debug!(target: SESSION, %server, "connecting"),
-        Note::AttemptFailed { server, cause } => {
-            info!(target: SESSION, %server, %cause, "no connection");
+/// Logs a warning, because a client does not verify the identity of its servers.
+pub(super) fn unverified_servers() {
+    warn!(target: SESSION, "servers are not verified, because tls.verify is none");
+}
+
+fn line(record: &LogRecord) {
+    match record {
+        LogRecord::Connecting { server } => debug!(target: SESSION, %server, "connecting"),
+        LogRecord::AttemptFailed { server, cause } => {
+            info!(target: SESSION, %server, %cause, "connection attempt failed");
         }
-        Note::SessionBegun { server, session, timeout } => {
-            info!(target: SESSION, session = %id(*session), %server, timeout_ms = ms(*timeout), "session begun");
+        LogRecord::SessionBegun { server, session, timeout } => {
+            info!(target: SESSION, session = %id(*session), %server, timeout_ms = ms(*timeout), "session established");
         }
-        Note::Reconnected { server, session } => {
-            info!(target: SESSION, session = %id(*session), %server, "connected again");
+        LogRecord::Reconnected { server, session } => {
+            info!(target: SESSION, session = %id(*session), %server, "reconnected");
         }
-        Note::ConnectionLost { server, session, cause } => {
+        LogRecord::ConnectionLost { server, session, cause } => {
             warn!(target: SESSION, session = %id(*session), %server, %cause, "connection lost");
         }
-        Note::SessionLost { session, replaced: false } => {
+        LogRecord::SessionLost { session, replaced: false } => {
             warn!(target: SESSION, session = %id(*session), "session expired");
         }
-        Note::SessionLost { session, replaced: true } => {
-            warn!(target: SESSION, session = %id(*session), "session replaced: no server said that it has expired");
+        LogRecord::SessionLost { session, replaced: true } => {
+            warn!(target: SESSION, session = %id(*session), "session replaced: no server reported that it had expired");
         }
-        Note::AuthRefused { server } => error!(target: SESSION, %server, "credentials refused"),
-        Note::SessionClosed { session } => info!(target: SESSION, session = %id(*session), "session closed"),
-        Note::Sent { op, xid, path } => {
+        LogRecord::AuthRefused { server } => error!(target: SESSION, %server, "credentials refused"),
+        LogRecord::LoadingFailed { error } => warn!(target: SESSION, %error, "loading credentials or TLS files failed"),
+        LogRecord::ServersChanged { before, after, source } => {
+            info!(target: SESSION, before, after, source, "server list changed");
+        }
+        LogRecord::ServerLeft { server, session } => {
+            info!(target: SESSION, session = %id(*session), %server, "left the server to use the new server list");
+        }
+        LogRecord::ConfigUnusable { cause } => {
+            warn!(target: SESSION, %cause, "cannot use the configuration of the ensemble");
+        }
+        LogRecord::SessionClosed { session } => info!(target: SESSION, session = %id(*session), "session closed"),
+        LogRecord::RequestSent { op, xid, path } => {
             let path = path.as_deref().unwrap_or_default();
             trace!(target: REQUEST, ?op, xid, path, "request");
         }
-        Note::Answered { op, xid, zxid, took, failure: None } => {
+        LogRecord::ReplyReceived { op, xid, zxid, took, failure: None } => {
             trace!(target: REQUEST, ?op, xid, zxid, took_us = us(*took), "answer");
         }
-        Note::Answered { op, xid, took, failure: Some(failure), .. } => {
+        LogRecord::ReplyReceived { op, xid, took, failure: Some(failure), .. } => {
             trace!(target: REQUEST, ?op, xid, took_us = us(*took), %failure, "answer");
         }
-        Note::Fired { kind, path } => trace!(target: REQUEST, ?kind, %path, "watch fired"),
-        Note::Acquired { path, owner, token, pass, waited, handed_over } => {
+        LogRecord::WatchFired { kind, path } => trace!(target: REQUEST, ?kind, %path, "watch fired"),
+        LogRecord::Acquired { path, owner, token, pass, waited, handed_over } => {
             debug!(target: LOCK, %path, %owner, token, pass, waited_us = us(*waited), handed_over, "acquired");
         }
-        Note::GaveUp { path, owner, waited, error } => {
+        LogRecord::AcquireFailed { path, owner, waited, error } => {
             debug!(target: LOCK, %path, %owner, waited_us = us(*waited), status = error.status().name(), %error, "not acquired");
         }
-        Note::Released { path, owner, token, pass, held } => {
+        LogRecord::Released { path, owner, token, pass, held } => {
             debug!(target: LOCK, %path, %owner, token, pass, held_us = us(*held), "released");
         }
-        Note::LockStands { path, token, pass, state } => {
-            debug!(target: LOCK, %path, token, pass, state, "hold stands differently");
+        LogRecord::HoldStateChanged { path, token, pass, state } => {
+            debug!(target: LOCK, %path, token, pass, state, "hold state changed");
         }
-        Note::Uncertain { path, token, pass } => {
-            warn!(target: LOCK, %path, token, pass, "lease over: the lock may be lost");
+        LogRecord::HoldUncertain { path, token, pass } => {
+            warn!(target: LOCK, %path, token, pass, "session lease ended: the lock may be lost");
         }
-        Note::Lost { path, token, pass, held, cause } => {
+        LogRecord::HoldLost { path, token, pass, held, cause } => {
             warn!(target: LOCK, %path, token, pass, held_us = us(*held), cause, "lock lost");
         }
-        Note::AskedBack { path, node } => info!(target: LOCK, %path, %node, "asked back"),
-        Note::DeleteRefused { error } => warn!(target: LOCK, %error, "a server refuses to delete a node"),
-        Note::Skipped { count } => warn!(target: "zklock::log", count, "not logged: too much at once"),
+        LogRecord::RevocationRequested { path, node } => info!(target: LOCK, %path, %node, "revocation requested"),
+        LogRecord::DeleteRefused { error } => warn!(target: LOCK, %error, "a server refused to delete a node"),
+        LogRecord::RecordsDropped { count } => warn!(target: "zklock::log", count, "lines dropped: too many at once"),
     }
 }
 
-/// A session as servers' logs have it.
+/// Formats a session id in the same way as the logs of the servers.
 fn id(session: i64) -> String {
     format!("{session:#x}")
 }

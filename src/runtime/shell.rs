@@ -1,10 +1,14 @@
-//! One client's shell: its engine under a lock, its socket, and those who wait for answers.
+//! The shell of one client. The shell contains the engine, the socket, and the handlers that receive the answers. One
+//! lock protects all of them. The shell makes no decisions about locks or sessions.
 //!
-//! Whoever has something for the engine, a calling thread or the I/O thread, takes the lock, feeds it, carries out what it
-//! says (bytes go straight to the socket), and tells exactly those whose call is answered, after the lock is free again.
+//! A calling thread or the I/O thread takes the lock, passes input to the engine, and carries out the engine's output.
+//! The thread writes bytes directly to the socket. After the thread has released the lock, the thread passes each
+//! answer to the handler of the answer.
 //!
-//! The socket is read by the I/O thread, or by a thread that waits for an answer: the *reader*. There is one at most, and it alone ends its
-//! turn: when its call is answered, by whomever, or its time is over.
+//! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
+//! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
+//! is answered or its time limit has passed. Another thread may receive the answer. Even then, only the calling thread
+//! itself ends its turn as the reader.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -16,521 +20,602 @@ use std::time::Duration;
 
 use mio::Token;
 use tracing::Span;
+use zklock_core::engine::{Answer, Engine, LockId, OpId};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::session::{Command, Server};
+use zklock_core::time::Time;
+use zklock_process::{ForkEpoch, exhausted_resource};
 
-use super::callback::{Hook, during, run};
-use super::connection::{Connection, Watch};
-use super::fork::Epoch;
-use super::io::{Io, serving};
-use super::lookout::{Lookout, Seen};
-use super::outlet::Outlet;
-use super::sync::{Monitor, Mutex, MutexGuard, lock};
-use super::{clock, report, resolve, resource};
-use crate::config::Config;
-use crate::engine::{Answer, Engine, LockId, OpId};
-use crate::error::{Error, Result, Status};
-use crate::lock::RevocationHandler;
-use crate::session::{Command, Server};
-use crate::time::Time;
+use super::attempt_inputs::{AttemptInputs, LoadedInputs};
+use super::callback::call_catching_panic;
+use super::connection::{Connection, SocketInterest};
+use super::event_delivery::{EventDelivery, RevocationHandler};
+use super::io_thread::{IoClient, IoThread, while_driving_io};
+use super::socket_waiter::{SocketWaiter, WakeReason};
+use super::sync::{Mutex, MutexGuard, lock};
+use super::{clock, report, resolve, tls};
 
 pub(crate) struct Shell {
-    epoch: Epoch,
+    epoch: ForkEpoch,
     token: Token,
     this: Weak<Self>,
     state: Mutex<State>,
-    /// Locked after the state, where both are.
-    outlet: Arc<Outlet>,
-    /// Of the session that there is, for those who trace. Used by who reports, under no lock but this one.
+    /// If a thread needs the lock of `event_delivery` and the lock of `state`, the thread must take the lock of `state`
+    /// first.
+    event_delivery: Arc<EventDelivery>,
+    /// The span of the current session, for programs that use `tracing`. The thread that writes to the log locks this
+    /// span, and holds no other lock at that time.
     span: Mutex<Span>,
 }
 
 struct State {
     engine: Engine,
-    link: Link,
-    /// How many connections were tried: each begins with another one of a name's addresses.
+    socket_state: SocketState,
+    /// The number of attempts to connect so far. Each attempt begins with a different address of the server.
     attempts: usize,
-    /// What is being resolved now, each on a thread of its own. A resolver that hangs is not asked again.
+    /// Loads credentials and TLS files before an attempt to connect. If the client is closed, this value loads nothing.
+    inputs: Arc<AttemptInputs>,
+    /// The progress of loading the credentials and TLS files.
+    loading: LoadingState,
+    /// The names that are being resolved, each on its own thread. The shell does not resolve a name a second time while
+    /// the first resolution runs.
     resolving: Vec<Server>,
-    /// Answers that came when it was another server's turn.
-    resolved: Vec<(Server, Vec<SocketAddr>)>,
-    callers: HashMap<OpId, Arc<dyn Caller>>,
-    /// The callers of guards. No thread waits for a guard, so it does not keep the thread that waits for another call from reading.
-    guards: HashMap<OpId, Arc<dyn Caller>>,
-    reader: Option<Reader>,
-    /// Where the reader waits. None when the client is closed.
-    lookout: Option<Arc<Lookout>>,
-    /// What is read comes here first.
+    /// Addresses that the resolver returned while the client was connecting to another server.
+    resolved: Vec<LateAddresses>,
+    answer_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
+    /// The answer handlers of hold waits. A thread becomes the reader only if `answer_handlers` contains no entry of
+    /// another operation. This map is separate, because no thread waits for the answer of a hold wait.
+    hold_wait_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
+    reader: Option<SocketReader>,
+    /// The reader uses this object to wait for the socket. The value is `None` if the client is closed.
+    socket_waiter: Option<Arc<SocketWaiter>>,
+    /// The receive buffer.
     buffer: Box<[u8]>,
-    /// A thread is telling the log what happened, and goes on until it is told all.
-    is_reporting: bool,
-    /// When the I/O thread will call by itself.
-    planned: Option<Time>,
-    /// The engine has panicked on the I/O thread, and is not to be relied on.
+    /// True while a thread is writing records to the log. This thread continues until no records remain.
+    is_emitting_records: bool,
+    /// The time at which the I/O thread will run the next timers.
+    timer_at: Option<Time>,
+    /// True if a thread has panicked while it worked on this state. After a panic, the shell no longer uses the engine.
     has_failed: bool,
-    /// The I/O thread, as long as the client has a place there.
-    io: Option<Arc<Io>>,
+    /// The I/O thread, while the client is registered with it.
+    io_thread: Option<Arc<IoThread>>,
 }
 
-enum Link {
+/// Addresses that the resolver returned too late for the attempt that needed them.
+struct LateAddresses {
+    server: Server,
+    addresses: Vec<SocketAddr>,
+    received_at: Time,
+}
+
+enum SocketState {
     Idle,
+    /// A thread is loading the inputs of the attempt to connect to this server.
+    Loading(Server),
     Resolving(Server),
-    Connecting { connection: Connection, others: Vec<SocketAddr> },
-    Open(Connection),
+    Connecting {
+        server: Server,
+        connection: Connection,
+        others: Vec<SocketAddr>,
+    },
+    /// The TLS handshake continues. `local_address` is the IP address of this machine on the connection.
+    Securing {
+        connection: Connection,
+        local_address: String,
+    },
+    Connected(Connection),
 }
 
-/// The thread that reads the socket in the place of the I/O thread.
-struct Reader {
-    /// What it waits for.
+/// The progress of loading the inputs of attempts to connect. The shell uses this value only if loading can block. One
+/// thread at a time loads the inputs of a client.
+#[derive(Default)]
+struct LoadingState {
+    /// True while a thread is loading.
+    is_running: bool,
+    /// Set if inputs were loaded for a later attempt.
+    ready: Option<ReadyInputs>,
+    /// True if the inputs were loaded at least once.
+    has_succeeded: bool,
+}
+
+/// Describes inputs that were loaded in advance. A later attempt to connect uses these inputs.
+struct ReadyInputs {
+    loaded_at: Time,
+    /// The number of connections that the client had established when the inputs were loaded.
+    connections: u64,
+}
+
+/// The calling thread that reads the socket instead of the I/O thread.
+struct SocketReader {
+    /// The operation that the thread waits for.
     op: OpId,
-    /// Where it waits.
+    /// The socket for which the thread waits.
     socket: Option<RawFd>,
 }
 
 impl Shell {
-    /// Gives an engine a place on the I/O thread, and its handler somebody who calls it.
-    pub(crate) fn start(engine: Engine, config: &Config) -> Result<Arc<Self>> {
-        let outlet = Outlet::open(config.calls(), config.handler())?;
-        let lookout = Lookout::new()?;
-        Io::join(|io, token| Self::new(engine, token, Some(io), outlet, lookout))
+    /// Starts the shell of an engine. This function registers the shell with the I/O thread. The shell passes the
+    /// notifications of the engine to `delivery`, and loads `inputs` before each attempt to connect.
+    pub(crate) fn start(engine: Engine, delivery: Arc<EventDelivery>, inputs: AttemptInputs) -> Result<Arc<Self>> {
+        let waiter = SocketWaiter::new()?;
+        IoThread::register(|io, token| Self::new(engine, token, Some(io), delivery, waiter, inputs))
     }
 
-    fn new(engine: Engine, token: Token, io: Option<Arc<Io>>, outlet: Arc<Outlet>, lookout: Lookout) -> Arc<Self> {
+    fn new(
+        mut engine: Engine,
+        token: Token,
+        io_thread: Option<Arc<IoThread>>,
+        delivery: Arc<EventDelivery>,
+        waiter: SocketWaiter,
+        inputs: AttemptInputs,
+    ) -> Arc<Self> {
+        if inputs.can_block() {
+            engine.require_loading();
+        }
         let state = State {
             engine,
-            link: Link::Idle,
+            socket_state: SocketState::Idle,
             attempts: 0,
+            inputs: Arc::new(inputs),
+            loading: LoadingState::default(),
             resolving: Vec::new(),
             resolved: Vec::new(),
-            callers: HashMap::new(),
-            guards: HashMap::new(),
+            answer_handlers: HashMap::new(),
+            hold_wait_handlers: HashMap::new(),
             reader: None,
-            lookout: Some(Arc::new(lookout)),
+            socket_waiter: Some(Arc::new(waiter)),
             buffer: vec![0; BUFFER].into(),
-            is_reporting: false,
-            planned: None,
+            is_emitting_records: false,
+            timer_at: None,
             has_failed: false,
-            io,
+            io_thread,
         };
         let state = Mutex::new(state);
         Arc::new_cyclic(|this| Self {
-            epoch: Epoch::current(),
+            epoch: ForkEpoch::current(),
             token,
             this: Weak::clone(this),
             state,
-            outlet,
+            event_delivery: delivery,
             span: Mutex::new(Span::none()),
         })
     }
 
-    /// Has the calling thread tell the last news of a program that dispatches by itself, by `patience` or not at all. To be called
-    /// once, when the engine is told to close.
-    pub(crate) fn tell_rest(&self, patience: Time) {
-        self.outlet.tell_rest(patience);
+    /// Returns whether the client has a handler that is called only for lost holds. If so, the library must call this handler
+    /// before the session ends.
+    pub(crate) fn has_loss_handlers(&self) -> bool {
+        self.event_delivery.has_loss_handlers()
     }
 
-    /// Takes the client off the I/O thread. To be called once, when the engine is closed. Its last events are delivered by
-    /// `patience` or not at all.
-    pub(crate) fn stop(&self, patience: Time) {
-        let io = {
-            let mut state = self.state();
-            // Its descriptor is closed with the client, or by a reader that has been woken and not gone yet.
-            state.lookout = None;
-            state.io.take()
+    /// Waits until the handlers for all queued events have been called, or until the time `end`. The caller must have
+    /// begun to close the engine.
+    pub(crate) fn deliver_losses(&self, end: Time) {
+        self.event_delivery.deliver_losses(end);
+    }
+
+    /// If the program polls, this method calls the handlers for the last events on the calling thread. It starts no
+    /// call of a handler after the time `deadline`. The caller must call this method once, after the engine has begun
+    /// to close.
+    pub(crate) fn deliver_remaining(&self, deadline: Time) {
+        self.event_delivery.deliver_remaining(deadline);
+    }
+
+    /// Removes the client from the I/O thread. The caller must call this method once, when the engine is closed. The
+    /// method delivers the last events, but not after the time `deadline`.
+    pub(crate) fn stop(&self, deadline: Time) {
+        let (io, inputs) = {
+            let mut state = self.lock_state();
+            // This statement closes the descriptor, unless a reader still uses the descriptor. In that case, the reader
+            // closes the descriptor.
+            state.socket_waiter = None;
+            (state.io_thread.take(), std::mem::take(&mut state.inputs))
         };
+        // This statement can run destructors of the program, and a destructor can call the library. This thread must
+        // therefore hold no lock.
+        drop(inputs);
         if let Some(io) = io {
-            io.leave(self.token);
+            io.deregister(self.token);
         }
-        // Not under the lock: it waits for handlers, which may ask us something.
-        self.outlet.close(patience - clock::now());
+        // This thread has released the lock before this call. The call waits for handlers, and a handler may need the
+        // lock.
+        self.event_delivery.close(deadline - clock::now());
     }
 
-    /// Waits until another thread has stopped it, `patience` at most.
-    pub(crate) fn await_end(&self, patience: Duration) -> Result<()> {
-        self.outlet()?.await_end(patience);
+    /// Waits for at most `timeout` until another thread has stopped the client.
+    pub(crate) fn wait_until_closed(&self, timeout: Duration) -> Result<()> {
+        self.event_delivery()?.wait_until_closed(timeout);
         Ok(())
     }
 
-    /// The client's way to its program.
-    pub(crate) fn outlet(&self) -> Result<&Arc<Outlet>> {
-        self.check()?;
-        Ok(&self.outlet)
+    /// Returns the event delivery of the client. Fails with FORKED in a forked child.
+    pub(crate) fn event_delivery(&self) -> Result<&Arc<EventDelivery>> {
+        self.check_process()?;
+        Ok(&self.event_delivery)
     }
 
-    /// FORKED in a child of the process that made it.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Fails with FORKED in a child of the process that made the client.
+    pub(crate) fn check_process(&self) -> Result<()> {
         self.epoch.check()
     }
 
-    /// Asks the engine something that changes nothing.
-    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
-        self.check()?;
-        let state = lock(&self.state);
-        state.check()?;
-        Ok(question(&state.engine, clock::now()))
+    /// Reads the engine, and returns the result of `question`.
+    pub(crate) fn read_engine<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
+        self.check_process()?;
+        self.with_locked_state(lock(&self.state), |state, _| question(&state.engine, clock::now()))
     }
 
-    /// Tells the engine something that has no answer.
-    pub(crate) fn tell(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
-        self.check()?;
-        self.with(|engine, now| order(engine, now));
-        Ok(())
+    /// Changes the engine with `order`. `order` must not start an operation whose answer the caller needs.
+    pub(crate) fn update_engine(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
+        self.check_process()?;
+        self.with_state(|state, deferred| {
+            let now = clock::now();
+            order(&mut state.engine, now);
+            self.apply_engine_output(state, now, deferred);
+        })
     }
 
-    /// Has `handler` called when a lock is asked back, in the place of the one before, if any.
+    /// Sets the handler for revocation requests for a lock. The method then waits until no other thread is running the
+    /// previous handler.
     pub(crate) fn set_revocable(&self, id: LockId, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
-        self.check()?;
+        self.check_process()?;
         let is_revocable = handler.is_some();
         if is_revocable {
-            self.outlet.engage()?;
+            self.event_delivery.ensure_dispatcher()?;
         }
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        state.check()?;
-        if !state.engine.is_open(id) || state.io.is_none() {
-            return Err(Status::Closed.into());
-        }
-        // In one step with what the engine is told, so that of two that are set at once one is there as a whole.
-        let before = self.outlet.set_revocable(id, handler);
-        let now = clock::now();
-        state.engine.set_revocable(now, id, is_revocable);
-        self.pump(&mut state, now, &mut woken);
-        drop(state);
-        self.finish(woken);
-        drop(before);
+        let before = self.with_state(|state, deferred| {
+            if !state.engine.is_open(id) || state.io_thread.is_none() {
+                return Err(Error::from(Status::Closed));
+            }
+            // This thread changes the engine and the event delivery under one lock. If two threads set handlers at
+            // once, the engine and the event delivery therefore use the same handler in the end.
+            let before = self.event_delivery.set_revocable(id, handler);
+            let now = clock::now();
+            state.engine.set_revocable(now, id, is_revocable);
+            self.apply_engine_output(state, now, deferred);
+            Ok(before)
+        })??;
+        // If a hook has forked a child, the child does not use the previous handler.
+        self.check_process()?;
+        before.into_iter().for_each(|before| self.event_delivery.wait_for_removed(before));
         Ok(())
     }
 
-    /// Nobody is to hear any more that a lock is asked back.
-    pub(crate) fn forget(&self, id: LockId) -> Result<()> {
-        self.check()?;
-        drop(self.outlet.set_revocable(id, None));
+    /// Removes the handler for revocation requests for a lock, and does not wait for a running call of the handler.
+    pub(crate) fn remove_revocation_handler(&self, id: LockId) -> Result<()> {
+        self.check_process()?;
+        drop(self.event_delivery.set_revocable(id, None));
         Ok(())
     }
 
-    /// Starts a call that is waited for.
-    pub(crate) fn call(
-        self: &Arc<Self>,
-        deadline: Option<Time>,
-        submit: impl FnOnce(&mut Engine, Time) -> OpId,
-    ) -> Result<Pending> {
-        let waiter = Arc::new(Waiter::default());
-        let op = self.submit(Arc::clone(&waiter) as Arc<dyn Caller>, submit)?;
-        Ok(Pending { shell: Arc::clone(self), op, waiter, deadline })
-    }
-
-    /// Starts a call. Its caller may have been told the answer before this returns.
+    /// Starts an operation. `handler` may receive the answer before this method returns.
     pub(crate) fn submit(
         &self,
-        caller: Arc<dyn Caller>,
+        handler: Arc<dyn AnswerHandler>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<OpId> {
-        self.begin(submit, |state| &mut state.callers, caller)
+        self.submit_to(submit, |state| &mut state.answer_handlers, handler)
     }
 
-    /// Starts a call that looks after a hold. As with [`submit`](Self::submit), the answer may come first.
-    pub(crate) fn guard(
+    /// Starts a hold wait. As with [`submit`](Self::submit), `handler` may receive the answer before this method
+    /// returns.
+    pub(crate) fn submit_hold_wait(
         &self,
-        caller: Arc<dyn Caller>,
+        handler: Arc<dyn AnswerHandler>,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
     ) -> Result<OpId> {
-        self.begin(submit, |state| &mut state.guards, caller)
+        self.submit_to(submit, |state| &mut state.hold_wait_handlers, handler)
     }
 
-    fn begin(
+    fn submit_to(
         &self,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
-        calls: fn(&mut State) -> &mut HashMap<OpId, Arc<dyn Caller>>,
-        caller: Arc<dyn Caller>,
+        calls: fn(&mut State) -> &mut HashMap<OpId, Arc<dyn AnswerHandler>>,
+        handler: Arc<dyn AnswerHandler>,
     ) -> Result<OpId> {
-        self.check()?;
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        state.check()?;
-        let now = clock::now();
-        let op = submit(&mut state.engine, now);
-        calls(&mut state).insert(op, caller);
-        self.pump(&mut state, now, &mut woken);
-        drop(state);
-        self.finish(woken);
-        Ok(op)
+        self.check_process()?;
+        let mut begun = None;
+        let result = self.with_state(|state, deferred| {
+            let now = clock::now();
+            let op = submit(&mut state.engine, now);
+            calls(state).insert(op, handler);
+            begun = Some(op);
+            self.apply_engine_output(state, now, deferred);
+        });
+        match (begun, result) {
+            // If the client has failed since the operation began, the handler has already received an answer.
+            (Some(op), _) => Ok(op),
+            (None, result) => Err(result.err().unwrap_or_else(client_failed_error)),
+        }
     }
 
-    /// A call's deadline has come, by its caller's clock. True where the call is answered: by this, before it returns, or by another
-    /// thread, which is about to say so.
-    pub(crate) fn expire(&self, op: OpId) -> bool {
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        if state.has_failed {
-            return true;
-        }
-        if state.reader.is_some() {
-            // A thread that gets no processor time may be the reader, and the answer be there.
-            receive(&mut state, Thoroughly::No);
-        }
-        let now = clock::now();
-        state.engine.expire(now, op);
-        self.pump(&mut state, now, &mut woken);
-        let is_answered = !state.callers.contains_key(&op);
-        drop(state);
-        self.finish(woken);
-        is_answered
+    /// Ends an operation if its deadline has passed. The calling thread reads the clock. Returns true if this method
+    /// has delivered the answer, or if another thread is about to deliver the answer.
+    pub(crate) fn expire_op(&self, op: OpId) -> bool {
+        let is_answered = self.with_state(|state, deferred| {
+            if state.reader.is_some() {
+                // If the reader thread has received no processor time, the answer may already be in the socket.
+                receive(state, ReadExtent::Available);
+            }
+            let now = clock::now();
+            state.engine.expire_op(now, op);
+            self.apply_engine_output(state, now, deferred);
+            !state.answer_handlers.contains_key(&op)
+        });
+        // A failed client has already answered all its operations.
+        is_answered.unwrap_or(true)
     }
 
-    /// Gives up a call that wants to get into a lock; its answer comes all the same, and may be a success that was just quicker.
+    /// Cancels an operation. The handler of the operation still receives an answer. The answer may be a success if the
+    /// operation was about to succeed.
     pub(crate) fn cancel(&self, op: OpId) {
-        self.with(|engine, now| engine.cancel_op(now, op));
+        // If the client has failed after a panic, the operation already has its answer.
+        let _ = self.update_engine(|engine, now| engine.cancel_op(now, op));
     }
 
     // The reader.
 
-    /// Waits until a call is answered, `limit` at most, and reads the socket meanwhile. False, at once, where that is not for this thread to do:
-    /// others wait as well, one reads already, or is about to hand the answer over, or there is no connection.
-    pub(crate) fn read_for(&self, op: OpId, limit: Option<Duration>) -> bool {
+    /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
+    /// at once if another thread must read instead. This is so if several threads wait, if another thread already reads
+    /// or is about to deliver the answer, or if the client has no connection.
+    pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
-        let Some(mut turn) = self.take_turn(op) else { return false };
+        let Some(mut turn) = self.try_become_reader(op) else { return false };
         while !turn.is_over {
-            let mut seen = turn.lookout.wait(turn.socket, end.map(|end| end - clock::now()));
+            let mut seen = turn.socket_waiter.wait(turn.socket, end.map(|end| end - clock::now()));
             if end.is_some_and(|end| clock::now() >= end) {
-                // Whatever it was: others' answers may come all the time.
-                seen = Seen::Nothing;
+                // The time limit applies even if the socket is readable, because answers for other operations may
+                // arrive all the time.
+                seen = WakeReason::TimedOut;
             }
-            self.go_on(&mut turn, seen);
-            // A child that somebody's hook has forked, and in it a copy of this thread, leaves all as it is.
-            turn.is_over |= self.check().is_err();
+            self.on_wakeup(&mut turn, seen);
+            // In a child that a hook has forked, the copy of this thread must not change the state.
+            turn.is_over |= self.check_process().is_err();
         }
         true
     }
 
-    fn take_turn(&self, op: OpId) -> Option<Turn<'_>> {
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        // Others' answers would have to wait until this thread gets a processor, and it would go on before it lets them.
-        let is_alone = state.callers.len() == 1 && state.callers.contains_key(&op);
-        let is_free = is_alone && state.reader.is_none() && matches!(state.link, Link::Open(_));
-        let lookout = state.lookout.clone().filter(|_| is_free)?;
-        let socket = state.link.socket();
-        state.reader = Some(Reader { op, socket });
-        self.pump(&mut state, clock::now(), &mut woken);
-        drop(state);
-        let mut turn = Turn { shell: self, lookout, op, socket, is_over: false };
-        serving(|| self.finish(woken));
-        turn.is_over = self.check().is_err();
+    fn try_become_reader(&self, op: OpId) -> Option<ReaderTurn<'_>> {
+        let mut deferred = DeferredWork::default();
+        let taken = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
+            // If other threads also wait, this thread does not become the reader. Otherwise, the answers of the other
+            // threads would be late while this thread waits for a processor or does its own work.
+            let is_alone = state.answer_handlers.len() == 1 && state.answer_handlers.contains_key(&op);
+            let is_free = is_alone && state.reader.is_none() && matches!(state.socket_state, SocketState::Connected(_));
+            let waiter = state.socket_waiter.clone().filter(|_| is_free)?;
+            let socket = state.socket_state.socket();
+            state.reader = Some(SocketReader { op, socket });
+            self.apply_engine_output(state, clock::now(), deferred);
+            Some((waiter, socket))
+        });
+        let turn = taken.ok().flatten();
+        let turn =
+            turn.map(|(waiter, socket)| ReaderTurn { shell: self, socket_waiter: waiter, op, socket, is_over: false });
+        while_driving_io(|| self.run_deferred(deferred));
+        let mut turn = turn?;
+        turn.is_over = self.check_process().is_err();
         Some(turn)
     }
 
-    /// Once it has waited.
-    fn go_on(&self, turn: &mut Turn<'_>, seen: Seen) {
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        // Where its time is over, too: a thread that stood still may find its answer there.
-        if seen != Seen::Alarm {
-            receive(&mut state, Thoroughly::No);
-        }
-        self.pump(&mut state, clock::now(), &mut woken);
-        turn.is_over = seen == Seen::Nothing || !state.callers.contains_key(&turn.op);
-        if turn.is_over {
-            self.end_turn(&mut state, &mut woken);
-        }
-        turn.socket = state.link.socket();
-        drop(state);
-        woken.reader = None;
-        if turn.is_over { self.finish(woken) } else { serving(|| self.finish(woken)) }
+    /// Continues the turn of the reader after a wait for the socket.
+    fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
+        let mut deferred = DeferredWork::default();
+        let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
+            // The reader reads the socket even after its time limit. If the thread was stopped for some time, its
+            // answer may already be in the socket.
+            if seen != WakeReason::WokenUp {
+                receive(state, ReadExtent::Available);
+            }
+            self.apply_engine_output(state, clock::now(), deferred);
+            let is_over = seen == WakeReason::TimedOut || !state.answer_handlers.contains_key(&turn.op);
+            if is_over {
+                self.stop_reading(state, deferred);
+            }
+            (is_over, state.socket_state.socket())
+        });
+        (turn.is_over, turn.socket) = result.unwrap_or((true, None));
+        deferred.reader_to_wake = None;
+        if turn.is_over { self.run_deferred(deferred) } else { while_driving_io(|| self.run_deferred(deferred)) }
     }
 
-    /// The I/O thread reads again, and first what has come in meanwhile.
-    fn end_turn(&self, state: &mut State, woken: &mut Woken) {
+    /// Ends the turn of the reader. The I/O thread reads the socket again, and begins with the data that has arrived in
+    /// the meantime.
+    fn stop_reading(&self, state: &mut State, deferred: &mut DeferredWork) {
         state.reader = None;
-        self.pump(state, clock::now(), woken);
+        self.apply_engine_output(state, clock::now(), deferred);
     }
 
     // The I/O thread.
 
-    /// The socket may have something to read, room to write, or a connection. Gives the time of the next tick, and whether the
-    /// socket may have still more.
-    pub(super) fn ready(&self) -> (Option<Time>, bool) {
-        let mut state = self.state();
-        if matches!(state.link, Link::Connecting { .. }) {
-            self.finish_connecting(&mut state, clock::now());
-        }
-        let more = receive(&mut state, Thoroughly::Yes);
-        (self.go_to_sleep(state), more)
+    fn run_on_io_thread(&self, work: impl FnOnce(&mut State) -> bool) -> (Option<Time>, bool) {
+        let mut deferred = DeferredWork::default();
+        let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
+            let more = work(state);
+            self.apply_engine_output(state, clock::now(), deferred);
+            // If the deadline moves to a later time, the planned time does not change. Otherwise, the next call would
+            // have an earlier deadline than planned, and would have to wake the I/O thread again.
+            (state.timer_at, more)
+        });
+        // The calling thread is the I/O thread itself, so it needs no wake-up.
+        deferred.io_thread = None;
+        self.run_deferred(deferred);
+        // A failed client no longer needs the I/O thread.
+        result.unwrap_or((None, false))
     }
 
-    /// Something may be due. Gives the time of the next tick. What has come in is read first: where a thread that stood still was the reader, it may
-    /// be there that nothing is due.
-    pub(super) fn tick(&self) -> (Option<Time>, bool) {
-        let mut state = self.state();
-        self.check_connection(&mut state);
-        let more = receive(&mut state, Thoroughly::Yes);
-        state.engine.advance(clock::now());
-        state.planned = None;
-        (self.go_to_sleep(state), more)
-    }
-
-    /// Drops a connection whose descriptor another part of the program has closed, or that the I/O thread does not wait for any more.
+    /// Drops the connection if another part of the program has closed its descriptor, or if the I/O thread no longer
+    /// waits for events of the connection.
     fn check_connection(&self, state: &mut State) {
-        let (Link::Connecting { connection, .. } | Link::Open(connection)) = &mut state.link else { return };
-        if let Some(io) = &state.io
-            && let Err(cause) = connection.check(io)
+        let (SocketState::Connecting { connection, .. }
+        | SocketState::Securing { connection, .. }
+        | SocketState::Connected(connection)) = &mut state.socket_state
+        else {
+            return;
+        };
+        if let Some(io) = &state.io_thread
+            && let Err(cause) = connection.check_usable(io)
         {
-            self.give_up_attempt(state, clock::now(), &cause.to_string());
+            self.fail_attempt(state, clock::now(), &cause.to_string());
         }
     }
 
-    /// Ends the client after a panic in its work on the I/O thread. Pending and later calls fail with INTERNAL, and all holds are LOST. The
-    /// connection is dropped and the session left to its timeout, so no other client gets a lock before that.
-    pub(super) fn fail(&self) {
+    // Applying the output of the engine.
+
+    /// Locks the state for work that passes input to the engine. The engine can add log records during this work.
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
-        state.has_failed = true;
-        state.link = Link::Idle;
-        let callers = std::mem::take(&mut state.callers).into_iter().chain(std::mem::take(&mut state.guards));
-        let lookout = state.lookout.take();
-        // The engine is asked for no more than its last news, and may panic again.
-        let engine = &mut state.engine;
-        let last_news = catch_unwind(AssertUnwindSafe(|| {
-            engine.abandon(clock::now());
-            std::iter::from_fn(|| engine.poll_news()).collect::<Vec<_>>()
-        }));
-        for news in last_news.unwrap_or_default() {
-            self.outlet.tell(news);
-        }
-        drop(state);
-        for (op, caller) in callers {
-            caller.answered(op, Err(failed()));
-        }
-        if let Some(lookout) = lookout {
-            lookout.wake();
-        }
-    }
-
-    fn go_to_sleep(&self, mut state: MutexGuard<'_, State>) -> Option<Time> {
-        let mut woken = Woken::default();
-        self.pump(&mut state, clock::now(), &mut woken);
-        // The I/O thread itself is here, and need not be told.
-        woken.thread = None;
-        // Not put off before it has come: the next call's deadline would be nearer again, and to be told.
-        let next = state.planned;
-        drop(state);
-        self.finish(woken);
-        next
-    }
-
-    // Carrying out.
-
-    /// For those who feed the engine, and so may have it make notes.
-    fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = lock(&self.state);
-        state.engine.notes().want(report::wanted());
-        if let Link::Open(connection) = &mut state.link {
-            connection.locked();
+        state.engine.log_buffer().set_max_level(report::enabled_level());
+        if let SocketState::Connected(connection) = &mut state.socket_state {
+            connection.reset_check();
         }
         state
     }
 
-    fn with(&self, work: impl FnOnce(&mut Engine, Time)) {
-        self.with_state(|state, now| work(&mut state.engine, now));
+    fn with_state<T>(&self, work: impl FnOnce(&mut State, &mut DeferredWork) -> T) -> Result<T> {
+        self.with_locked_state(self.lock_state(), work)
     }
 
-    fn with_state(&self, work: impl FnOnce(&mut State, Time)) {
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        if state.has_failed {
-            return;
-        }
-        let now = clock::now();
-        work(&mut state, now);
-        self.pump(&mut state, now, &mut woken);
-        drop(state);
-        self.finish(woken);
+    fn with_locked_state<T>(
+        &self,
+        state: MutexGuard<'_, State>,
+        work: impl FnOnce(&mut State, &mut DeferredWork) -> T,
+    ) -> Result<T> {
+        let mut deferred = DeferredWork::default();
+        let result = self.catch_panics(state, &mut deferred, work);
+        self.run_deferred(deferred);
+        result
     }
 
-    /// Carries out what the engine says, but for what has to wait until the lock is free.
-    fn pump(&self, state: &mut State, now: Time, woken: &mut Woken) {
-        if state.has_failed {
+    /// Runs `work` on the state of the client. All work on a client, on any thread, goes through this method. A panic
+    /// in `work` fails this client, but does not reach the caller, because the calling thread may serve other clients
+    /// too.
+    ///
+    /// Errors: INTERNAL if the client has failed.
+    fn catch_panics<T>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        deferred: &mut DeferredWork,
+        work: impl FnOnce(&mut State, &mut DeferredWork) -> T,
+    ) -> Result<T> {
+        state.check_not_failed()?;
+        catch_unwind(AssertUnwindSafe(|| work(&mut state, deferred))).map_err(|_| {
+            self.fail(&mut state, deferred);
+            client_failed_error()
+        })
+    }
+
+    /// Ends the client after a panic. Pending and later calls fail with INTERNAL, and all holds are LOST. The client
+    /// drops its connection, but does not end its session. The servers end the session after the session timeout. Until
+    /// that time, no other client can acquire the locks that this client held.
+    fn fail(&self, state: &mut State, deferred: &mut DeferredWork) {
+        if std::mem::replace(&mut state.has_failed, true) {
             return;
         }
+        state.socket_state = SocketState::Idle;
+        let handlers =
+            std::mem::take(&mut state.answer_handlers).into_iter().chain(std::mem::take(&mut state.hold_wait_handlers));
+        deferred.answers.extend(handlers.map(|(op, handler)| (handler, op, Err(client_failed_error()))));
+        deferred.reader_to_wake = state.socket_waiter.take().or_else(|| deferred.reader_to_wake.take());
+        // This last call of the engine only marks the holds as LOST and returns the last events. The engine may panic a
+        // second time during this call.
+        let engine = &mut state.engine;
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            engine.fail_client(clock::now());
+            while let Some(notification) = engine.poll_notification() {
+                self.event_delivery.push(notification);
+            }
+        }));
+    }
+
+    /// Applies the outputs of the engine for which the thread must hold the lock. The caller applies the other outputs
+    /// after it has released the lock.
+    fn apply_engine_output(&self, state: &mut State, now: Time, deferred: &mut DeferredWork) {
         loop {
             while let Some(command) = state.engine.poll_command() {
                 match command {
                     Command::Connect(server) => self.connect(state, now, server),
-                    Command::Disconnect => state.link = Link::Idle,
+                    Command::Load => self.load_before_departure(state, now),
+                    Command::Disconnect => close_connection(state),
                 }
             }
-            match flush(state).and_then(|()| watch(state)) {
+            match flush(state).and_then(|()| update_interest(state)) {
                 Ok(()) => break,
-                Err(cause) => {
-                    state.link = Link::Idle;
-                    state.engine.disconnected(now, &cause.to_string());
-                }
+                Err(cause) => lose_connection(state, now, &cause),
             }
         }
         while let Some((op, answer)) = state.engine.poll_answer() {
-            if let Some(caller) = state.callers.remove(&op).or_else(|| state.guards.remove(&op)) {
-                woken.callers.push((caller, op, answer));
+            if let Some(handler) = state.answer_handlers.remove(&op).or_else(|| state.hold_wait_handlers.remove(&op)) {
+                deferred.answers.push_back((handler, op, answer));
             }
         }
-        while let Some(news) = state.engine.poll_news() {
-            self.outlet.tell(news);
+        while let Some(notification) = state.engine.poll_notification() {
+            self.event_delivery.push(notification);
         }
-        if !state.is_reporting && !state.engine.notes().is_empty() {
-            state.is_reporting = true;
-            woken.reports = true;
+        if !state.is_emitting_records && !state.engine.log_buffer().is_empty() {
+            state.is_emitting_records = true;
+            deferred.has_log_records = true;
         }
-        let socket = state.link.socket();
+        let socket = state.socket_state.socket();
         if let Some(reader) = &mut state.reader {
-            let is_answered = !woken.callers.is_empty() && !state.callers.contains_key(&reader.op);
+            let is_answered = !deferred.answers.is_empty() && !state.answer_handlers.contains_key(&reader.op);
             if is_answered || reader.socket != socket {
-                woken.reader = state.lookout.clone();
+                deferred.reader_to_wake = state.socket_waiter.clone();
             }
             reader.socket = socket;
         }
         let next = state.engine.next_timeout();
-        if next.is_some_and(|next| state.planned.is_none_or(|planned| next < planned)) {
-            state.planned = next;
-            woken.thread = state.io.clone();
+        if next.is_some_and(|next| state.timer_at.is_none_or(|planned| next < planned)) {
+            state.timer_at = next;
+            deferred.io_thread = state.io_thread.clone();
         }
     }
 
-    fn finish(&self, woken: Woken) {
-        if let Some(io) = woken.thread {
-            io.changed(self.token);
+    fn run_deferred(&self, mut deferred: DeferredWork) {
+        if let Some(io) = deferred.io_thread.take() {
+            io.reschedule(self.token);
         }
-        for (caller, op, answer) in woken.callers {
-            caller.answered(op, answer);
-            if self.check().is_err() {
-                // A child that somebody's hook has forked.
+        while let Some((handler, op, answer)) = deferred.answers.pop_front() {
+            let answered = catch_unwind(AssertUnwindSafe(|| handler.on_answer(op, answer)));
+            if self.check_process().is_err() {
+                // This process is a child that a hook has forked.
                 return;
             }
+            if answered.is_err() {
+                self.fail(&mut lock(&self.state), &mut deferred);
+            }
         }
-        if let Some(lookout) = woken.reader {
-            lookout.wake();
+        if let Some(waiter) = deferred.reader_to_wake {
+            waiter.wake();
         }
-        if woken.reports {
-            // Who listens must not wait for what this thread may have to bring.
-            during(|| self.report());
+        if deferred.has_log_records {
+            // Like a callback, a subscriber must not wait for an answer, because this thread may have to read that
+            // answer.
+            call_catching_panic(|| self.emit_log_records());
         }
     }
 
-    /// Tells the log what happened, in the order in which it did: one thread at a time, and with no lock that others wait for. What others add meanwhile
-    /// it tells as well, up to a limit, for it has a call of its own to end: what is left then is told by the next that does anything.
-    fn report(&self) {
+    /// Writes the log records of the engine to the log in their order. One thread at a time writes records, and holds
+    /// no lock for which other threads wait. The thread also writes records that other threads add in the meantime.
+    /// After a limited number of records the thread stops, because it has to finish its own call. The next thread that
+    /// works on the client writes the remaining records.
+    fn emit_log_records(&self) {
         let mut left = REPORTED_AT_ONCE;
         loop {
-            let notes = {
+            let records = {
                 let mut state = lock(&self.state);
-                let notes = if left > 0 { state.engine.notes().take() } else { VecDeque::new() };
-                state.is_reporting = !notes.is_empty();
-                notes
+                let records = if left > 0 { state.engine.log_buffer().take() } else { VecDeque::new() };
+                state.is_emitting_records = !records.is_empty();
+                records
             };
-            if notes.is_empty() {
+            if records.is_empty() {
                 return;
             }
-            left = left.saturating_sub(notes.len());
+            left = left.saturating_sub(records.len());
             let mut span = lock(&self.span);
-            for note in &notes {
-                // A panic in the program's subscriber has been printed, and concerns no client.
-                let _ = catch_unwind(AssertUnwindSafe(|| report::report(note, &mut span)));
-                if self.check().is_err() {
-                    // A child that whoever listens has forked.
+            for record in &records {
+                // Rust has already printed the panic of the subscriber, and the panic does not affect the client.
+                let _ = catch_unwind(AssertUnwindSafe(|| report::emit(record, &mut span)));
+                if self.check_process().is_err() {
+                    // This process is a child that a subscriber has forked.
                     return;
                 }
             }
@@ -541,175 +626,399 @@ impl Shell {
 
     fn connect(&self, state: &mut State, now: Time, server: Server) {
         state.attempts += 1;
+        if state.inputs.can_block() {
+            if state.has_ready_inputs(now) {
+                return self.resolve(state, now, server);
+            }
+            return self.load_inputs(state, now, server);
+        }
+        if let Some(Ok(loaded)) = state.inputs.load(|| true) {
+            state.engine.set_credentials(loaded.credentials);
+        }
+        self.resolve(state, now, server);
+    }
+
+    fn load_inputs(&self, state: &mut State, now: Time, server: Server) {
+        state.engine.start_loading(&state.inputs.names());
+        state.socket_state = SocketState::Loading(server);
+        if let Err(error) = self.start_loading_thread(state) {
+            self.fail_attempt(state, now, error.message());
+        }
+    }
+
+    /// Loads the inputs of the next attempt while the client keeps its connection.
+    fn load_before_departure(&self, state: &mut State, now: Time) {
+        if let Err(error) = self.start_loading_thread(state) {
+            state.engine.loading_failed(now, &error, false);
+            state.engine.postpone_departure(now);
+        }
+    }
+
+    /// Loads the inputs on a thread, unless a thread is already loading them. Errors: EXHAUSTED if no thread can be started.
+    fn start_loading_thread(&self, state: &mut State) -> Result<()> {
+        if state.loading.is_running {
+            return Ok(());
+        }
+        let (wanting, this) = (Weak::clone(&self.this), Weak::clone(&self.this));
+        let is_wanted = move || wanting.upgrade().is_some_and(|shell| shell.wants_inputs());
+        let started = state.inputs.load_in_background(is_wanted, move |loaded| {
+            if let Some(shell) = this.upgrade() {
+                shell.on_loaded(loaded);
+            }
+        });
+        started.map_err(|cause| {
+            let inputs = state.inputs.names();
+            let why = format!("{inputs} cannot be loaded, because no thread can be started: {cause}");
+            Error::new(Status::Exhausted, why)
+        })?;
+        state.loading.is_running = true;
+        Ok(())
+    }
+
+    /// Returns whether the client may still connect. A forked child does not use the locks of its parent.
+    fn wants_inputs(&self) -> bool {
+        let is_open = |state: MutexGuard<'_, State>| state.io_thread.is_some() && !state.has_failed;
+        self.check_process().is_ok() && is_open(lock(&self.state))
+    }
+
+    fn on_loaded(&self, loaded: Result<LoadedInputs>) {
+        // In a child that a callback has forked, the copy of this thread must not change the state.
+        if self.check_process().is_err() {
+            return;
+        }
+        // If the client has failed, it no longer connects.
+        let _ = self.with_state(|state, deferred| {
+            state.loading.is_running = false;
+            if state.io_thread.is_none() {
+                return;
+            }
+            let now = clock::now();
+            let failed = match loaded {
+                Ok(loaded) => {
+                    if let Some(error) = &loaded.tls_error {
+                        state.engine.loading_failed(now, error, false);
+                    }
+                    state.engine.set_credentials(loaded.credentials);
+                    state.loading.has_succeeded = true;
+                    None
+                }
+                Err(error) => {
+                    state.engine.loading_failed(now, &error, !state.loading.has_succeeded);
+                    // The client continues to use inputs that were loaded earlier. The credentials are an exception:
+                    // the engine does not keep credentials that it has sent.
+                    let has_credentials = !state.inputs.has_credentials() || state.engine.has_credentials();
+                    (!state.loading.has_succeeded || !has_credentials).then_some(error)
+                }
+            };
+            match (std::mem::replace(&mut state.socket_state, SocketState::Idle), failed) {
+                (SocketState::Loading(server), None) => {
+                    state.loading.ready = None;
+                    state.engine.finish_loading(now);
+                    self.resolve(state, now, server);
+                }
+                (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
+                // The client has not left its server yet, or loading took longer than the attempt to connect. The next
+                // attempt uses the inputs.
+                (other, failed) => {
+                    state.socket_state = other;
+                    let connections = state.engine.metrics().connections;
+                    state.loading.ready = failed.is_none().then_some(ReadyInputs { loaded_at: now, connections });
+                    if failed.is_none() {
+                        state.engine.finish_loading(now);
+                    } else {
+                        state.engine.postpone_departure(now);
+                    }
+                }
+            }
+            self.apply_engine_output(state, now, deferred);
+        });
+    }
+
+    fn resolve(&self, state: &mut State, now: Time, server: Server) {
         if let Some(address) = resolve::literal(&server) {
-            return self.try_next(state, now, vec![address], "no address");
+            return self.connect_to_any(state, now, &server, vec![address]);
         }
-        if let Some(at) = state.resolved.iter().position(|(name, _)| *name == server) {
-            let (_, addresses) = state.resolved.swap_remove(at);
-            return self.try_next(state, now, addresses, "no address");
+        state.resolved.retain(|late| late.is_recent(now));
+        if let Some(at) = state.resolved.iter().position(|late| late.server == server) {
+            let late = state.resolved.swap_remove(at);
+            return self.connect_to_any(state, now, &server, late.addresses);
         }
-        state.link = Link::Resolving(server.clone());
+        state.socket_state = SocketState::Resolving(server.clone());
         if state.resolving.contains(&server) {
             return;
         }
         let (this, name) = (Weak::clone(&self.this), server.clone());
         let started = resolve::in_background(&server, move |addresses| {
             if let Some(shell) = this.upgrade() {
-                shell.resolved(&name, addresses);
+                shell.on_resolved(&name, addresses);
             }
         });
         match started {
             Ok(()) => state.resolving.push(server),
-            Err(cause) => self.give_up_attempt(state, now, &format!("its name can't be resolved: no thread: {cause}")),
+            Err(cause) => self.fail_attempt(
+                state,
+                now,
+                &format!("its name cannot be resolved, because no thread can be started: {cause}"),
+            ),
         }
     }
 
-    fn resolved(&self, server: &Server, addresses: resolve::Found) {
-        let mut woken = Woken::default();
-        let mut state = self.state();
-        state.resolving.retain(|resolving| resolving != server);
-        let wanted = matches!(&state.link, Link::Resolving(wanted) if wanted == server);
-        if !wanted {
-            // Slow, but not lost: it is this server's turn again soon.
-            let addresses = addresses.unwrap_or_default();
-            if !addresses.is_empty() && state.io.is_some() {
-                state.resolved.push((server.clone(), addresses));
+    fn on_resolved(&self, server: &Server, addresses: resolve::ResolveResult) {
+        // If the client has failed, it no longer connects.
+        let _ = self.with_state(|state, deferred| {
+            state.resolving.retain(|resolving| resolving != server);
+            let now = clock::now();
+            let wanted = matches!(&state.socket_state, SocketState::Resolving(wanted) if wanted == server);
+            if !wanted {
+                // The resolver was slow, so the client now connects to another server. The client will try this server
+                // again soon.
+                let addresses = addresses.unwrap_or_default();
+                if !addresses.is_empty() && state.io_thread.is_some() {
+                    state.resolved.push(LateAddresses { server: server.clone(), addresses, received_at: now });
+                }
+                return;
             }
-            return;
-        }
-        let now = clock::now();
-        match addresses {
-            Ok(mut addresses) if !addresses.is_empty() => {
-                // Another one first each time, lest one that swallows everything keeps the others from their turn.
-                let first = state.attempts % addresses.len();
-                addresses.rotate_left(first);
-                self.try_next(&mut state, now, addresses, "no address");
+            match addresses {
+                Ok(addresses) if !addresses.is_empty() => self.connect_to_any(state, now, server, addresses),
+                Ok(_) => self.fail_attempt(state, now, "its name has no address"),
+                Err(cause) => self.fail_attempt(state, now, &format!("its name cannot be resolved: {cause}")),
             }
-            Ok(_) => self.give_up_attempt(&mut state, now, "its name has no address"),
-            Err(cause) => self.give_up_attempt(&mut state, now, &format!("its name can't be resolved: {cause}")),
-        }
-        self.pump(&mut state, now, &mut woken);
-        drop(state);
-        self.finish(woken);
+            self.apply_engine_output(state, now, deferred);
+        });
     }
 
-    /// Begins a connection to the first address that does not fail at once.
-    fn try_next(&self, state: &mut State, now: Time, mut addresses: Vec<SocketAddr>, cause: &str) {
+    /// Starts to connect to one of the addresses of a server. Each attempt begins with a different address. If one address
+    /// never answers, the client therefore still tries the other addresses.
+    fn connect_to_any(&self, state: &mut State, now: Time, server: &Server, mut addresses: Vec<SocketAddr>) {
+        let first = state.attempts % addresses.len().max(1);
+        addresses.rotate_left(first);
+        self.connect_to_next(state, now, server, addresses, "no address");
+    }
+
+    /// Starts to connect to the first address that does not fail at once.
+    fn connect_to_next(
+        &self,
+        state: &mut State,
+        now: Time,
+        server: &Server,
+        mut addresses: Vec<SocketAddr>,
+        cause: &str,
+    ) {
         let mut cause = cause.to_owned();
         while !addresses.is_empty() {
             let address = addresses.remove(0);
-            match begin(state, address, self.token) {
+            match self.start_connection(state, server, address) {
                 Ok(connection) => {
-                    state.link = Link::Connecting { connection, others: addresses };
+                    let server = server.clone();
+                    state.socket_state = SocketState::Connecting { server, connection, others: addresses };
                     return;
                 }
+                Err(error) if tls::is_refusal(&error) => return lose_connection(state, now, &error),
                 Err(error) => {
-                    if let Some(what) = resource::shortage(&error) {
-                        // The same would happen to the other addresses.
-                        state.link = Link::Idle;
-                        return state.engine.starved(now, &format!("{what} ({error})"));
+                    if let Some(what) = exhausted_resource(&error) {
+                        // This machine lacks a resource, so an attempt with another address would fail too.
+                        state.socket_state = SocketState::Idle;
+                        return state.engine.out_of_resources(now, &format!("{what} ({error})"));
                     }
                     cause = error.to_string();
                 }
             }
         }
-        self.give_up_attempt(state, now, &cause);
+        self.fail_attempt(state, now, &cause);
+    }
+
+    fn start_connection(&self, state: &State, server: &Server, address: SocketAddr) -> io::Result<Connection> {
+        let io = state.io_thread.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Connection::connect(io, self.token, address, state.inputs.start_tls(server)?)
     }
 
     fn finish_connecting(&self, state: &mut State, now: Time) {
-        #[cfg_attr(feature = "loom", allow(unused_mut, reason = "a wire's outcome changes nothing"))]
-        let Link::Connecting { mut connection, others } = std::mem::replace(&mut state.link, Link::Idle) else {
+        #[cfg_attr(zklock_loom, allow(unused_mut, reason = "a simulated connection has no result"))]
+        let SocketState::Connecting { server, mut connection, others } =
+            std::mem::replace(&mut state.socket_state, SocketState::Idle)
+        else {
             return;
         };
         let failed = match connection.outcome() {
-            Some(Ok(local)) => {
-                state.link = Link::Open(connection);
-                state.engine.connected(now, &local);
-                return;
+            Some(Ok(local_address)) => {
+                if connection.is_encrypted() {
+                    state.engine.start_securing(now);
+                }
+                state.socket_state = SocketState::Securing { connection, local_address };
+                return continue_securing(state, now);
             }
             None => {
-                // Not yet: the event was an old one.
-                state.link = Link::Connecting { connection, others };
+                // The event belongs to an earlier state of the socket, so the attempt continues.
+                state.socket_state = SocketState::Connecting { server, connection, others };
                 return;
             }
             Some(Err(cause)) => cause,
         };
-        self.try_next(state, now, others, &failed.to_string());
+        self.connect_to_next(state, now, &server, others, &failed.to_string());
     }
 
-    fn give_up_attempt(&self, state: &mut State, now: Time, cause: &str) {
-        state.link = Link::Idle;
+    fn fail_attempt(&self, state: &mut State, now: Time, cause: &str) {
+        state.socket_state = SocketState::Idle;
         state.engine.disconnected(now, cause);
     }
 }
 
-impl Link {
-    /// What a reader waits at.
+impl IoClient for Shell {
+    fn on_ready(&self) -> (Option<Time>, bool) {
+        self.run_on_io_thread(|state| {
+            match state.socket_state {
+                SocketState::Connecting { .. } => self.finish_connecting(state, clock::now()),
+                SocketState::Securing { .. } => continue_securing(state, clock::now()),
+                _ => {}
+            }
+            receive(state, ReadExtent::UntilEmpty)
+        })
+    }
+
+    /// Reads received data before it runs the timers. If the reader thread was stopped, this data may show that no timer
+    /// has to run.
+    fn on_timer(&self) -> (Option<Time>, bool) {
+        self.run_on_io_thread(|state| {
+            self.check_connection(state);
+            let more = receive(state, ReadExtent::UntilEmpty);
+            state.engine.advance(clock::now());
+            state.timer_at = None;
+            more
+        })
+    }
+}
+
+impl SocketState {
+    /// Returns the socket for which a reader waits.
     fn socket(&self) -> Option<RawFd> {
-        if let Self::Open(connection) = self { Some(connection.socket()) } else { None }
+        if let Self::Connected(connection) = self { Some(connection.socket()) } else { None }
+    }
+}
+
+impl LateAddresses {
+    fn is_recent(&self, now: Time) -> bool {
+        now - self.received_at <= MAX_ADDRESS_AGE
     }
 }
 
 impl State {
-    fn check(&self) -> Result<()> {
-        if self.has_failed { Err(failed()) } else { Ok(()) }
+    /// Returns whether the next attempt to connect can use inputs that are already loaded. If an attempt fails before
+    /// the client has sent its credentials, the next attempt uses the same inputs. A client that has left a server on
+    /// purpose can therefore return even if the inputs cannot be loaded a second time.
+    fn has_ready_inputs(&self, now: Time) -> bool {
+        let Some(ready) = &self.loading.ready else { return false };
+        let is_recent = now - ready.loaded_at <= MAX_INPUT_AGE;
+        let is_unused = self.engine.metrics().connections == ready.connections;
+        is_recent && is_unused && (!self.inputs.has_credentials() || self.engine.has_credentials())
+    }
+
+    fn check_not_failed(&self) -> Result<()> {
+        if self.has_failed { Err(client_failed_error()) } else { Ok(()) }
     }
 }
 
-fn failed() -> Error {
-    let message = "the client has failed, by a panic on the I/O thread, and what it held is to be taken for lost: free it, and make \
-                   another one; please report the panic's message, which is on standard error";
+fn client_failed_error() -> Error {
+    let message = "the client has failed because of a panic in the library, and its locks are lost: free the client and create another \
+                   one; please report the message of the panic, which is on standard error";
     Error::new(Status::Internal, message)
 }
 
-fn begin(state: &State, address: SocketAddr, token: Token) -> io::Result<Connection> {
-    let io = state.io.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-    Connection::begin(io, token, address)
+/// Continues the TLS handshake. If the connection does not use TLS, the function reports the connection to the engine
+/// at once.
+fn continue_securing(state: &mut State, now: Time) {
+    let SocketState::Securing { mut connection, local_address } =
+        std::mem::replace(&mut state.socket_state, SocketState::Idle)
+    else {
+        return;
+    };
+    match connection.continue_handshake() {
+        Ok(true) => {
+            state.socket_state = SocketState::Connected(connection);
+            state.engine.connected(now, &local_address);
+        }
+        Ok(false) => state.socket_state = SocketState::Securing { connection, local_address },
+        Err(cause) => lose_connection(state, now, &cause),
+    }
 }
 
-/// So many notes a thread tells the log for others, beside its own.
+/// Reports to the engine that the connection has failed.
+fn lose_connection(state: &mut State, now: Time, cause: &io::Error) {
+    state.socket_state = SocketState::Idle;
+    let message = cause.to_string();
+    if tls::is_refusal(cause) {
+        state.engine.certificate_refused(now, &message);
+    } else {
+        state.engine.disconnected(now, &message);
+    }
+}
+
+/// Closes the connection on purpose.
+fn close_connection(state: &mut State) {
+    if let SocketState::Connected(connection) = std::mem::replace(&mut state.socket_state, SocketState::Idle) {
+        connection.close();
+    }
+}
+
+/// A resolver may return the addresses of a server after the attempt to connect has failed. For at most this time, the
+/// client keeps these addresses for the next attempt.
+/// A name can move to another address within seconds, as the name of a pod does in Kubernetes. With a shorter time, a
+/// client whose resolver is slow would resolve the names of its servers again and again, without an attempt to connect.
+const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
+/// An attempt to connect loads the inputs again if the last load is longer ago than this time. This time is longer than
+/// a client needs to leave a server on purpose and to try another server.
+const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
+/// After this number of log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;
-/// How much is read at once.
+/// The number of bytes that one read can return.
 const BUFFER: usize = 16 * 1024;
-/// How often a socket is read before others have their turn.
+/// The number of reads from one socket before the thread serves other clients.
 const READS: usize = 4;
 
-/// Whether a socket is read until it says that it is empty: who is told only once that it has something must, who looks again need not.
+/// Selects whether a thread reads a socket until the socket is empty. A thread that receives only one event for each
+/// change must empty the socket. Other threads may leave data in the socket, because they check the socket again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Thoroughly {
-    Yes,
-    No,
+enum ReadExtent {
+    UntilEmpty,
+    Available,
 }
 
-/// Feeds what has come in. True if there may be more.
-fn receive(state: &mut State, thoroughly: Thoroughly) -> bool {
-    for _ in 0..READS {
-        let Link::Open(connection) = &mut state.link else { return false };
+/// Passes received data to the engine. Returns true if the socket may have more data.
+///
+/// A connection with TLS can contain decrypted data that no event of the socket announces. The function therefore never
+/// stops before the engine has received this data.
+fn receive(state: &mut State, extent: ReadExtent) -> bool {
+    let mut reads = 0;
+    loop {
+        let SocketState::Connected(connection) = &mut state.socket_state else { return false };
+        if reads >= READS && !connection.has_unread() {
+            return true;
+        }
+        reads += 1;
         let failed = match connection.read(&mut state.buffer) {
-            Ok(0) => "it closed the connection".to_owned(),
+            Ok(0) => io::Error::other("the server closed the connection"),
             Ok(count) => {
+                let has_unread = connection.has_unread();
                 let bytes = state.buffer.get(..count).unwrap_or_default();
                 let goes_on = state.engine.received(clock::now(), bytes).is_continue();
-                if goes_on && (thoroughly == Thoroughly::Yes || count == BUFFER) {
+                if goes_on && (extent == ReadExtent::UntilEmpty || count == BUFFER || has_unread) {
                     continue;
                 }
-                // Where the engine has hung up, what else is in the socket is nobody's.
+                // If the engine has ended the connection, the engine does not need the remaining data.
                 return false;
             }
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return false,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-            Err(cause) => cause.to_string(),
+            Err(cause) => cause,
         };
-        state.link = Link::Idle;
-        state.engine.disconnected(clock::now(), &failed);
+        lose_connection(state, clock::now(), &failed);
         return false;
     }
-    true
 }
 
-/// Sends what there is to send, as far as the socket takes it; the rest goes when it has room.
+/// Sends the engine's output until all bytes are sent or the socket has no more room. A later call sends the rest when
+/// the socket has room again.
 fn flush(state: &mut State) -> io::Result<()> {
-    let Link::Open(connection) = &mut state.link else { return Ok(()) };
+    let SocketState::Connected(connection) = &mut state.socket_state else { return Ok(()) };
     let output = state.engine.output();
     while !output.is_empty() {
         match connection.write(output) {
@@ -720,151 +1029,58 @@ fn flush(state: &mut State) -> io::Result<()> {
             Err(cause) => return Err(cause),
         }
     }
-    Ok(())
+    connection.flush()
 }
 
-/// The I/O thread is told what nobody else looks for.
-fn watch(state: &mut State) -> io::Result<()> {
-    let Link::Open(connection) = &mut state.link else { return Ok(()) };
-    let watch = Watch { input: state.reader.is_none(), room: !state.engine.output().is_empty() };
-    connection.set_watch(watch)
+/// Selects the events that the poller reports to the I/O thread. If a calling thread is the reader, the poller does not
+/// report received data.
+fn update_interest(state: &mut State) -> io::Result<()> {
+    let SocketState::Connected(connection) = &mut state.socket_state else { return Ok(()) };
+    let has_output = connection.wants_write() || !state.engine.output().is_empty();
+    let watch = SocketInterest { readable: state.reader.is_none(), writable: has_output };
+    connection.set_interest(watch)
 }
 
-/// What is left to do once the lock is free.
+/// The work that remains after the lock is released.
 #[derive(Default)]
-struct Woken {
-    callers: Vec<(Arc<dyn Caller>, OpId, Result<Answer>)>,
-    /// To be told that the next timeout has come nearer.
-    thread: Option<Arc<Io>>,
-    /// The reader is to look: its call is answered, or there is another socket, or none.
-    reader: Option<Arc<Lookout>>,
-    /// The log is to be told what happened.
-    reports: bool,
+struct DeferredWork {
+    answers: VecDeque<(Arc<dyn AnswerHandler>, OpId, Result<Answer>)>,
+    /// Set if the I/O thread must be notified of an earlier timeout.
+    io_thread: Option<Arc<IoThread>>,
+    /// Set if the reader must wake up. The reader must wake up when its operation was answered, or when the socket was
+    /// replaced or closed.
+    reader_to_wake: Option<Arc<SocketWaiter>>,
+    /// True if log records must be written to the log.
+    has_log_records: bool,
 }
 
-/// A thread's turn as the reader.
-struct Turn<'a> {
+/// The period during which a thread is the reader.
+struct ReaderTurn<'a> {
     shell: &'a Shell,
-    lookout: Arc<Lookout>,
+    socket_waiter: Arc<SocketWaiter>,
     op: OpId,
     socket: Option<RawFd>,
     is_over: bool,
 }
 
-/// However it ends, the socket is read.
-impl Drop for Turn<'_> {
+/// Ends the turn after a panic, so that another thread can read the socket.
+impl Drop for ReaderTurn<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            let mut woken = Woken::default();
-            self.shell.end_turn(&mut self.shell.state(), &mut woken);
-            self.shell.finish(woken);
+            let _ = self.shell.with_state(|state, deferred| self.shell.stop_reading(state, deferred));
         }
     }
 }
 
-/// Whoever made a call.
-pub(crate) trait Caller: Send + Sync {
-    /// It is answered; every call is, once. No lock is held, and the thread is often one that reads for others: it must not be kept waiting.
-    fn answered(self: Arc<Self>, op: OpId, answer: Result<Answer>);
+/// Receives the answer of one operation of the engine.
+pub(crate) trait AnswerHandler: Send + Sync {
+    /// Receives the answer. The library calls this method exactly once, and holds no lock during the call. The calling
+    /// thread often reads for other threads, so this method must not block.
+    fn on_answer(self: Arc<Self>, op: OpId, answer: Result<Answer>);
 }
 
-/// Where a thread waits for the answer to one call.
-#[derive(Default)]
-struct Waiter {
-    reply: Monitor<Reply>,
-}
-
-#[derive(Default)]
-struct Reply {
-    answer: Option<Result<Answer>>,
-    /// It is there, or was, and has been taken.
-    is_over: bool,
-    /// To be run when it is there.
-    hooks: Vec<Hook>,
-}
-
-impl Caller for Waiter {
-    fn answered(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
-        let mut reply = self.reply.lock();
-        reply.answer = Some(answer);
-        reply.is_over = true;
-        let hooks = std::mem::take(&mut reply.hooks);
-        drop(reply);
-        self.reply.notify();
-        hooks.into_iter().for_each(run);
-    }
-}
-
-impl Waiter {
-    /// Waits for the answer, `limit` at most.
-    fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
-        let reply = self.reply.lock();
-        self.reply.wait_while(reply, limit, |reply| reply.answer.is_none()).answer.take()
-    }
-}
-
-/// A call under way.
-pub(crate) struct Pending {
-    shell: Arc<Shell>,
-    op: OpId,
-    waiter: Arc<Waiter>,
-    deadline: Option<Time>,
-}
-
-impl Pending {
-    /// The same call, whose engine gives it a deadline.
-    pub(crate) fn until(self, deadline: Time) -> Self {
-        Self { deadline: Some(deadline), ..self }
-    }
-
-    /// Has `hook` run when the answer is there, by the thread that finds it so: at once where it is.
-    pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
-        self.shell.check()?;
-        let mut reply = self.waiter.reply.lock();
-        if !reply.is_over {
-            reply.hooks.push(hook);
-            return Ok(());
-        }
-        drop(reply);
-        run(hook);
-        Ok(())
-    }
-
-    /// Whether the answer is there, or was taken.
-    pub(crate) fn is_over(&self) -> bool {
-        self.waiter.reply.lock().is_over
-    }
-
-    /// Waits for the answer. The deadline is kept by this thread itself, whatever the I/O thread is doing.
-    pub(crate) fn wait(&self) -> Result<Answer> {
-        loop {
-            if let Some(answer) = self.wait_for(Duration::MAX) {
-                return answer;
-            }
-        }
-    }
-
-    /// Waits `slice` at most.
-    pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
-        if let Some(answer) = self.waiter.wait(Some(Duration::ZERO)) {
-            return Some(answer);
-        }
-        let left = self.deadline.map(|deadline| deadline - clock::now());
-        let limit = match left {
-            Some(left) => Some(left.min(slice)),
-            None => (slice < Duration::MAX).then_some(slice),
-        };
-        let has_waited = limit != Some(Duration::ZERO) && self.shell.read_for(self.op, limit);
-        if let Err(forked) = self.shell.check() {
-            return Some(Err(forked));
-        }
-        if let Some(answer) = self.waiter.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
-            return Some(answer);
-        }
-        // Whoever has the answer is about to hand it over.
-        if self.shell.expire(self.op) { self.waiter.wait(None) } else { None }
-    }
-}
-
-#[cfg(all(test, feature = "loom"))]
+#[cfg(all(test, zklock_loom))]
 pub(crate) mod models;
+
+#[cfg(all(test, not(zklock_loom)))]
+mod tests;

@@ -1,32 +1,34 @@
-//! The locks of the runtime, and threads that wait for what is under one: std's. In the models (feature `loom`) they are loom's,
-//! which tries every order in which threads may come to them.
+//! The locks and condition variables of the runtime, from the standard library. In the models (cfg `zklock_loom`), the
+//! locks come from loom, which tries every order of the threads. The models have no clock. In the models, a time limit
+//! may pass at any moment, after any number of steps of the other threads.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-#[cfg(feature = "loom")]
+#[cfg(zklock_loom)]
 pub(crate) use loom::sync::MutexGuard;
-#[cfg(feature = "loom")]
+#[cfg(zklock_loom)]
 use loom::{sync::Condvar, thread};
-#[cfg(feature = "loom")]
+#[cfg(zklock_loom)]
 pub(super) use loom::{
     sync::Mutex,
     thread::{Builder, JoinHandle, ThreadId},
     thread_local,
 };
-#[cfg(not(feature = "loom"))]
+#[cfg(not(zklock_loom))]
 pub(crate) use std::sync::MutexGuard;
-#[cfg(not(feature = "loom"))]
+#[cfg(not(zklock_loom))]
 use std::{sync::Condvar, thread};
-#[cfg(not(feature = "loom"))]
+#[cfg(not(zklock_loom))]
 pub(super) use std::{
     sync::Mutex,
     thread::{Builder, JoinHandle, ThreadId},
     thread_local,
 };
 
-/// The data under these locks is whole between any two statements, so a panic elsewhere does not spoil it.
+/// Locks a mutex, even if a thread has panicked while it held the lock. The data under the mutex is consistent between
+/// any two statements, so a panic does not make the data invalid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -35,12 +37,12 @@ pub(super) fn current_thread() -> ThreadId {
     thread::current().id()
 }
 
-/// A value whose changes threads wait for.
+/// A value, and a condition variable that signals changes of the value.
 #[derive(Default)]
 pub(crate) struct Monitor<T> {
     value: Mutex<T>,
     changed: Condvar,
-    /// How many threads wait; it changes under the lock.
+    /// The number of waiting threads. The number changes only while the lock is held.
     waiting: AtomicUsize,
 }
 
@@ -53,24 +55,25 @@ impl<T> Monitor<T> {
         lock(&self.value)
     }
 
-    /// Wakes all who wait, so that they look at the value, which was changed before; the lock may be free again. Where nobody waits, which
-    /// is often, no system call is spent on it.
+    /// Wakes all threads that wait for a change of the value. The caller may already have released the lock. If no
+    /// thread waits, which is the usual case, this method makes no system call.
     pub(crate) fn notify(&self) {
-        // Who began to wait before the value was changed had counted himself under the lock by then.
+        // A waiting thread has increased the counter before it released the lock. If a thread waited before the change,
+        // the counter is therefore not zero.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
     }
 
-    /// Has `wait` give the lock away until it is notified.
+    /// Counts this thread as waiting while `wait` releases the lock.
     fn counted<'a, R>(&'a self, guard: MutexGuard<'a, T>, wait: impl FnOnce(MutexGuard<'a, T>) -> R) -> R {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let woken = wait(guard);
+        let result = wait(guard);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        woken
+        result
     }
 
-    /// Waits as long as `condition` holds, `limit` at most; with a limit of zero it looks, and does not wait.
+    /// Waits while `condition` is true, for at most `limit`. A limit of zero means that the method does not wait.
     pub(super) fn wait_while<'a>(
         &'a self,
         guard: MutexGuard<'a, T>,
@@ -78,21 +81,21 @@ impl<T> Monitor<T> {
         condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
         match limit {
-            None => self.wait_for_ever(guard, condition),
+            None => self.wait_unbounded(guard, condition),
             Some(Duration::ZERO) => guard,
-            Some(limit) => self.wait_in_time(guard, limit, condition),
+            Some(limit) => self.wait_bounded(guard, limit, condition),
         }
     }
 }
 
-#[cfg(not(feature = "loom"))]
+#[cfg(not(zklock_loom))]
 impl<T> Monitor<T> {
-    /// Waits until somebody notifies, `limit` at most, or for no reason at all.
+    /// Waits until another thread calls `notify`, for at most `limit`. The wait can also end without such a call.
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         self.counted(guard, |guard| self.changed.wait_timeout(guard, limit)).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn wait_for_ever<'a>(
+    fn wait_unbounded<'a>(
         &'a self,
         guard: MutexGuard<'a, T>,
         condition: impl FnMut(&mut T) -> bool,
@@ -100,7 +103,7 @@ impl<T> Monitor<T> {
         self.counted(guard, |guard| self.changed.wait_while(guard, condition)).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_in_time<'a>(
+    fn wait_bounded<'a>(
         &'a self,
         guard: MutexGuard<'a, T>,
         limit: Duration,
@@ -111,11 +114,16 @@ impl<T> Monitor<T> {
     }
 }
 
-/// Loom knows no time. A limit that passes is a wait during which others do as much as they like, or nothing.
-#[cfg(feature = "loom")]
+/// In a model, a wait never times out if its time limit is this long or longer.
+#[cfg(zklock_loom)]
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Loom has no clock. In a model, any time limit below a century may pass at once. While a thread waits with a time
+/// limit, the other threads may do any amount of work, or no work.
+#[cfg(zklock_loom)]
 impl<T> Monitor<T> {
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
-        if limit == Duration::MAX {
+        if limit >= CENTURY {
             return self.counted(guard, |guard| self.changed.wait(guard)).unwrap_or_else(PoisonError::into_inner);
         }
         drop(guard);
@@ -123,7 +131,7 @@ impl<T> Monitor<T> {
         self.lock()
     }
 
-    fn wait_for_ever<'a>(
+    fn wait_unbounded<'a>(
         &'a self,
         mut guard: MutexGuard<'a, T>,
         mut condition: impl FnMut(&mut T) -> bool,
@@ -134,16 +142,18 @@ impl<T> Monitor<T> {
         guard
     }
 
-    fn wait_in_time<'a>(
+    fn wait_bounded<'a>(
         &'a self,
         mut guard: MutexGuard<'a, T>,
         limit: Duration,
         mut condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        match limit {
-            Duration::MAX => self.wait_for_ever(guard, condition),
-            _ if condition(&mut guard) => self.wait(guard, limit),
-            _ => guard,
+        if limit >= CENTURY {
+            self.wait_unbounded(guard, condition)
+        } else if condition(&mut guard) {
+            self.wait(guard, limit)
+        } else {
+            guard
         }
     }
 }

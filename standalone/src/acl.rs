@@ -1,11 +1,12 @@
-//! Who may do what: identities of connections, and the access lists of nodes.
+//! Access control: the identities of connections and the access control lists of nodes. This file decides whether an
+//! identity may access a node. It does not change nodes or connections.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
-use zklock::proto::{Acl, Code, Identity};
+use zklock_proto::{Acl, Code, Identity};
 
 const WORLD: &str = "world";
 const ANYONE: &str = "anyone";
@@ -13,12 +14,12 @@ const AUTH: &str = "auth";
 const DIGEST: &str = "digest";
 const IP: &str = "ip";
 
-/// Who a connection from `peer` is, before it has said anything.
+/// The identity of a connection from `peer` before it authenticates.
 pub(crate) fn identity_of(peer: IpAddr) -> Identity {
     Identity { scheme: IP.to_owned(), id: peer.to_canonical().to_string() }
 }
 
-/// Who shows these credentials; AUTH_FAILED if the scheme is none of ours.
+/// Returns the identity that these credentials prove. Fails with AUTH_FAILED if the server does not support the scheme.
 pub(crate) fn authenticate(scheme: &str, credentials: &[u8], peer: IpAddr) -> Result<Identity, Code> {
     match scheme {
         IP => Ok(identity_of(peer)),
@@ -32,8 +33,8 @@ pub(crate) fn authenticate(scheme: &str, credentials: &[u8], peer: IpAddr) -> Re
     }
 }
 
-/// What `whoami` tells of an identity: the part that is no secret.
-pub(crate) fn public(identity: &Identity) -> Identity {
+/// The part of an identity that is not secret, for the reply to `whoami`.
+pub(crate) fn without_password_hash(identity: &Identity) -> Identity {
     let id = match identity.scheme.as_str() {
         DIGEST => identity.id.split(':').next().unwrap_or_default().to_owned(),
         _ => identity.id.clone(),
@@ -41,11 +42,12 @@ pub(crate) fn public(identity: &Identity) -> Identity {
     Identity { scheme: identity.scheme.clone(), id }
 }
 
-/// The list as it is kept: `auth` stands for whoever asks. INVALID_ACL if it allows nobody anything, or makes no sense.
-pub(crate) fn resolve(asked: &[Acl], identities: &[Identity]) -> Result<Vec<Acl>, Code> {
+/// Returns the access control list to store, in which the identities of the connection replace each `auth` entry. Fails
+/// with INVALID_ACL if the list is empty or not valid.
+pub(crate) fn resolve(requested: &[Acl], identities: &[Identity]) -> Result<Vec<Acl>, Code> {
     let mut resolved: Vec<Acl> = Vec::new();
-    for (at, acl) in asked.iter().enumerate() {
-        if asked.iter().take(at).any(|earlier| earlier == acl) {
+    for (at, acl) in requested.iter().enumerate() {
+        if requested.iter().take(at).any(|earlier| earlier == acl) {
             continue;
         }
         match acl.scheme.as_str() {
@@ -67,7 +69,7 @@ pub(crate) fn resolve(asked: &[Acl], identities: &[Identity]) -> Result<Vec<Acl>
     if resolved.is_empty() { Err(Code::INVALID_ACL) } else { Ok(resolved) }
 }
 
-/// Whether one of these identities has the permission; NO_AUTH if not.
+/// Succeeds if one of these identities has the permission. Fails with NO_AUTH otherwise.
 pub(crate) fn check(acl: &[Acl], permission: i32, identities: &[Identity]) -> Result<(), Code> {
     let allows = |acl: &Acl| {
         acl.perms & permission != 0 && (acl.scheme == WORLD || identities.iter().any(|identity| matches(acl, identity)))
@@ -86,12 +88,12 @@ fn matches(acl: &Acl, identity: &Identity) -> bool {
     }
 }
 
-/// A name and a hash. Colons at the end don't count.
+/// Whether the text has the form `name:hash`. Colons at the end are ignored.
 fn is_digest(id: &str) -> bool {
     id.trim_end_matches(':').split(':').count() == 2
 }
 
-/// An address, or the addresses that begin with the same bits: `10.0.0.0/8`. There are none of version 6.
+/// An IPv4 address, or a network such as `10.0.0.0/8`. IPv6 networks are not supported.
 struct Network {
     address: Ipv4Addr,
     bits: u32,
@@ -100,9 +102,9 @@ struct Network {
 impl Network {
     fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/').unwrap_or((text, "32"));
-        let numbers: Option<Vec<u8>> = address.split('.').map(number).collect();
+        let numbers: Option<Vec<u8>> = address.split('.').map(parse_octet).collect();
         let numbers: [u8; 4] = numbers?.try_into().ok()?;
-        let bits = number(bits)?.into();
+        let bits = parse_octet(bits)?.into();
         (bits <= 32).then_some(Self { address: numbers.into(), bits })
     }
 
@@ -111,8 +113,8 @@ impl Network {
     }
 }
 
-/// Zeros may go before it, and a sign.
-fn number(text: &str) -> Option<u8> {
+/// Parses a number of at most 255. Leading zeros and a sign are allowed.
+fn parse_octet(text: &str) -> Option<u8> {
     text.parse::<i32>().ok()?.try_into().ok()
 }
 
@@ -126,13 +128,13 @@ mod tests {
 
     #[test]
     fn a_digest_is_zookeepers() {
-        // From ZooKeeper's documentation of the digest scheme, made by its DigestAuthenticationProvider.
+        // An example from ZooKeeper's documentation of the digest scheme, computed by its DigestAuthenticationProvider.
         let super_user = authenticate("digest", b"super:test", "127.0.0.1".parse().unwrap()).unwrap();
         assert_eq!(super_user.id, "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
     }
 
     #[test]
-    fn networks() {
+    fn ip_acl_matches_addresses_in_its_network() {
         let peer = identity_of("10.1.2.3".parse().unwrap());
         for (id, allowed) in
             [("10.1.2.3", true), ("10.0.0.0/8", true), ("10.1.2.4", false), ("11.0.0.0/8", false), ("0.0.0.0/0", true)]
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_stands_for_who_asks() {
+    fn auth_acl_resolves_to_the_authenticated_identities() {
         let peer = "127.0.0.1".parse().unwrap();
         let identities = [identity_of(peer), authenticate("digest", b"a:b", peer).unwrap()];
         let resolved = resolve(&[acl("auth", "")], &identities).unwrap();

@@ -1,32 +1,34 @@
-//! An in-memory ZooKeeper server: for first steps, for unit tests of programs that use locks, and as the ensemble of
-//! zklock's simulation. It keeps nothing on disk and is alone; production runs on a real ensemble.
+//! An in-memory ZooKeeper server: for first steps, for unit tests of programs that use locks, and for the simulation of
+//! zklock. The server writes nothing to disk and does not replicate. Use a real ensemble in production.
 //!
-//! The core is pure: it is handed connections, bytes and the time, and hands back what to send.
+//! The core of the server does no I/O: it receives connections, bytes and the time, and returns the bytes to send.
+
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod acl;
-mod draft;
-mod front;
+mod four_letter_words;
 mod leader;
 mod replica;
-mod server;
+mod server_core;
 mod settings;
+mod tcp;
+mod transaction;
 mod tree;
 mod watch;
-mod words;
 
-pub use front::{Server, SessionInfo, Target};
-pub use leader::{Body, Leader, Origin, Txn};
-pub use replica::{Action, Output, Replica, Session, Upcall};
-pub use server::Standalone;
+pub use leader::{Leader, Origin, Txn, TxnBody};
+pub use replica::{ConnectionAction, LeaderRequest, Replica, ReplicaOutput, Session};
+pub use server_core::ServerCore;
 pub use settings::Settings;
-pub use tree::{Change, Happening, Kind, Node, Tree};
+pub use tcp::{Server, SessionInfo, Target};
+pub use tree::{Change, Node, NodeEvent, NodeKind, Tree};
 
-/// A connection, by a number that is never given out twice.
+/// The number of a connection. The server never uses a number twice.
 pub type ConnectionId = u64;
-/// A server of an ensemble.
+/// The number of a server in an ensemble.
 pub type ServerId = u32;
 
-/// So that the tour in there runs, and what other pages have in Rust.
+/// Lets `cargo test` run the Rust examples in the Markdown pages.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../../docs/first-steps/rust.md")]

@@ -1,4 +1,5 @@
-//! `zklock-standalone`: the in-memory ZooKeeper server as a program.
+//! `zklock-standalone`: the in-memory ZooKeeper server as a program. It parses the arguments and starts the server.
+//! Everything else is in the library.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -6,21 +7,22 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use zklock::Status;
+use zklock_core::error::Status;
 use zklock_standalone::{Server, Settings};
 
-/// An in-memory ZooKeeper server for first steps and unit tests. It keeps nothing on disk, is alone, and forgets everything
-/// when it ends, which is when it gets SIGINT or SIGTERM: production runs on a real ensemble.
+/// An in-memory ZooKeeper server for first steps and unit tests. It writes nothing to disk and does not replicate. It
+/// runs until it receives SIGINT or SIGTERM, and then all data is lost. Use a real ensemble in production.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where to listen: a host name or an address, and a port; with port 0 on a free one. The address is printed when it listens.
+    /// The host name or address and the port to listen on. Port 0 selects a free port. The program prints the address
+    /// when it listens.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2181")]
     listen: String,
-    /// The unit of time in milliseconds: session timeouts are from 2 to 20 of them.
+    /// The unit of time in milliseconds. Session timeouts are between 2 and 20 units.
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     tick: u64,
-    /// How often, in milliseconds, empty containers are removed.
+    /// The interval, in milliseconds, at which empty containers are removed.
     #[arg(long, value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     container_sweep: u64,
 }
@@ -39,7 +41,8 @@ fn main() -> ExitCode {
             return if error.status() == Status::Invalid { ExitCode::from(2) } else { ExitCode::FAILURE };
         }
     };
-    // Whoever started it may wait for this line, or may not care and have closed the pipe.
+    // The parent process may wait for this line. The parent process may also have closed the pipe, so the program
+    // ignores a failure.
     let _ = writeln!(std::io::stdout(), "{}", server.address());
     loop {
         thread::park();

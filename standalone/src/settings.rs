@@ -1,33 +1,34 @@
-//! How a server is set up.
+//! The settings of a server, and the values that follow from them. A setting does not change after the start of the
+//! server.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
-use zklock::Time;
-use zklock::proto::DEFAULT_FRAME_LIMIT;
+use zklock_core::time::Time;
+use zklock_proto::DEFAULT_FRAME_LIMIT;
 
-/// How a server is set up.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The unit of its time: session timeouts are from 2 to 20 of them, unless said otherwise.
+    /// The unit of time. By default, session timeouts are between 2 and 20 ticks.
     pub tick: Duration,
-    /// The shortest session timeout.
+    /// The shortest session timeout. `None` means 2 ticks.
     pub min_session_timeout: Option<Duration>,
-    /// The longest session timeout.
+    /// The longest session timeout. `None` means 20 ticks.
     pub max_session_timeout: Option<Duration>,
-    /// How often it looks for containers and nodes with a time to live that have to go.
+    /// The interval at which the server searches for empty containers and for nodes whose time to live has passed.
     pub sweep: Duration,
-    /// The longest request it takes, in bytes.
+    /// The length limit of a request, in bytes.
     pub frame_limit: usize,
-    /// How many connections it takes from one address; none for any number.
+    /// The maximum number of connections from one IP address. `None` means no limit.
     pub connections_per_address: Option<usize>,
-    /// Whether it knows watches that stay (`addWatch`), as ZooKeeper does from 3.6 on.
-    pub knows_persistent_watches: bool,
-    /// What its session ids begin with.
+    /// Whether the server supports persistent watches (`addWatch`), as ZooKeeper 3.6 and later does.
+    pub supports_persistent_watches: bool,
+    /// The high bits of all session ids.
     pub session_base: i64,
-    /// What its session passwords are made from.
+    /// The seed of the session passwords.
     pub secret: u64,
-    /// What a wall clock showed at [`Time`] zero, in milliseconds since the epoch.
+    /// The wall-clock time at [`Time`] zero, in milliseconds since the epoch.
     pub wall_origin_ms: i64,
 }
 
@@ -40,7 +41,7 @@ impl Default for Settings {
             sweep: Duration::from_secs(60),
             frame_limit: DEFAULT_FRAME_LIMIT,
             connections_per_address: None,
-            knows_persistent_watches: true,
+            supports_persistent_watches: true,
             session_base: 1 << 56,
             secret: 0,
             wall_origin_ms: 0,
@@ -49,7 +50,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// For tests that wait for sessions to end: their timeouts may be as short as 100 ms.
+    /// Settings for tests that wait for sessions to expire: a session timeout may be as short as 100 ms.
     pub fn for_tests() -> Self {
         Self { min_session_timeout: Some(Duration::from_millis(100)), ..Self::default() }
     }
@@ -64,18 +65,19 @@ impl Settings {
         self.max_session_timeout.unwrap_or(self.tick * 20).max(self.min_timeout())
     }
 
-    /// The session timeout that a client gets who asks for this one.
-    pub(crate) fn negotiate(&self, asked_ms: i32) -> Duration {
-        let asked = Duration::from_millis(u64::try_from(asked_ms).unwrap_or_default());
-        asked.clamp(self.min_timeout(), self.max_timeout())
+    /// The session timeout that the server grants if a client requests `requested_ms`.
+    pub(crate) fn negotiate(&self, requested_ms: i32) -> Duration {
+        let requested = Duration::from_millis(u64::try_from(requested_ms).unwrap_or_default());
+        requested.clamp(self.min_timeout(), self.max_timeout())
     }
 
-    /// What a wall clock shows.
+    /// The wall-clock time at `now`, in milliseconds since the epoch.
     pub(crate) fn wall_ms(&self, now: Time) -> i64 {
         self.wall_origin_ms + i64::try_from(now.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
     }
 
-    /// What it takes to resume a session. A guess is hopeless, but this is no cryptography: the server is for tests.
+    /// The password that a client needs to resume a session. With passwords, no client can resume the session of
+    /// another client by mistake. The passwords are not cryptographically secure, because the server is for tests.
     pub(crate) fn password_of(&self, session: i64) -> [u8; 16] {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let half = |which: u8| hasher.hash_one((self.secret, session, which)).to_be_bytes();

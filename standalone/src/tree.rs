@@ -1,128 +1,129 @@
-//! The tree of nodes: what a server knows, and how a committed change alters it.
+//! The tree of nodes of one server, and the effect of a committed change on it.
 //!
-//! It takes changes that were found right before (`draft`), so that applying one can't fail; every server of an ensemble
-//! applies the same changes in the same order and ends with the same tree.
+//! The tree applies only changes that `transaction` has checked, so applying a change cannot fail. Every server of an
+//! ensemble applies the same changes in the same order and ends with the same tree.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use zklock::proto::{Acl, EventKind, Response, Stat};
+use zklock_proto::{Acl, EventKind, Response, Stat};
 
-/// Children are listed in no particular order, as by other servers, but in the same one in every run.
-type Names = HashSet<String, BuildHasherDefault<DefaultHasher>>;
+/// A set of names. As in ZooKeeper, the iteration order is arbitrary, but it is the same in every run.
+type ChildNames = HashSet<String, BuildHasherDefault<DefaultHasher>>;
 
-/// What the server itself keeps below.
-pub(crate) const OWN: &str = "/zookeeper";
-/// The ensemble's configuration, which clients may read.
+/// The parent of the nodes that the server itself creates.
+pub(crate) const SYSTEM_PATH: &str = "/zookeeper";
+/// The configuration of the ensemble. Clients may read it.
 pub(crate) const CONFIG: &str = "/zookeeper/config";
-/// Where quotas are kept.
+/// The parent of the quota nodes.
 pub(crate) const QUOTA: &str = "/zookeeper/quota";
 
-/// All nodes.
+/// All nodes of a server.
 #[derive(Debug, Clone)]
 pub struct Tree {
     nodes: HashMap<Arc<str>, Node>,
     ephemerals: HashMap<i64, BTreeSet<Arc<str>>>,
-    /// The nodes that may have to go by themselves.
-    transient: BTreeSet<Arc<str>>,
+    /// The containers and the nodes with a time to live.
+    containers_and_ttl_nodes: BTreeSet<Arc<str>>,
 }
 
-/// One node.
+/// A node.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its data, or null.
+    /// The data of the node, or null.
     pub data: Option<Arc<[u8]>>,
-    /// Its access list.
+    /// The access control list of the node.
     pub acl: Arc<[Acl]>,
-    /// What becomes of it.
-    pub kind: Kind,
-    /// The names of its children.
-    pub children: Names,
-    /// How many children were ever created: the number behind the name of the next sequential one.
-    pub creates: i32,
+    /// The kind of the node.
+    pub kind: NodeKind,
+    /// The names of the children.
+    pub children: ChildNames,
+    /// The number of children that have ever been created. The next sequential child gets this number as its suffix.
+    pub created_children: i32,
     stat: Stat,
 }
 
-/// What becomes of a node.
+/// The kinds of nodes. The kind decides when the server deletes a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It stays.
+pub enum NodeKind {
+    /// The server never deletes the node.
     Persistent,
-    /// It goes with this session.
+    /// The server deletes the node when this session ends.
     Ephemeral(i64),
-    /// It goes some time after its last child.
+    /// The server deletes the node some time after the deletion of its last child.
     Container,
-    /// It goes when it has had no children and no change for so many milliseconds.
+    /// The server deletes the node after this number of milliseconds without children and without a change.
     Ttl(i64),
 }
 
-/// A change that was found right, and is about to be made by all.
+/// A change that has passed all checks. Every server applies the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A node is created.
+    /// Creates a node.
     Create {
-        /// Its full path.
+        /// The full path of the node.
         path: Arc<str>,
-        /// Its data.
+        /// The data of the node.
         data: Option<Arc<[u8]>>,
-        /// Its access list.
+        /// The access control list of the node.
         acl: Arc<[Acl]>,
-        /// What becomes of it.
-        kind: Kind,
-        /// Its parent's count of creations from now on.
-        creates: i32,
-        /// Whether who asked for it wants its stat.
+        /// The kind of the node.
+        kind: NodeKind,
+        /// The number of children ever created under the parent, including this node.
+        created_children: i32,
+        /// Whether the reply contains the stat of the node.
         with_stat: bool,
     },
-    /// A node is deleted.
+    /// Deletes a node.
     Delete {
-        /// Its path.
+        /// The path of the node.
         path: Arc<str>,
     },
-    /// A node's data is replaced.
+    /// Replaces the data of a node.
     SetData {
-        /// Its path.
+        /// The path of the node.
         path: Arc<str>,
         /// The new data.
         data: Option<Arc<[u8]>>,
     },
-    /// A node's access list is replaced.
+    /// Replaces the access control list of a node.
     SetAcl {
-        /// Its path.
+        /// The path of the node.
         path: Arc<str>,
         /// The new list.
         acl: Arc<[Acl]>,
     },
-    /// Nothing: a version was as expected.
+    /// Changes nothing, because the request only checked a version.
     Check,
 }
 
-/// Something that watches may be waiting for.
+/// An event of a node that may fire watches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening {
-    /// What.
+pub struct NodeEvent {
+    /// The kind of the event.
     pub kind: EventKind,
-    /// To which node.
+    /// The path of the node.
     pub path: Arc<str>,
-    /// Its access list: who may not read the node is not told.
+    /// The access control list of the node. The server notifies only connections that may read the node.
     pub acl: Arc<[Acl]>,
 }
 
 impl Default for Tree {
-    /// What a fresh server has.
+    /// The nodes of a new server.
     fn default() -> Self {
-        let mut tree = Self { nodes: HashMap::new(), ephemerals: HashMap::new(), transient: BTreeSet::new() };
+        let mut tree =
+            Self { nodes: HashMap::new(), ephemerals: HashMap::new(), containers_and_ttl_nodes: BTreeSet::new() };
         let open: Arc<[Acl]> = Acl::open().into();
         let readable: Arc<[Acl]> = Acl::open().into_iter().map(|acl| Acl { perms: READ, ..acl }).collect();
-        for (path, acl) in [("/", &open), (OWN, &open), (QUOTA, &open), (CONFIG, &readable)] {
-            tree.nodes.insert(path.into(), Node::new(Some(Arc::new([])), Arc::clone(acl), Kind::Persistent, 0, 0));
+        for (path, acl) in [("/", &open), (SYSTEM_PATH, &open), (QUOTA, &open), (CONFIG, &readable)] {
+            tree.nodes.insert(path.into(), Node::new(Some(Arc::new([])), Arc::clone(acl), NodeKind::Persistent, 0, 0));
         }
         if let Some(config) = tree.nodes.get_mut(CONFIG) {
-            // Where servers without an ensemble begin to count.
+            // A ZooKeeper server without an ensemble starts with this value.
             config.stat.aversion = -1;
         }
-        for (parent, name) in [("/", "zookeeper"), (OWN, "quota"), (OWN, "config")] {
+        for (parent, name) in [("/", "zookeeper"), (SYSTEM_PATH, "quota"), (SYSTEM_PATH, "config")] {
             if let Some(parent) = tree.nodes.get_mut(parent) {
                 parent.children.insert(name.to_owned());
             }
@@ -132,68 +133,69 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// A node. The root has an empty path too.
+    /// Returns a node. An empty path also refers to the root.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.nodes.get(if path.is_empty() { "/" } else { path })
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many bytes their paths and data take.
+    /// The size of all paths and data, in bytes.
     pub fn data_size(&self) -> usize {
         self.nodes.iter().map(|(path, node)| path.len() + node.data_len()).sum()
     }
 
-    /// How many nodes there are below one.
+    /// The number of descendants of a node.
     pub fn count_below(&self, path: &str) -> usize {
         let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
         self.nodes.keys().filter(|other| other.len() > prefix.len() && other.starts_with(&prefix)).count()
     }
 
-    /// The ephemeral nodes of a session, sorted.
+    /// The ephemeral nodes of a session, sorted by path.
     pub fn ephemerals_of(&self, session: i64) -> impl Iterator<Item = &Arc<str>> {
         self.ephemerals.get(&session).into_iter().flatten()
     }
 
-    /// How many ephemeral nodes there are.
+    /// The number of ephemeral nodes.
     pub fn ephemeral_count(&self) -> usize {
         self.ephemerals.values().map(BTreeSet::len).sum()
     }
 
-    /// The containers that have lost their last child, and the nodes that have outlived their time, at `wall_ms`.
-    pub fn overripe(&self, wall_ms: i64) -> impl Iterator<Item = Arc<str>> {
-        self.transient.iter().filter(move |path| self.is_overripe(path, wall_ms)).map(Arc::clone)
+    /// The nodes that the container check deletes at `wall_ms`: empty containers that had a child, and empty nodes
+    /// whose time to live has passed.
+    pub fn sweep_candidates(&self, wall_ms: i64) -> impl Iterator<Item = Arc<str>> {
+        self.containers_and_ttl_nodes.iter().filter(move |path| self.is_sweep_candidate(path, wall_ms)).map(Arc::clone)
     }
 
-    /// Whether a node is one of these.
-    pub fn is_overripe(&self, path: &str, wall_ms: i64) -> bool {
+    /// Whether the container check deletes this node at `wall_ms`.
+    pub fn is_sweep_candidate(&self, path: &str, wall_ms: i64) -> bool {
         self.nodes.get(path).is_some_and(|node| {
             node.children.is_empty()
                 && match node.kind {
-                    Kind::Container => node.creates > 0,
-                    Kind::Ttl(ttl_ms) => wall_ms.saturating_sub(node.stat.mtime) > ttl_ms,
-                    Kind::Persistent | Kind::Ephemeral(_) => false,
+                    NodeKind::Container => node.created_children > 0,
+                    NodeKind::Ttl(ttl_ms) => wall_ms.saturating_sub(node.stat.mtime) > ttl_ms,
+                    NodeKind::Persistent | NodeKind::Ephemeral(_) => false,
                 }
         })
     }
 
-    /// Makes a change. Gives the answer for who asked for it, and reports what watches may be waiting for.
-    pub fn apply(&mut self, zxid: i64, wall_ms: i64, change: &Change, happened: &mut Vec<Happening>) -> Response {
+    /// Applies a change. Returns the reply for the client, and adds the node events to `events`.
+    pub fn apply(&mut self, zxid: i64, wall_ms: i64, change: &Change, events: &mut Vec<NodeEvent>) -> Response {
         match change {
-            Change::Create { path, data, acl, kind, creates, with_stat } => {
+            Change::Create { path, data, acl, kind, created_children, with_stat } => {
                 let node = Node::new(data.clone(), Arc::clone(acl), *kind, zxid, wall_ms);
                 let stat = node.stat();
-                self.insert(zxid, path, node, *creates);
-                happened.push(Happening { kind: EventKind::Created, path: Arc::clone(path), acl: Arc::clone(acl) });
+                self.insert(zxid, path, node, *created_children);
+                events.push(NodeEvent { kind: EventKind::Created, path: Arc::clone(path), acl: Arc::clone(acl) });
                 let path = path.to_string();
                 if *with_stat { Response::Create2 { path, stat } } else { Response::Path(path) }
             }
             Change::Delete { path } => {
                 if let Some(Node { acl, .. }) = self.remove(zxid, path) {
-                    happened.push(Happening { kind: EventKind::Deleted, path: Arc::clone(path), acl });
+                    events.push(NodeEvent { kind: EventKind::Deleted, path: Arc::clone(path), acl });
                 }
                 Response::Empty
             }
@@ -203,7 +205,7 @@ impl Tree {
                 node.stat.version = next_version(node.stat.version);
                 (node.stat.mzxid, node.stat.mtime) = (zxid, wall_ms);
                 let (path, acl) = (Arc::clone(path), Arc::clone(&node.acl));
-                happened.push(Happening { kind: EventKind::DataChanged, path, acl });
+                events.push(NodeEvent { kind: EventKind::DataChanged, path, acl });
                 Response::Stat(node.stat())
             }
             Change::SetAcl { path, acl } => {
@@ -218,14 +220,14 @@ impl Tree {
 
     fn insert(&mut self, zxid: i64, path: &Arc<str>, node: Node, creates: i32) {
         match node.kind {
-            Kind::Persistent => {}
-            Kind::Ephemeral(session) => drop(self.ephemerals.entry(session).or_default().insert(Arc::clone(path))),
-            Kind::Container | Kind::Ttl(_) => drop(self.transient.insert(Arc::clone(path))),
+            NodeKind::Persistent => {}
+            NodeKind::Ephemeral(session) => drop(self.ephemerals.entry(session).or_default().insert(Arc::clone(path))),
+            NodeKind::Container | NodeKind::Ttl(_) => drop(self.containers_and_ttl_nodes.insert(Arc::clone(path))),
         }
         let (parent, name) = split(path);
         if let Some(parent) = self.nodes.get_mut(parent) {
             parent.children.insert(name.to_owned());
-            parent.creates = creates;
+            parent.created_children = creates;
             parent.stat.pzxid = zxid;
         }
         self.nodes.insert(Arc::clone(path), node);
@@ -233,7 +235,7 @@ impl Tree {
 
     fn remove(&mut self, zxid: i64, path: &Arc<str>) -> Option<Node> {
         let node = self.nodes.remove(path)?;
-        if let Kind::Ephemeral(session) = node.kind
+        if let NodeKind::Ephemeral(session) = node.kind
             && let Some(paths) = self.ephemerals.get_mut(&session)
         {
             paths.remove(path);
@@ -241,7 +243,7 @@ impl Tree {
                 self.ephemerals.remove(&session);
             }
         }
-        self.transient.remove(path);
+        self.containers_and_ttl_nodes.remove(path);
         let (parent, name) = split(path);
         if let Some(parent) = self.nodes.get_mut(parent) {
             parent.children.remove(name);
@@ -252,24 +254,24 @@ impl Tree {
 }
 
 impl Node {
-    fn new(data: Option<Arc<[u8]>>, acl: Arc<[Acl]>, kind: Kind, zxid: i64, wall_ms: i64) -> Self {
+    fn new(data: Option<Arc<[u8]>>, acl: Arc<[Acl]>, kind: NodeKind, zxid: i64, wall_ms: i64) -> Self {
         let stat = Stat { czxid: zxid, mzxid: zxid, pzxid: zxid, ctime: wall_ms, mtime: wall_ms, ..Stat::default() };
-        Self { data, acl, kind, children: Names::default(), creates: 0, stat }
+        Self { data, acl, kind, children: ChildNames::default(), created_children: 0, stat }
     }
 
     fn data_len(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.len())
     }
 
-    /// What the server tells of it.
+    /// The stat of the node, as clients see it.
     pub fn stat(&self) -> Stat {
         let num_children = i32::try_from(self.children.len()).unwrap_or(i32::MAX);
         Stat {
-            // Inside, a server counts creations; outside it has always counted deletions too.
-            cversion: self.creates.wrapping_mul(2).wrapping_sub(num_children),
+            // The server counts only creations. Clients see a version that also counts deletions.
+            cversion: self.created_children.wrapping_mul(2).wrapping_sub(num_children),
             ephemeral_owner: match self.kind {
-                Kind::Ephemeral(session) => session,
-                Kind::Persistent | Kind::Container | Kind::Ttl(_) => 0,
+                NodeKind::Ephemeral(session) => session,
+                NodeKind::Persistent | NodeKind::Container | NodeKind::Ttl(_) => 0,
             },
             data_length: i32::try_from(self.data_len()).unwrap_or(i32::MAX),
             num_children,
@@ -278,18 +280,18 @@ impl Node {
     }
 }
 
-/// The permission to read a node, and to list its children.
+/// The permission to read a node and to list its children.
 pub(crate) const READ: i32 = 1;
-/// The permission to replace a node's data.
+/// The permission to replace the data of a node.
 pub(crate) const WRITE: i32 = 2;
 /// The permission to create children.
 pub(crate) const CREATE: i32 = 4;
 /// The permission to delete children.
 pub(crate) const DELETE: i32 = 8;
-/// The permission to replace the access list.
+/// The permission to replace the access control list.
 pub(crate) const ADMIN: i32 = 16;
 
-/// A path's parent and its own name: `/a/b` gives `/a` and `b`.
+/// Splits a path into the path of its parent and its name: `/a/b` gives `/a` and `b`.
 pub(crate) fn split(path: &str) -> (&str, &str) {
     match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -298,7 +300,7 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
     }
 }
 
-/// The version after this one; -1 is left out, since it means "any" to those who ask.
+/// The version after this version. The function skips -1, because requests use -1 for "any version".
 pub(crate) const fn next_version(version: i32) -> i32 {
     match version.wrapping_add(1) {
         -1 => 0,

@@ -1,59 +1,60 @@
-//! Watches of one server's connections: who is told what when something happens to a node.
+//! The watches of the connections of one server. The watches determine which connections the server notifies when a
+//! node changes. They do not contain the connections, so this file cannot send anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use zklock::proto::{EventKind, WatcherType};
+use zklock_proto::{EventKind, WatcherType};
 
 use crate::ConnectionId;
-use crate::tree::{Happening, split};
+use crate::tree::{NodeEvent, split};
 
-/// What a client asks to be told of.
+/// The kinds of watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The next change of a node's data or existence.
+pub(crate) enum WatchKind {
+    /// Fires at the next change of the data or the existence of a node.
     Data,
-    /// The next change of a node's children.
+    /// Fires at the next change of the children of a node.
     Children,
-    /// All changes of a node and its children.
+    /// Fires at every change of a node and of its list of children.
     Persistent,
-    /// All changes of a node and of everything below it.
-    Recursive,
+    /// Fires at every change of a node and of all its descendants.
+    PersistentRecursive,
 }
 
-/// What of a node is watched. A client has at most one watch on each: a new one takes the place of the old one, of
-/// whatever kind that was.
+/// The aspect of a node that a watch observes. A client has at most one watch for each aspect of a node. A new watch
+/// replaces the old watch, even if the two watches are of different kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Aspect {
     Data,
     Children,
 }
 
-/// When a watch fires.
+/// How often a watch fires, and for which nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Once,
-    Always,
-    AlwaysAndBelow,
+enum WatchMode {
+    Standard,
+    Persistent,
+    PersistentRecursive,
 }
 
 type Key = (Aspect, Arc<str>);
 
-/// All watches.
+/// All watches of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    by_path: HashMap<Key, BTreeMap<ConnectionId, Mode>>,
+    by_path: HashMap<Key, BTreeMap<ConnectionId, WatchMode>>,
     by_connection: BTreeMap<ConnectionId, BTreeSet<Key>>,
 }
 
 impl Watches {
     /// Sets a watch.
-    pub(crate) fn add(&mut self, kind: Kind, path: &str, connection: ConnectionId) {
+    pub(crate) fn add(&mut self, kind: WatchKind, path: &str, connection: ConnectionId) {
         let (aspects, mode): (&[_], _) = match kind {
-            Kind::Data => (&[Aspect::Data], Mode::Once),
-            Kind::Children => (&[Aspect::Children], Mode::Once),
-            Kind::Persistent => (&[Aspect::Data, Aspect::Children], Mode::Always),
-            Kind::Recursive => (&[Aspect::Data, Aspect::Children], Mode::AlwaysAndBelow),
+            WatchKind::Data => (&[Aspect::Data], WatchMode::Standard),
+            WatchKind::Children => (&[Aspect::Children], WatchMode::Standard),
+            WatchKind::Persistent => (&[Aspect::Data, Aspect::Children], WatchMode::Persistent),
+            WatchKind::PersistentRecursive => (&[Aspect::Data, Aspect::Children], WatchMode::PersistentRecursive),
         };
         for &aspect in aspects {
             let key = (aspect, Arc::from(path));
@@ -62,49 +63,51 @@ impl Watches {
         }
     }
 
-    /// Takes a connection's watches off a node; false if it had none such.
+    /// Removes the watches of a connection from a node. Returns false if the connection had no watch of this type.
     pub(crate) fn remove(&mut self, wanted: WatcherType, path: &str, connection: ConnectionId) -> bool {
         let mut keys = keys(wanted, path);
         keys.retain(|key| self.by_connection.get(&connection).is_some_and(|own| own.contains(key)));
-        keys.iter().for_each(|key| self.forget(key, connection));
+        keys.iter().for_each(|key| self.remove_key(key, connection));
         !keys.is_empty()
     }
 
-    /// Whether a node has such a watch. Whose it is makes no difference to a server of this version.
+    /// Whether any connection has a watch of this type on a node. Like ZooKeeper 3.8, this function does not check
+    /// which connection has the watch.
     pub(crate) fn contains(&self, wanted: WatcherType, path: &str) -> bool {
         keys(wanted, path).iter().any(|key| self.by_path.contains_key(key))
     }
 
-    /// Takes off all watches of a connection.
-    pub(crate) fn close(&mut self, connection: ConnectionId) {
+    /// Removes all watches of a connection.
+    pub(crate) fn remove_connection(&mut self, connection: ConnectionId) {
         for key in self.by_connection.remove(&connection).unwrap_or_default() {
-            self.forget(&key, connection);
+            self.remove_key(&key, connection);
         }
     }
 
-    /// Whom to tell what, in this order; watches that fire once are gone.
-    pub(crate) fn fire(&mut self, happening: &Happening) -> Vec<(ConnectionId, EventKind, Arc<str>)> {
-        let Happening { kind, path, .. } = happening;
-        let mut told = self.take(Aspect::Data, *kind, path);
+    /// Returns the connections to notify and their events, in order, and removes the watches that fire only once.
+    pub(crate) fn trigger(&mut self, node_event: &NodeEvent) -> Vec<(ConnectionId, EventKind, Arc<str>)> {
+        let NodeEvent { kind, path, .. } = node_event;
+        let mut recipients = self.trigger_on(Aspect::Data, *kind, path);
         if *kind == EventKind::Deleted {
-            told.extend(self.take(Aspect::Children, *kind, path));
+            recipients.extend(self.trigger_on(Aspect::Children, *kind, path));
         }
-        let mut events: Vec<_> = told.into_iter().map(|connection| (connection, *kind, Arc::clone(path))).collect();
+        let mut events: Vec<_> =
+            recipients.into_iter().map(|connection| (connection, *kind, Arc::clone(path))).collect();
         if matches!(kind, EventKind::Created | EventKind::Deleted) {
             let parent: Arc<str> = split(path).0.into();
-            let told = self.take(Aspect::Children, EventKind::ChildrenChanged, &parent);
+            let recipients = self.trigger_on(Aspect::Children, EventKind::ChildrenChanged, &parent);
             let event = |connection| (connection, EventKind::ChildrenChanged, Arc::clone(&parent));
-            events.extend(told.into_iter().map(event));
+            events.extend(recipients.into_iter().map(event));
         }
         events
     }
 
-    /// How many watches there are.
+    /// The number of watches.
     pub(crate) fn count(&self) -> usize {
         self.by_path.values().map(BTreeMap::len).sum()
     }
 
-    /// Which nodes' data each connection watches.
+    /// For each connection, the paths whose data the connection watches.
     pub(crate) fn of_data(&self) -> impl Iterator<Item = (ConnectionId, BTreeSet<&str>)> {
         let paths = |keys| -> BTreeSet<&str> {
             let keys: &BTreeSet<Key> = keys;
@@ -113,29 +116,29 @@ impl Watches {
         self.by_connection.iter().map(move |(&id, keys)| (id, paths(keys))).filter(|(_, paths)| !paths.is_empty())
     }
 
-    /// Who has to be told.
-    fn take(&mut self, aspect: Aspect, kind: EventKind, path: &str) -> BTreeSet<ConnectionId> {
-        let mut told = BTreeSet::new();
-        for node in itself_and_ancestors(path) {
+    /// Returns the connections to notify.
+    fn trigger_on(&mut self, aspect: Aspect, kind: EventKind, path: &str) -> BTreeSet<ConnectionId> {
+        let mut recipients = BTreeSet::new();
+        for node in path_and_ancestors(path) {
             let key = (aspect, Arc::from(node));
             let mut spent = Vec::new();
             for (&connection, mode) in self.by_path.get(&key).into_iter().flatten() {
                 let concerned = match mode {
-                    // Changes of a list show as what happens to its members.
-                    Mode::AlwaysAndBelow => kind != EventKind::ChildrenChanged,
-                    Mode::Always | Mode::Once => node == path,
+                    // A recursive watch reports the creation and the deletion of the children instead.
+                    WatchMode::PersistentRecursive => kind != EventKind::ChildrenChanged,
+                    WatchMode::Persistent | WatchMode::Standard => node == path,
                 };
                 if concerned {
-                    told.insert(connection);
-                    spent.extend((*mode == Mode::Once).then_some(connection));
+                    recipients.insert(connection);
+                    spent.extend((*mode == WatchMode::Standard).then_some(connection));
                 }
             }
-            spent.into_iter().for_each(|connection| self.forget(&key, connection));
+            spent.into_iter().for_each(|connection| self.remove_key(&key, connection));
         }
-        told
+        recipients
     }
 
-    fn forget(&mut self, key: &Key, connection: ConnectionId) {
+    fn remove_key(&mut self, key: &Key, connection: ConnectionId) {
         if let Some(connections) = self.by_path.get_mut(key) {
             connections.remove(&connection);
             if connections.is_empty() {
@@ -160,7 +163,7 @@ fn keys(wanted: WatcherType, path: &str) -> Vec<Key> {
     aspects.iter().map(|&aspect| (aspect, Arc::from(path))).collect()
 }
 
-/// `/a/b` gives `/a/b`, `/a`, `/`.
-fn itself_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
+/// Iterates over a path and its ancestors: `/a/b`, `/a`, `/`.
+fn path_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| if *path == "/" { None } else { Some(split(path).0) })
 }

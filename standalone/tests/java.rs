@@ -1,5 +1,5 @@
-//! ZooKeeper's own Java clients on a real server and on this one: Curator's recipes, and the command line. What they print has
-//! to be the same.
+//! Runs ZooKeeper's own Java clients (Curator's recipes and the command-line shell) on a real server and on the
+//! standalone server. Both runs must print the same.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "the configured exception for tests leaves out their helpers")]
 
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use zklock_rig::ZooKeeper;
 use zklock_standalone::{Server, Settings};
+use zklock_test_support::ZooKeeper;
 
 #[test]
 fn curators_recipes() {
@@ -22,7 +22,7 @@ fn curators_recipes() {
 fn the_command_line() {
     let [real, ours] = on_both(|address| {
         let commands = PathBuf::from(file("commands.txt"));
-        told_apart(
+        separate_watch_events(
             &run(&commands, &["org.apache.zookeeper.ZooKeeperMain", "-server", address]).replace(address, "SERVER"),
         )
     });
@@ -30,7 +30,7 @@ fn the_command_line() {
     assert_eq!(real, ours);
 }
 
-/// What a program says to each of the two.
+/// Runs a program on each of the two servers and returns both outputs.
 fn on_both(program: impl Fn(&str) -> String) -> [String; 2] {
     let real = ZooKeeper::options().jvm_argument("-Dzookeeper.extendedTypesEnabled=true").start();
     let settings = Settings { sweep: Duration::from_millis(250), ..Settings::default() };
@@ -49,8 +49,9 @@ fn run(input: &Path, arguments: &[&str]) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// What is told unasked stands anywhere among the answers, so it is put behind them. What no two servers agree on is left out.
-fn told_apart(output: &str) -> String {
+/// Moves the watch events behind the replies, because watch events can arrive at any time between replies. Removes all
+/// values that differ from server to server.
+fn separate_watch_events(output: &str) -> String {
     let lines = output.lines().filter(|line| !line.is_empty() && *line != "WATCHER::");
     let (events, answers): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("WatchedEvent"));
     let clean = |line: &str| match line.split_once(" = ") {
@@ -61,10 +62,10 @@ fn told_apart(output: &str) -> String {
 }
 
 fn file(name: &str) -> String {
-    format!("{}/../tests/curator/{name}", env!("CARGO_MANIFEST_DIR"))
+    format!("{}/../tests/interop/curator/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Debian's packages of Curator, with what they need.
+/// The class path of Debian's Curator package and its dependencies.
 fn class_path() -> String {
     let jars =
         ["curator-recipes", "curator-framework", "curator-client", "guava", "zookeeper", "commons-cli", "slf4j-nop"];

@@ -1,6 +1,6 @@
-//! `zklock-standalone` as a shell sees it.
+//! Tests of the program `zklock-standalone`.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
+#![allow(clippy::unwrap_used, reason = "a failing test may panic")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_zklock-standalone");
 
 #[test]
-fn it_says_where_it_listens_and_ends_when_it_is_told() {
+fn program_prints_its_address_and_ends_on_sigterm() {
     let mut child = Command::new(PROGRAM).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -33,7 +33,7 @@ fn it_says_where_it_listens_and_ends_when_it_is_told() {
 }
 
 #[test]
-fn it_listens_on_a_host_name() {
+fn program_listens_on_a_host_name_and_rejects_invalid_addresses() {
     let mut child = Command::new(PROGRAM).args(["--listen", "localhost:0"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

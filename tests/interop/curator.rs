@@ -1,543 +1,563 @@
-//! zklock and Curator: mutexes, read/write locks, multi-locks, revocation, and what stands on the server.
+//! zklock and Curator: mutexes, read/write locks, multi-locks, revocation, and the nodes on the server.
 
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use zklock::{Acquiring, Client, Config, Lock, Status};
-use zklock_rig::{Raw, Ticket, flags, wait_until};
+use zklock_test_support::{PendingAnswer, RawClient, flags, wait_until};
 
-use crate::common::{SOON, status};
-use crate::places::{Kind, ME, Place, Who, lock};
-use crate::queues::{self, A_WHILE, NOW, SOME, keeps_out, refusal};
+use crate::acl;
+use crate::common::{TEST_TIMEOUT, status};
+use crate::fixture::CheckContext;
+use crate::queued_acquire::{Library, LockKind, ME, QueuedAcquire, lock};
+use crate::queues::{self, LONG_WAIT, SHORT_WAIT, TRY_ONCE, assert_other_is_refused, refusal};
 use crate::semaphores;
-use crate::side::Side;
-use crate::table::{Row, Seen};
+use crate::table::{CheckResult, Row};
 
-use Kind::{Mutex, Read, SemaphoreMutex, Write};
+use LockKind::{Mutex, Read, SemaphoreMutex, Write};
 
-const READERS_AND_WRITERS: [Kind; 9] = [Read, Read, Write, Read, Read, Write, Write, Read, Write];
+const READERS_AND_WRITERS: [LockKind; 9] = [Read, Read, Write, Read, Read, Write, Write, Read, Write];
 
 pub(crate) fn rows() -> Vec<Row> {
     let mut rows = vec![
-        Row { name: "mutex: Curator holds, zklock waits", check: |side| queues::zklock_waits(side, Mutex) },
-        Row { name: "mutex: zklock holds, Curator waits", check: |side| queues::other_waits(side, Mutex) },
+        Row { name: "mutex: Curator holds, zklock waits", check: |cx| queues::zklock_waits(cx, Mutex) },
+        Row { name: "mutex: zklock holds, Curator waits", check: |cx| queues::other_waits(cx, Mutex) },
+        Row { name: "mutex: eight owners in the order of the queue", check: |cx| queues::in_order(cx, &[Mutex; 8]) },
+        Row { name: "mutex: exclusion under load", check: |cx| queues::under_load(cx, Mutex) },
+        Row { name: "mutex: same nodes: names, modes, data, access lists", check: mutex_nodes },
+        Row { name: "mutex: same participants: paths, order, data", check: mutex_participants },
+        Row { name: "mutex: fence check of each token", check: |cx| queues::token_is_checked(cx, Mutex) },
+        Row { name: "mutex: re-entrant on both sides", check: re_entrant },
+        Row { name: "Curator killed while it holds and waits: zklock acquires", check: queues::other_is_killed },
+        Row { name: "Curator paused until its session expires: zklock acquires", check: queues::other_is_paused },
+        Row { name: "zklock killed while it holds and waits: the other acquires", check: queues::zklock_is_killed },
+        Row { name: "zklock paused until its session expires: Curator acquires", check: queues::zklock_is_paused },
+        Row { name: "client closed on one side: the other side acquires", check: queues::clients_close },
+        Row { name: "a waiter that times out leaves no node", check: queues::waiters_give_up },
+        Row { name: "a namespace of Curator equals a chroot of zklock", check: namespace },
+        Row { name: "read/write: Curator writes, zklock waits", check: |cx| queues::zklock_waits(cx, Write) },
+        Row { name: "read/write: zklock writes, Curator waits", check: |cx| queues::other_waits(cx, Write) },
         Row {
-            name: "mutex: eight by turns, in the order of the queue",
-            check: |side| queues::in_order(side, &[Mutex; 8]),
+            name: "read/write: nine owners; readers together, writers alone",
+            check: |cx| queues::in_order(cx, &READERS_AND_WRITERS),
         },
-        Row { name: "mutex: alone inside under load", check: |side| queues::under_load(side, Mutex) },
-        Row { name: "mutex: nodes alike: names, modes, data, access", check: mutex_nodes },
-        Row { name: "mutex: participants alike: paths, order, data", check: mutex_participants },
-        Row { name: "mutex: whose token is the holder's", check: |side| queues::token_is_checked(side, Mutex) },
-        Row { name: "mutex: re-entrant on either side", check: re_entrant },
-        Row { name: "Curator killed, holding and waiting: the next is served", check: queues::other_is_killed },
-        Row { name: "Curator paused past its session: zklock is served", check: queues::other_is_paused },
-        Row { name: "zklock killed, holding and waiting: the next is served", check: queues::zklock_is_killed },
-        Row { name: "zklock paused past its session: Curator is served", check: queues::zklock_is_paused },
-        Row { name: "a client closed on either side: the other is served", check: queues::clients_close },
-        Row { name: "who gives up waiting on either side leaves nothing", check: queues::waiters_give_up },
-        Row { name: "a namespace of Curator's is a chroot of zklock's", check: namespace },
-        Row { name: "read/write: Curator writes, zklock waits", check: |side| queues::zklock_waits(side, Write) },
-        Row { name: "read/write: zklock writes, Curator waits", check: |side| queues::other_waits(side, Write) },
-        Row {
-            name: "read/write: nine by turns, readers together, writers alone",
-            check: |side| queues::in_order(side, &READERS_AND_WRITERS),
-        },
-        Row { name: "read/write: alone or among readers under load", check: queues::read_and_write_under_load },
-        Row { name: "read/write: nodes alike: names, modes, data, access", check: read_write_nodes },
-        Row { name: "read/write: participants alike, of each half", check: read_write_participants },
-        Row { name: "read/write: whose token is the writer's", check: |side| queues::token_is_checked(side, Write) },
-        Row { name: "read under an own write: the read node's name", check: nested_nodes },
-        Row { name: "zklock stops writing and reads on: Curator's writer stays out", check: zklock_downgrades },
-        Row { name: "Curator stops writing and reads on: zklock's writer stays out", check: curator_downgrades },
-        Row { name: "a reader that wants to write", check: upgrade },
+        Row { name: "read/write: exclusion under load", check: queues::read_and_write_under_load },
+        Row { name: "read/write: same nodes: names, modes, data, access lists", check: read_write_nodes },
+        Row { name: "read/write: same participants of each lock", check: read_write_participants },
+        Row { name: "read/write: fence check of each token", check: |cx| queues::token_is_checked(cx, Write) },
+        Row { name: "read lock under the own write lock: name of the read node", check: nested_nodes },
+        Row { name: "zklock downgrades: a writer of Curator waits", check: zklock_downgrades },
+        Row { name: "Curator downgrades: a writer of zklock waits", check: curator_downgrades },
+        Row { name: "upgrade from read lock to write lock", check: upgrade },
         Row { name: "a mutex and a read/write lock on one path", check: mutex_and_read_write },
-        Row { name: "revocation: Curator asks zklock, holding and waiting", check: curator_revokes },
-        Row { name: "revocation: zklock asks Curator, holding and waiting", check: zklock_revokes },
-        Row { name: "multi-lock: zklock waits for Curator's member, and leaves nothing", check: zklock_multi_waits },
-        Row { name: "multi-lock: Curator waits for zklock's member, and leaves nothing", check: curator_multi_waits },
-        Row { name: "multi-lock: nodes alike", check: multi_nodes },
-        Row { name: "multi-lock, in order: alone inside under load", check: in_order_load },
-        Row { name: "multi-lock, at once: alone inside under load", check: at_once_load },
-        Row { name: "multi-lock, in order: both have a part of what the other wants", check: in_order_in_between },
-        Row { name: "multi-lock, at once: both have a part of what the other wants", check: at_once_in_between },
-        Row { name: "directories go when nobody is left", check: containers },
-        Row { name: "children that are nobody's beside a mutex", check: plain_children },
+        Row { name: "revocation: Curator asks a holder and a waiter of zklock", check: curator_revokes },
+        Row { name: "revocation: zklock asks a holder and a waiter of Curator", check: zklock_revokes },
+        Row { name: "multi-lock: zklock waits for a member lock of Curator", check: zklock_multi_waits },
+        Row { name: "multi-lock: Curator waits for a member lock of zklock", check: curator_multi_waits },
+        Row { name: "multi-lock: same nodes", check: multi_nodes },
+        Row { name: "multi-lock, in order: exclusion under load", check: ordered_multi_under_load },
+        Row { name: "multi-lock, at once: exclusion under load", check: transactional_multi_under_load },
+        Row {
+            name: "multi-lock, in order: each holds a lock that the other needs",
+            check: ordered_multi_yields_partial_conflict,
+        },
+        Row {
+            name: "multi-lock, at once: each holds a lock that the other needs",
+            check: transactional_multi_yields_partial_conflict,
+        },
+        Row { name: "empty directories are deleted", check: containers },
+        Row { name: "other nodes in the directory of a mutex", check: plain_children },
+        Row { name: "access lists: both sides create nodes for their group", check: acl::creator_all },
+        Row { name: "access lists: Curator's default list in a closed directory", check: acl::closed_directory },
     ];
     rows.extend(semaphores::rows());
     rows
 }
 
-fn mutex_nodes(side: &Side<'_>) -> Seen {
-    let pictures = Who::BOTH.map(|who| {
-        let path = side.path(&format!("nodes-{who:?}"));
-        let mut places = [Place::join(side, who, Mutex, &path, 0), Place::join(side, who, Mutex, &path, 1)];
-        places[0].wait();
-        let picture = picture(&mut side.raw(), &path);
+fn mutex_nodes(cx: &CheckContext<'_>) -> CheckResult {
+    let listings = Library::BOTH.map(|who| {
+        let path = cx.path(&format!("nodes-{who:?}"));
+        let mut places =
+            [QueuedAcquire::start(cx, who, Mutex, &path, 0), QueuedAcquire::start(cx, who, Mutex, &path, 1)];
+        places[0].wait_acquired();
+        let listing = node_listing(&mut cx.raw(), &path);
         let [first, mut second] = places;
-        first.leave();
-        second.wait();
-        second.leave();
-        picture
+        first.release();
+        second.wait_acquired();
+        second.release();
+        listing
     });
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert_eq!(pictures[0].len(), 2);
-    assert!(pictures[0][0].starts_with("_c_UUID-lock-0000000000 ephemeral data "), "{:?}", pictures[0]);
-    custom_data(side, Mutex)
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    assert_eq!(listings[0].len(), 2);
+    assert!(listings[0][0].starts_with("_c_UUID-lock-0000000000 ephemeral data "), "{:?}", listings[0]);
+    custom_data(cx, Mutex)
 }
 
-/// Data that a program gave its locks.
-fn custom_data(side: &Side<'_>, kind: Kind) -> Seen {
-    let path = side.path("data");
-    let ours = lock(&side.client(), kind, &path);
+/// Both libraries store the program's data in the lock node.
+fn custom_data(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
+    let path = cx.path("data");
+    let ours = lock(&cx.client(), kind, &path);
     ours.set_data(Some(b"mine")).unwrap();
-    ours.acquire(NOW).unwrap();
-    let zklocks = picture(&mut side.raw(), &path);
+    ours.acquire(TRY_ONCE).unwrap();
+    let zklocks = node_listing(&mut cx.raw(), &path);
     ours.release().unwrap();
     let (verb, called) = if kind == Mutex { ("mutex", "$data") } else { ("rw", "$data.write") };
-    side.tell(&format!("{verb} $data {path} data=mine"));
-    side.tell(&format!("acquire $t {called}"));
-    let curators = picture(&mut side.raw(), &path);
-    side.tell(&format!("release $t {called}"));
-    // The directory may have gone and come again between them.
-    let without_numbers = |picture: Vec<String>| picture[0].replace(|c: char| c.is_ascii_digit(), "");
+    cx.run(&format!("{verb} $data {path} data=mine"));
+    cx.run(&format!("acquire $t {called}"));
+    let curators = node_listing(&mut cx.raw(), &path);
+    cx.run(&format!("release $t {called}"));
+    // The server may have deleted and created the directory between the two locks, so the sequence numbers may differ.
+    let without_numbers = |listing: Vec<String>| listing[0].replace(|c: char| c.is_ascii_digit(), "");
     assert_eq!(without_numbers(zklocks), without_numbers(curators));
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn mutex_participants(side: &Side<'_>) -> Seen {
-    let path = side.path("participants");
-    side.tell(&format!("mutex $m {path} data=first"));
-    side.tell("acquire $t $m");
-    let (one, two) = (lock(&side.client(), Mutex, &path), lock(&side.client(), Mutex, &path));
+fn mutex_participants(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("participants");
+    cx.run(&format!("mutex $m {path} data=first"));
+    cx.run("acquire $t $m");
+    let (one, two) = (lock(&cx.client(), Mutex, &path), lock(&cx.client(), Mutex, &path));
     one.set_data(Some(b"second")).unwrap();
-    let waiting = one.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 2);
-    let third = two.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 3);
+    let waiting = one.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 2);
+    let third = two.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 3);
     let ours = two.participants().unwrap();
     let paths: Vec<&str> = ours.iter().map(|participant| participant.node_path.as_str()).collect();
-    assert_eq!(paths.join(" "), side.ask("participants $m"));
+    assert_eq!(paths.join(" "), cx.query("participants $m"));
     assert_eq!(ours.iter().map(|participant| participant.holds).collect::<Vec<_>>(), [true, false, false]);
     let data: Vec<&[u8]> = ours.iter().map(|participant| &*participant.data).collect();
     assert_eq!(data[..2], [b"first".as_slice(), b"second"]);
-    assert_eq!(paths[0], side.ask("path $t $m"));
+    assert_eq!(paths[0], cx.query("path $t $m"));
     drop(third);
-    side.tell("release $t $m");
+    cx.run("release $t $m");
     waiting.wait().unwrap();
-    assert_eq!(side.ask("participants $m").split(' ').next(), ours.get(1).map(|participant| &*participant.node_path));
+    assert_eq!(cx.query("participants $m").split(' ').next(), ours.get(1).map(|participant| &*participant.node_path));
     one.release_as(ME).unwrap();
-    // Without anybody there, both say so.
-    assert_eq!((side.ask("participants $m"), one.participants().unwrap()), (String::new(), Vec::new()));
-    Seen::Alike
+    // Without any participant, both libraries return an empty list.
+    assert_eq!((cx.query("participants $m"), one.participants().unwrap()), (String::new(), Vec::new()));
+    CheckResult::Same
 }
 
-fn re_entrant(side: &Side<'_>) -> Seen {
-    let path = side.path("again");
-    let ours = lock(&side.client(), Mutex, &path);
-    let theirs = side.define(Mutex, "$m", &path);
-    (0..3).for_each(|_| ours.acquire(NOW).unwrap());
+fn re_entrant(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("again");
+    let ours = lock(&cx.client(), Mutex, &path);
+    let theirs = cx.define(Mutex, "$m", &path);
+    (0..3).for_each(|_| ours.acquire(TRY_ONCE).unwrap());
     for _ in 0..3 {
-        keeps_out(side, &theirs);
+        assert_other_is_refused(cx, &theirs);
         ours.release().unwrap();
     }
-    (0..3).for_each(|_| side.tell(&format!("acquire $t {theirs} 0")));
+    (0..3).for_each(|_| cx.run(&format!("acquire $t {theirs} 0")));
     for _ in 0..3 {
-        assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
-        side.tell(&format!("release $t {theirs}"));
+        assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
+        cx.run(&format!("release $t {theirs}"));
     }
-    ours.acquire(NOW).unwrap();
+    ours.acquire(TRY_ONCE).unwrap();
     ours.release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn namespace(side: &Side<'_>) -> Seen {
-    let chroot = side.path("namespace");
-    let address = format!("{}{chroot}", side.ground.zookeeper.address());
-    let mut config = Config::new();
-    config.set_create_chroot(true);
+fn namespace(cx: &CheckContext<'_>) -> CheckResult {
+    let chroot = cx.path("namespace");
+    let address = format!("{}{chroot}", cx.shared.zookeeper.address());
+    let config = Config::new().create_chroot(true);
     let client = Client::connect(&address, &config).unwrap();
     let ours = client.mutex("/in/it").unwrap();
-    side.tell(&format!("client $c namespace={}", &chroot[1..]));
-    side.tell("mutex $m /in/it client=$c");
-    side.tell("acquire $t $m");
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
+    cx.run(&format!("client $c namespace={}", &chroot[1..]));
+    cx.run("mutex $m /in/it client=$c");
+    cx.run("acquire $t $m");
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
     let holder = ours.participants().unwrap().remove(0);
-    assert_eq!(holder.node_path, side.ask("participants $m"), "without what goes before");
-    assert!(side.raw().exists(&format!("{chroot}{}", holder.node_path)));
-    side.tell("release $t $m");
-    ours.acquire(NOW).unwrap();
-    keeps_out(side, "$m");
+    assert_eq!(holder.node_path, cx.query("participants $m"), "the path without the chroot");
+    assert!(cx.raw().exists(&format!("{chroot}{}", holder.node_path)));
+    cx.run("release $t $m");
+    ours.acquire(TRY_ONCE).unwrap();
+    assert_other_is_refused(cx, "$m");
     ours.release().unwrap();
-    side.tell("close $c");
-    Seen::Alike
+    cx.run("close $c");
+    CheckResult::Same
 }
 
-fn read_write_nodes(side: &Side<'_>) -> Seen {
-    let pictures = Who::BOTH.map(|who| {
-        let path = side.path(&format!("nodes-{who:?}"));
+fn read_write_nodes(cx: &CheckContext<'_>) -> CheckResult {
+    let listings = Library::BOTH.map(|who| {
+        let path = cx.path(&format!("nodes-{who:?}"));
         let kinds = [Read, Read, Write, Read];
-        let mut places: Vec<Place<'_>> = Vec::new();
+        let mut places: Vec<QueuedAcquire<'_>> = Vec::new();
         for kind in kinds {
             let ahead = places.len();
-            places.push(Place::join(side, who, kind, &path, ahead));
+            places.push(QueuedAcquire::start(cx, who, kind, &path, ahead));
         }
-        let picture = picture(&mut side.raw(), &path);
+        let listing = node_listing(&mut cx.raw(), &path);
         for mut place in places {
-            place.wait();
-            place.leave();
+            place.wait_acquired();
+            place.release();
         }
-        picture
+        listing
     });
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert_eq!(pictures[0].len(), 4);
-    assert!(pictures[0].iter().any(|node| node.starts_with("_c_UUID-__WRIT__0000000002 ephemeral")));
-    custom_data(side, Write)
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    assert_eq!(listings[0].len(), 4);
+    assert!(listings[0].iter().any(|node| node.starts_with("_c_UUID-__WRIT__0000000002 ephemeral")));
+    custom_data(cx, Write)
 }
 
-fn read_write_participants(side: &Side<'_>) -> Seen {
-    let path = side.path("participants");
-    side.tell(&format!("rw $l {path}"));
-    side.tell("acquire $t $l.read");
-    let rw = side.client().rwlock(&path).unwrap();
-    rw.read.acquire(NOW).unwrap();
-    let writer = side.send("acquire $u $l.write");
-    side.wait_for_nodes(&path, 3);
+fn read_write_participants(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("participants");
+    cx.run(&format!("rw $l {path}"));
+    cx.run("acquire $t $l.read");
+    let rw = cx.client().rwlock(&path).unwrap();
+    rw.read.acquire(TRY_ONCE).unwrap();
+    let writer = cx.send("acquire $u $l.write");
+    cx.wait_for_nodes(&path, 3);
     for (half, called) in [(&rw.read, "$l.read"), (&rw.write, "$l.write")] {
         let ours: Vec<String> = half.participants().unwrap().into_iter().map(|seen| seen.node_path).collect();
-        assert_eq!(ours.join(" "), side.ask(&format!("participants {called}")));
+        assert_eq!(ours.join(" "), cx.query(&format!("participants {called}")));
     }
     let holders: Vec<bool> = rw.read.queue().unwrap().iter().map(|participant| participant.holds).collect();
     assert_eq!(holders, [true, true, false]);
     rw.read.release().unwrap();
-    side.tell("release $t $l.read");
-    assert_eq!(writer.wait(SOON), "true");
-    side.tell("release $u $l.write");
-    Seen::Alike
+    cx.run("release $t $l.read");
+    assert_eq!(writer.wait(TEST_TIMEOUT), "true");
+    cx.run("release $u $l.write");
+    CheckResult::Same
 }
 
-fn nested_nodes(side: &Side<'_>) -> Seen {
-    let (ours_path, theirs_path) = (side.path("ours"), side.path("theirs"));
-    let rw = side.client().rwlock(&ours_path).unwrap();
-    rw.write.acquire(NOW).unwrap();
-    rw.read.acquire(NOW).unwrap();
-    side.tell(&format!("rw $l {theirs_path}"));
-    side.tell("acquire $t $l.write");
-    side.tell("acquire $t $l.read");
-    let (ours, theirs) = (picture(&mut side.raw(), &ours_path), picture(&mut side.raw(), &theirs_path));
-    side.tell("release $t $l.read");
-    side.tell("release $t $l.write");
+fn nested_nodes(cx: &CheckContext<'_>) -> CheckResult {
+    let (ours_path, theirs_path) = (cx.path("ours"), cx.path("theirs"));
+    let rw = cx.client().rwlock(&ours_path).unwrap();
+    rw.write.acquire(TRY_ONCE).unwrap();
+    rw.read.acquire(TRY_ONCE).unwrap();
+    cx.run(&format!("rw $l {theirs_path}"));
+    cx.run("acquire $t $l.write");
+    cx.run("acquire $t $l.read");
+    let (ours, theirs) = (node_listing(&mut cx.raw(), &ours_path), node_listing(&mut cx.raw(), &theirs_path));
+    cx.run("release $t $l.read");
+    cx.run("release $t $l.write");
     assert!(ours[0].starts_with("_c_UUID-__READ__0000000000 ephemeral"), "{ours:?}");
-    if side.has_curator_621() {
+    if cx.has_curator_621() {
         assert!(theirs[0].starts_with("_c_UUID-__READ__0000000001 ephemeral"), "{theirs:?}");
-        return Seen::differs("Curator's has a number of its own (CURATOR-621, fixed in 5.5.0)");
+        return CheckResult::known_difference(
+            "the read node of Curator has a new sequence number (CURATOR-621, fixed in 5.5.0)",
+        );
     }
     assert_eq!(ours, theirs);
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn zklock_downgrades(side: &Side<'_>) -> Seen {
-    let path = side.path("downgrade");
-    let rw = side.client().rwlock(&path).unwrap();
-    side.tell(&format!("rw $l {path}"));
-    rw.write.acquire(NOW).unwrap();
-    // One that is there before zklock reads, and one that comes when it no longer writes.
-    let writer = side.send("acquire $t $l.write");
-    side.wait_for_nodes(&path, 2);
-    rw.read.acquire(NOW).unwrap();
+fn zklock_downgrades(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("downgrade");
+    let rw = cx.client().rwlock(&path).unwrap();
+    cx.run(&format!("rw $l {path}"));
+    rw.write.acquire(TRY_ONCE).unwrap();
+    // First a writer that waits before zklock reads, and then a writer that comes after zklock has released its write
+    // lock.
+    let writer = cx.send("acquire $t $l.write");
+    cx.wait_for_nodes(&path, 2);
+    rw.read.acquire(TRY_ONCE).unwrap();
     rw.write.release().unwrap();
-    keeps_out(side, "$l.write");
+    assert_other_is_refused(cx, "$l.write");
     assert!(!writer.is_done() && rw.read.is_held().unwrap());
     rw.read.release().unwrap();
-    assert_eq!(writer.wait(SOON), "true");
-    side.tell("release $t $l.write");
-    Seen::Alike
+    assert_eq!(writer.wait(TEST_TIMEOUT), "true");
+    cx.run("release $t $l.write");
+    CheckResult::Same
 }
 
-fn curator_downgrades(side: &Side<'_>) -> Seen {
-    let path = side.path("downgrade");
-    let rw = side.client().rwlock(&path).unwrap();
-    side.tell(&format!("rw $l {path}"));
-    side.tell("acquire $t $l.write");
-    let writer = rw.write.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 2);
-    // In 5.4.0 the read node gets a number behind that of the writer, who is there already.
-    side.tell("acquire $t $l.read");
-    side.tell("release $t $l.write");
-    if side.has_curator_621() {
+fn curator_downgrades(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("downgrade");
+    let rw = cx.client().rwlock(&path).unwrap();
+    cx.run(&format!("rw $l {path}"));
+    cx.run("acquire $t $l.write");
+    let writer = rw.write.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 2);
+    // In Curator 5.4.0 the read node gets a sequence number behind the writer that already waits.
+    cx.run("acquire $t $l.read");
+    cx.run("release $t $l.write");
+    if cx.has_curator_621() {
         writer.wait().unwrap();
-        assert_eq!(side.ask("held $l.read"), "true", "Curator reads while zklock writes");
+        assert_eq!(cx.query("held $l.read"), "true", "Curator reads while zklock writes");
         rw.write.release_as(ME).unwrap();
-        side.tell("release $t $l.read");
-        return Seen::differs("a writer that waits gets in while Curator reads (CURATOR-621, fixed in 5.5.0)");
+        cx.run("release $t $l.read");
+        return CheckResult::known_difference(
+            "a waiting writer acquires the lock while Curator reads (CURATOR-621, fixed in 5.5.0)",
+        );
     }
     assert!(writer.wait_for(Duration::from_millis(300)).is_none(), "zklock writes while Curator reads");
-    assert_eq!(status(side.client().rwlock(&path).unwrap().write.acquire(NOW)), Status::Timeout);
-    side.tell("release $t $l.read");
+    assert_eq!(status(cx.client().rwlock(&path).unwrap().write.acquire(TRY_ONCE)), Status::Timeout);
+    cx.run("release $t $l.read");
     writer.wait().unwrap();
     rw.write.release_as(ME).unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn upgrade(side: &Side<'_>) -> Seen {
-    let path = side.path("upgrade");
-    let rw = side.client().rwlock(&path).unwrap();
-    rw.read.acquire(NOW).unwrap();
-    assert_eq!(refusal(|| rw.write.acquire(SOME)), Status::Deadlock);
+fn upgrade(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("upgrade");
+    let rw = cx.client().rwlock(&path).unwrap();
+    rw.read.acquire(TRY_ONCE).unwrap();
+    assert_eq!(refusal(|| rw.write.acquire(LONG_WAIT)), Status::Deadlock);
     rw.read.release().unwrap();
-    side.tell(&format!("rw $l {path}"));
-    side.tell("acquire $t $l.read");
-    assert_eq!(side.ask("acquire $t $l.write 300"), "false");
-    side.tell("release $t $l.read");
-    Seen::differs("zklock: DEADLOCK at once. Curator waits for itself")
+    cx.run(&format!("rw $l {path}"));
+    cx.run("acquire $t $l.read");
+    assert_eq!(cx.query("acquire $t $l.write 300"), "false");
+    cx.run("release $t $l.read");
+    CheckResult::known_difference("zklock fails with DEADLOCK at once; Curator waits for itself")
 }
 
-fn mutex_and_read_write(side: &Side<'_>) -> Seen {
+fn mutex_and_read_write(cx: &CheckContext<'_>) -> CheckResult {
     for (theirs, ours) in [(Mutex, Write), (Mutex, Read), (Read, Mutex), (Write, Mutex)] {
-        let path = side.path(&format!("{theirs:?}-{ours:?}"));
-        let held = side.define(theirs, "$held", &path);
-        side.tell(&format!("acquire $t {held}"));
-        let ours = lock(&side.client(), ours, &path);
-        assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
-        side.tell(&format!("release $t {held}"));
-        ours.acquire(NOW).unwrap();
-        // As it does for its own.
-        side.tell(&format!("acquire $t {held} 2000"));
-        side.tell(&format!("release $t {held}"));
+        let path = cx.path(&format!("{theirs:?}-{ours:?}"));
+        let held = cx.define(theirs, "$held", &path);
+        cx.run(&format!("acquire $t {held}"));
+        let ours = lock(&cx.client(), ours, &path);
+        assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign);
+        cx.run(&format!("release $t {held}"));
+        ours.acquire(TRY_ONCE).unwrap();
+        // Curator ignores the nodes of the other kind of lock, its own as well as zklock's.
+        cx.run(&format!("acquire $t {held} 2000"));
+        cx.run(&format!("release $t {held}"));
         ours.release().unwrap();
     }
-    Seen::differs("zklock: FOREIGN. Curator passes by, also by its own")
+    CheckResult::known_difference("zklock fails with FOREIGN; Curator ignores the other kind of lock, even its own")
 }
 
-fn told(lock: &Lock) -> Receiver<String> {
-    let (told, receiver) = mpsc::channel();
-    lock.set_revocable(Some(move |node: &str| drop(told.send(node.to_owned())))).unwrap();
+fn revocation_requests(lock: &Lock) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    lock.set_revocable(Some(move |node: &str| drop(sender.send(node.to_owned())))).unwrap();
     receiver
 }
 
-fn curator_revokes(side: &Side<'_>) -> Seen {
+fn curator_revokes(cx: &CheckContext<'_>) -> CheckResult {
     for kind in [Mutex, Read, Write] {
-        let path = side.path(&format!("revoke-{kind:?}"));
-        let rival = lock(&side.client(), if kind == Mutex { Mutex } else { Write }, &path);
-        let held = lock(&side.client(), kind, &path);
-        let asked = told(&held);
-        held.acquire(NOW).unwrap();
+        let path = cx.path(&format!("revoke-{kind:?}"));
+        let rival = lock(&cx.client(), if kind == Mutex { Mutex } else { Write }, &path);
+        let held = lock(&cx.client(), kind, &path);
+        let requests = revocation_requests(&held);
+        held.acquire(TRY_ONCE).unwrap();
         let node = held.node_paths().unwrap().remove(0);
-        side.tell(&format!("revoke {node}"));
-        assert_eq!(asked.recv_timeout(SOON).unwrap(), node);
+        cx.run(&format!("revoke {node}"));
+        assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
         held.release().unwrap();
 
-        rival.acquire(NOW).unwrap();
-        let waiting = held.start_acquire(ME, SOME).unwrap();
-        wait_until(SOON, || held.queue().unwrap().len() == 2);
+        rival.acquire(TRY_ONCE).unwrap();
+        let waiting = held.start_acquire(ME, LONG_WAIT).unwrap();
+        wait_until(TEST_TIMEOUT, || held.queue().unwrap().len() == 2);
         let node = held.queue().unwrap().remove(1).node_path;
-        side.tell(&format!("revoke {node}"));
-        assert_eq!(asked.recv_timeout(SOON).unwrap(), node);
+        cx.run(&format!("revoke {node}"));
+        assert_eq!(requests.recv_timeout(TEST_TIMEOUT).unwrap(), node);
         rival.release().unwrap();
         waiting.wait().unwrap();
         held.release_as(ME).unwrap();
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn zklock_revokes(side: &Side<'_>) -> Seen {
-    let (path, client) = (side.path("revoke"), side.client());
+fn zklock_revokes(cx: &CheckContext<'_>) -> CheckResult {
+    let (path, client) = (cx.path("revoke"), cx.client());
     let ours = lock(&client, Mutex, &path);
-    side.tell(&format!("mutex $m {path}"));
-    side.tell("revocable $m release=$t");
-    side.tell("acquire $t $m");
-    let waiting = ours.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 2);
+    cx.run(&format!("mutex $m {path}"));
+    cx.run("revocable $m release=$t");
+    cx.run("acquire $t $m");
+    let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 2);
     let holder = ours.participants().unwrap().remove(0);
     assert!(holder.holds && holder.data.is_empty());
     client.revoke(&holder.node_path).unwrap();
-    side.event("revoked $m");
-    assert_eq!(side.event("released $m"), side.own("released $m ok"));
+    cx.event("revoked $m");
+    assert_eq!(cx.event("released $m"), cx.with_unique_names("released $m ok"));
     waiting.wait().unwrap();
 
-    side.tell("revocable $m");
-    let waiting = side.send("acquire $t $m");
-    side.wait_for_nodes(&path, 2);
+    cx.run("revocable $m");
+    let waiting = cx.send("acquire $t $m");
+    cx.wait_for_nodes(&path, 2);
     client.revoke(&ours.participants().unwrap().remove(1).node_path).unwrap();
-    side.event("revoked $m");
+    cx.event("revoked $m");
     ours.release_as(ME).unwrap();
-    assert_eq!(waiting.wait(SOON), "true");
-    side.tell("release $t $m");
-    Seen::Alike
+    assert_eq!(waiting.wait(TEST_TIMEOUT), "true");
+    cx.run("release $t $m");
+    CheckResult::Same
 }
 
-type Put = fn(&[&Lock]) -> zklock::Result<Lock>;
+type MultiConstructor = fn(&[&Lock]) -> zklock::Result<Lock>;
 
-/// The two ways in which zklock takes several.
-const WAYS: [Put; 2] = [Lock::multi, Lock::multi_in_order];
+/// The two ways in which zklock acquires several locks.
+const MULTI_CONSTRUCTORS: [MultiConstructor; 2] = [Lock::multi, Lock::multi_in_order];
 
-fn multi(side: &Side<'_>, put: Put, paths: &[&String]) -> Lock {
-    let client = side.client();
+fn multi(cx: &CheckContext<'_>, put: MultiConstructor, paths: &[&String]) -> Lock {
+    let client = cx.client();
     let locks: Vec<Lock> = paths.iter().map(|path| lock(&client, Mutex, path)).collect();
     put(&locks.iter().collect::<Vec<_>>()).unwrap()
 }
 
-fn zklock_multi_waits(side: &Side<'_>) -> Seen {
-    for (way, put) in WAYS.into_iter().enumerate() {
-        let (free, taken) = (side.path(&format!("free-{way}")), side.path(&format!("taken-{way}")));
-        let ours = multi(side, put, &[&free, &taken]);
-        let held = side.define(Mutex, "$held", &taken);
-        side.tell(&format!("acquire $t {held}"));
-        assert_eq!(refusal(|| ours.acquire(A_WHILE)), Status::Timeout);
-        side.wait_for_nodes(&free, 0);
-        side.wait_for_nodes(&taken, 1);
-        let waiting = ours.start_acquire(ME, SOME).unwrap();
-        // What comes after the first lock is asked for by whoever waits.
-        wait_until(SOON, || {
+fn zklock_multi_waits(cx: &CheckContext<'_>) -> CheckResult {
+    for (way, put) in MULTI_CONSTRUCTORS.into_iter().enumerate() {
+        let (free, taken) = (cx.path(&format!("free-{way}")), cx.path(&format!("taken-{way}")));
+        let ours = multi(cx, put, &[&free, &taken]);
+        let held = cx.define(Mutex, "$held", &taken);
+        cx.run(&format!("acquire $t {held}"));
+        assert_eq!(refusal(|| ours.acquire(SHORT_WAIT)), Status::Timeout);
+        cx.wait_for_nodes(&free, 0);
+        cx.wait_for_nodes(&taken, 1);
+        let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
+        // Only a call that waits, such as `wait_for`, requests the locks after the first one.
+        wait_until(TEST_TIMEOUT, || {
             assert!(waiting.wait_for(Duration::ZERO).is_none());
-            side.raw().children(&taken).unwrap_or_default().len() == 2
+            cx.raw().children(&taken).unwrap_or_default().len() == 2
         });
-        side.tell(&format!("release $t {held}"));
+        cx.run(&format!("release $t {held}"));
         waiting.wait().unwrap();
-        keeps_out(side, &held);
-        keeps_out(side, &side.define(Mutex, "$free", &free));
+        assert_other_is_refused(cx, &held);
+        assert_other_is_refused(cx, &cx.define(Mutex, "$free", &free));
         ours.release_as(ME).unwrap();
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn curator_multi_waits(side: &Side<'_>) -> Seen {
-    let (free, taken) = (side.path("free"), side.path("taken"));
-    let client = side.client();
+fn curator_multi_waits(cx: &CheckContext<'_>) -> CheckResult {
+    let (free, taken) = (cx.path("free"), cx.path("taken"));
+    let client = cx.client();
     let (ours, other) = (lock(&client, Mutex, &taken), lock(&client, Mutex, &free));
-    side.tell(&format!("multi $multi {free} {taken}"));
-    ours.acquire(NOW).unwrap();
-    keeps_out(side, "$multi");
-    other.acquire(NOW).unwrap();
+    cx.run(&format!("multi $multi {free} {taken}"));
+    ours.acquire(TRY_ONCE).unwrap();
+    assert_other_is_refused(cx, "$multi");
+    other.acquire(TRY_ONCE).unwrap();
     other.release().unwrap();
-    let waiting = side.send("acquire $t $multi");
-    side.wait_for_nodes(&taken, 2);
+    let waiting = cx.send("acquire $t $multi");
+    cx.wait_for_nodes(&taken, 2);
     ours.release().unwrap();
-    assert_eq!(waiting.wait(SOON), "true");
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
-    assert_eq!(refusal(|| other.acquire(NOW)), Status::Timeout);
-    side.tell("release $t $multi");
-    Seen::Alike
+    assert_eq!(waiting.wait(TEST_TIMEOUT), "true");
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
+    assert_eq!(refusal(|| other.acquire(TRY_ONCE)), Status::Timeout);
+    cx.run("release $t $multi");
+    CheckResult::Same
 }
 
-fn multi_nodes(side: &Side<'_>) -> Seen {
+fn multi_nodes(cx: &CheckContext<'_>) -> CheckResult {
     let members =
-        ["ours", "theirs", "in-order"].map(|name| ["a", "b"].map(|member| side.path(&format!("{name}/{member}"))));
-    let ours = multi(side, Lock::multi, &members[0].each_ref());
-    let in_order = multi(side, Lock::multi_in_order, &members[2].each_ref());
-    ours.acquire(NOW).unwrap();
-    in_order.acquire(NOW).unwrap();
-    side.tell(&format!("multi $multi {}", members[1].join(" ")));
-    side.tell("acquire $t $multi");
-    let pictures = ["ours", "theirs", "in-order"].map(|name| picture(&mut side.raw(), &side.path(name)));
+        ["ours", "theirs", "in-order"].map(|name| ["a", "b"].map(|member| cx.path(&format!("{name}/{member}"))));
+    let ours = multi(cx, Lock::multi, &members[0].each_ref());
+    let in_order = multi(cx, Lock::multi_in_order, &members[2].each_ref());
+    ours.acquire(TRY_ONCE).unwrap();
+    in_order.acquire(TRY_ONCE).unwrap();
+    cx.run(&format!("multi $multi {}", members[1].join(" ")));
+    cx.run("acquire $t $multi");
+    let listings = ["ours", "theirs", "in-order"].map(|name| node_listing(&mut cx.raw(), &cx.path(name)));
     ours.release().unwrap();
     in_order.release().unwrap();
-    side.tell("release $t $multi");
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert_eq!(pictures[2], pictures[1], "zklock's nodes and Curator's");
-    assert_eq!(pictures[0].len(), 4);
-    Seen::Alike
+    cx.run("release $t $multi");
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    assert_eq!(listings[2], listings[1], "the nodes of zklock and of Curator");
+    assert_eq!(listings[0].len(), 4);
+    CheckResult::Same
 }
 
-fn multi_load(side: &Side<'_>, rounds: u32, put: Put, limit: Duration) -> u32 {
-    let (a, b) = (side.path("a"), side.path("b"));
+fn multi_load(cx: &CheckContext<'_>, rounds: u32, put: MultiConstructor, limit: Duration) -> u32 {
+    let (a, b) = (cx.path("a"), cx.path("b"));
     let theirs = |name: &str| {
-        side.tell(&format!("multi {name} {a} {b}"));
+        cx.run(&format!("multi {name} {a} {b}"));
         name.to_owned()
     };
-    queues::load(side, rounds, theirs, || multi(side, put, &[&a, &b]), limit)
+    queues::load(cx, rounds, theirs, || multi(cx, put, &[&a, &b]), limit)
 }
 
-/// In one order, one by one: nobody waits in vain.
-fn in_order_load(side: &Side<'_>) -> Seen {
-    assert_eq!(multi_load(side, side.ground.rounds, Lock::multi_in_order, SOON), 0, "time-outs");
-    Seen::Alike
+/// If both sides acquire the locks one by one in the same order, neither side times out.
+fn ordered_multi_under_load(cx: &CheckContext<'_>) -> CheckResult {
+    assert_eq!(multi_load(cx, cx.shared.rounds, Lock::multi_in_order, TEST_TIMEOUT), 0, "time-outs");
+    CheckResult::Same
 }
 
-/// In one transaction against one by one: where each stands in the other's way, zklock gives way. That takes a third of a second.
-fn at_once_load(side: &Side<'_>) -> Seen {
-    assert_eq!(multi_load(side, side.ground.rounds.min(3), Lock::multi, SOON), 0, "time-outs");
-    Seen::differs("alike, but that zklock takes a third of a second to give way to a Curator that holds the first")
+/// zklock uses one transaction, Curator acquires one lock after the other. If each blocks the other, zklock yields
+/// within a third of a second.
+fn transactional_multi_under_load(cx: &CheckContext<'_>) -> CheckResult {
+    assert_eq!(multi_load(cx, cx.shared.rounds.min(3), Lock::multi, TEST_TIMEOUT), 0, "time-outs");
+    CheckResult::known_difference(
+        "same result, but zklock yields after a third of a second if Curator holds the first lock",
+    )
 }
 
-/// Curator has the first and is about to want the second, when zklock comes: Curator gets on, and then zklock.
-fn in_order_in_between(side: &Side<'_>) -> Seen {
-    let (ours, waiting, theirs) = in_between(side, Lock::multi_in_order, SOON);
-    assert_eq!(theirs.wait(SOON), "true");
+/// Curator holds the first lock and requests the second after zklock has started to wait. Curator gets the second lock,
+/// and then zklock gets both.
+fn ordered_multi_yields_partial_conflict(cx: &CheckContext<'_>) -> CheckResult {
+    let (ours, waiting, theirs) = partial_multi_conflict(cx, Lock::multi_in_order, TEST_TIMEOUT);
+    assert_eq!(theirs.wait(TEST_TIMEOUT), "true");
     assert!(waiting.wait_for(Duration::ZERO).is_none());
-    side.tell("release $t $multi");
-    side.tell("release $t $a");
+    cx.run("release $t $multi");
+    cx.run("release $t $a");
     waiting.wait().unwrap();
     ours.release_as(ME).unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-/// The same, but that zklock stands before Curator in the second: it gives way when it notices.
-fn at_once_in_between(side: &Side<'_>) -> Seen {
-    let (ours, waiting, theirs) = in_between(side, Lock::multi, SOON);
-    assert_eq!(theirs.wait(SOON), "true");
+/// The same, but zklock is ahead of Curator in the second queue. zklock yields when it notices the deadlock.
+fn transactional_multi_yields_partial_conflict(cx: &CheckContext<'_>) -> CheckResult {
+    let (ours, waiting, theirs) = partial_multi_conflict(cx, Lock::multi, TEST_TIMEOUT);
+    assert_eq!(theirs.wait(TEST_TIMEOUT), "true");
     assert!(waiting.wait_for(Duration::ZERO).is_none());
-    side.tell("release $t $multi");
-    side.tell("release $t $a");
+    cx.run("release $t $multi");
+    cx.run("release $t $a");
     waiting.wait().unwrap();
     ours.release_as(ME).unwrap();
-    Seen::differs("alike, after a third of a second in which zklock notices that each waits for the other")
+    CheckResult::known_difference("same result, after a third of a second in which zklock detects the deadlock")
 }
 
-fn in_between(side: &Side<'_>, put: Put, limit: Duration) -> (Lock, Acquiring, Ticket) {
-    let (a, b) = (side.path("a"), side.path("b"));
-    let ours = multi(side, put, &[&a, &b]);
-    side.tell(&format!("mutex $a {a}"));
-    side.tell(&format!("mutex $b {b}"));
-    side.tell("multi $multi $a $b");
-    side.tell("acquire $t $a");
+fn partial_multi_conflict(
+    cx: &CheckContext<'_>,
+    put: MultiConstructor,
+    limit: Duration,
+) -> (Lock, Acquiring, PendingAnswer) {
+    let (a, b) = (cx.path("a"), cx.path("b"));
+    let ours = multi(cx, put, &[&a, &b]);
+    cx.run(&format!("mutex $a {a}"));
+    cx.run(&format!("mutex $b {b}"));
+    cx.run("multi $multi $a $b");
+    cx.run("acquire $t $a");
     let waiting = ours.start_acquire(ME, Some(limit)).unwrap();
-    side.wait_for_nodes(&a, 2);
-    (ours, waiting, side.send("acquire $t $multi"))
+    cx.wait_for_nodes(&a, 2);
+    (ours, waiting, cx.send("acquire $t $multi"))
 }
 
-fn containers(side: &Side<'_>) -> Seen {
-    for first in Who::BOTH {
-        let top = side.path(&format!("top-{first:?}"));
+fn containers(cx: &CheckContext<'_>) -> CheckResult {
+    for first in Library::BOTH {
+        let top = cx.path(&format!("top-{first:?}"));
         let path = format!("{top}/between/lock");
         for (ahead, who) in first.alternating().take(2).enumerate() {
-            let mut place = Place::join(side, who, Mutex, &path, 0);
-            place.wait();
-            place.leave();
+            let mut place = QueuedAcquire::start(cx, who, Mutex, &path, 0);
+            place.wait_acquired();
+            place.release();
             let semaphore = format!("{path}-semaphore-{ahead}");
-            let place = Place::join(side, who, SemaphoreMutex, &semaphore, 0);
-            place.leave();
+            let place = QueuedAcquire::start(cx, who, SemaphoreMutex, &semaphore, 0);
+            place.release();
         }
-        wait_until(SOON, || !side.raw().exists(&top));
+        wait_until(TEST_TIMEOUT, || !cx.raw().exists(&top));
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn plain_children(side: &Side<'_>) -> Seen {
-    let (path, mut raw) = (side.path("plain"), side.raw());
+fn plain_children(cx: &CheckContext<'_>) -> CheckResult {
+    let (path, mut raw) = (cx.path("plain"), cx.raw());
     raw.create(&path, b"", flags::PERSISTENT).unwrap();
     for name in ["zzz", "hello", "LOCK-0000000000"] {
         raw.create(&format!("{path}/{name}"), b"", flags::PERSISTENT).unwrap();
     }
-    // Letters come after digits: both sides get in, and keep each other out.
-    let ours = lock(&side.client(), Mutex, &path);
-    let theirs = side.define(Mutex, "$m", &path);
-    ours.acquire(NOW).unwrap();
-    keeps_out(side, &theirs);
+    // Letters sort after digits: both sides are granted the lock and exclude each other.
+    let ours = lock(&cx.client(), Mutex, &path);
+    let theirs = cx.define(Mutex, "$m", &path);
+    ours.acquire(TRY_ONCE).unwrap();
+    assert_other_is_refused(cx, &theirs);
     ours.release().unwrap();
-    side.tell(&format!("acquire $t {theirs} 2000"));
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
-    side.tell(&format!("release $t {theirs}"));
-    // A digit comes first.
+    cx.run(&format!("acquire $t {theirs} 2000"));
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
+    cx.run(&format!("release $t {theirs}"));
+    // A digit sorts first.
     raw.create(&format!("{path}/0"), b"", flags::PERSISTENT).unwrap();
-    ours.acquire(NOW).unwrap();
+    ours.acquire(TRY_ONCE).unwrap();
     ours.release().unwrap();
-    keeps_out(side, &theirs);
-    Seen::differs("one that sorts before digits blocks Curator, never zklock")
+    assert_other_is_refused(cx, &theirs);
+    CheckResult::known_difference("a node whose name sorts before digits blocks Curator, but not zklock")
 }
 
-/// The nodes below a path as anybody can see them: names without what is random in them, modes, data, access.
-pub(crate) fn picture(raw: &mut Raw, path: &str) -> Vec<String> {
+/// The nodes below a path as any client sees them: names without their random parts, modes, data and access control
+/// lists.
+pub(crate) fn node_listing(raw: &mut RawClient, path: &str) -> Vec<String> {
     let mut nodes = Vec::new();
     let mut left = vec![path.to_owned()];
     while let Some(parent) = left.pop() {
@@ -559,13 +579,13 @@ pub(crate) fn picture(raw: &mut Raw, path: &str) -> Vec<String> {
     nodes
 }
 
-/// The name with `UUID` for the random part, where that has the form that Curator gives it.
+/// Replaces the random part of a name by `UUID`. Asserts that it has the form that Curator generates.
 fn without_uuid(name: &str) -> String {
     let Some((head, rest)) = name.split_once("_c_") else { return name.to_owned() };
     let (uuid, rest) = rest.split_at(36);
     let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
     assert_eq!(groups, [8, 4, 4, 4, 12], "{name}");
     assert!(uuid.bytes().all(|b| b == b'-' || b.is_ascii_digit() || (b'a'..=b'f').contains(&b)), "{name}");
-    assert_eq!(uuid.as_bytes()[14], b'4', "a random one: {name}");
+    assert_eq!(uuid.as_bytes()[14], b'4', "expected a random UUID: {name}");
     format!("{head}_c_UUID{rest}")
 }

@@ -1,238 +1,247 @@
-//! zklock and kazoo: two families on one path, with and without the settings by which they see each other.
+//! zklock and kazoo: two kinds of locks on one path, with and without the settings that make them recognize each other.
 
 use zklock::Status;
-use zklock_rig::{CuratorPeer, CuratorVersion, wait_until};
+use zklock_test_support::{CuratorPeer, CuratorVersion, wait_until};
 
-use crate::common::SOON;
-use crate::places::{Kind, ME, lock};
-use crate::queues::{self, NOW, SOME, keeps_out, refusal};
-use crate::side::Side;
-use crate::table::{Row, Seen};
+use crate::acl;
+use crate::common::TEST_TIMEOUT;
+use crate::fixture::CheckContext;
+use crate::queued_acquire::{LockKind, ME, lock};
+use crate::queues::{self, LONG_WAIT, TRY_ONCE, assert_other_is_refused, refusal};
+use crate::table::{CheckResult, Row};
 
-use Kind::{Mutex, Read, Write};
+use LockKind::{Mutex, Read, Write};
 
 pub(crate) fn rows() -> Vec<Row> {
     vec![
-        Row { name: "no settings: kazoo is there, zklock says FOREIGN", check: foreign },
-        Row { name: "no settings: zklock holds, kazoo comes", check: passes_by },
+        Row { name: "no settings: kazoo holds, zklock fails with FOREIGN", check: foreign },
+        Row { name: "no settings: zklock holds, kazoo acquires", check: kazoo_without_pattern_ignores_zklock },
         Row { name: "only zklock has the setting", check: only_zklock_waits },
         Row { name: "only kazoo has the pattern", check: only_kazoo_waits },
-        Row { name: "both: kazoo holds, zklock waits", check: |side| queues::zklock_waits(side, Mutex) },
-        Row { name: "both: zklock holds, kazoo waits", check: |side| queues::other_waits(side, Mutex) },
+        Row { name: "both: kazoo holds, zklock waits", check: |cx| queues::zklock_waits(cx, Mutex) },
+        Row { name: "both: zklock holds, kazoo waits", check: |cx| queues::other_waits(cx, Mutex) },
+        Row { name: "both: eight owners in the order of the queue", check: |cx| queues::in_order(cx, &[Mutex; 8]) },
+        Row { name: "both: exclusion under load", check: |cx| queues::under_load(cx, Mutex) },
+        Row { name: "both: participants, according to zklock", check: participants },
+        Row { name: "both: kazoo killed while it holds and waits: zklock acquires", check: queues::other_is_killed },
+        Row { name: "both: kazoo paused until its session expires: zklock acquires", check: queues::other_is_paused },
         Row {
-            name: "both: eight by turns, in the order of the queue",
-            check: |side| queues::in_order(side, &[Mutex; 8]),
+            name: "both: zklock killed while it holds and waits: the other acquires",
+            check: queues::zklock_is_killed,
         },
-        Row { name: "both: alone inside under load", check: |side| queues::under_load(side, Mutex) },
-        Row { name: "both: who stands there, as zklock tells", check: participants },
-        Row { name: "both: kazoo killed, holding and waiting: the next is served", check: queues::other_is_killed },
-        Row { name: "both: kazoo paused past its session: zklock is served", check: queues::other_is_paused },
-        Row { name: "both: zklock killed, holding and waiting: the next is served", check: queues::zklock_is_killed },
-        Row { name: "both: zklock paused past its session: kazoo is served", check: queues::zklock_is_paused },
-        Row { name: "both: a client closed on either side: the other is served", check: queues::clients_close },
-        Row { name: "both: who gives up waiting on either side leaves nothing", check: queues::waiters_give_up },
+        Row { name: "both: zklock paused until its session expires: kazoo acquires", check: queues::zklock_is_paused },
+        Row { name: "both: client closed on one side: the other side acquires", check: queues::clients_close },
+        Row { name: "both: a waiter that times out leaves no node", check: queues::waiters_give_up },
         Row {
             name: "read/write, both: kazoo's WriteLock holds, zklock waits",
-            check: |side| queues::zklock_waits(side, Write),
+            check: |cx| queues::zklock_waits(cx, Write),
         },
         Row {
             name: "read/write, both: zklock writes, kazoo's WriteLock waits",
-            check: |side| queues::other_waits(side, Write),
+            check: |cx| queues::other_waits(cx, Write),
         },
         Row {
-            name: "read/write, both: nine by turns, readers together, writers alone",
-            check: |side| queues::in_order(side, &[Read, Read, Write, Read, Read, Write, Write, Read, Write]),
+            name: "read/write, both: nine owners; readers together, writers alone",
+            check: |cx| queues::in_order(cx, &[Read, Read, Write, Read, Read, Write, Write, Read, Write]),
         },
-        Row { name: "read/write, both: alone or among readers under load", check: queues::read_and_write_under_load },
+        Row { name: "read/write, both: exclusion under load", check: queues::read_and_write_under_load },
         Row { name: "read/write: kazoo's ReadLock with both patterns", check: reader_with_both_patterns },
         Row { name: "read/write: kazoo's Lock beside readers", check: lock_beside_readers },
-        Row { name: "read/write, no settings: kazoo is there, zklock says FOREIGN", check: foreign_read_write },
-        Row { name: "both: kazoo's object used again, the directory has gone", check: directory_gone },
-        Row { name: "both, and Curator besides", check: curator_besides },
-        Row { name: "semaphores on one path: zklock's directories count", check: semaphores },
+        Row { name: "read/write, no settings: kazoo holds, zklock fails with FOREIGN", check: foreign_read_write },
+        Row { name: "both: kazoo lock object used again after its directory was deleted", check: directory_gone },
+        Row { name: "both, and Curator on the same path", check: kazoo_and_curator_together },
+        Row { name: "semaphores on one path", check: semaphores },
+        Row { name: "access lists: both sides create nodes for their group", check: acl::creator_all },
+        Row { name: "access lists: kazoo's default list in a closed directory", check: acl::closed_directory },
     ]
 }
 
-fn foreign(side: &Side<'_>) -> Seen {
-    let path = side.path("foreign");
-    let ours = lock(&side.client_with(|_| {}), Mutex, &path);
+fn foreign(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("foreign");
+    let ours = lock(&cx.client_with(|config| config), Mutex, &path);
     for definition in ["lock", "read-lock", "write-lock"] {
-        side.tell(&format!("{definition} $k {path}"));
-        side.tell("acquire $t $k");
-        assert_eq!(refusal(|| ours.acquire(NOW)), Status::Foreign);
-        assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign, "at once");
-        side.wait_for_nodes(&path, 1);
-        side.tell("release $t $k");
-        ours.acquire(NOW).unwrap();
+        cx.run(&format!("{definition} $k {path}"));
+        cx.run("acquire $t $k");
+        assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Foreign);
+        assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign, "at once");
+        cx.wait_for_nodes(&path, 1);
+        cx.run("release $t $k");
+        ours.acquire(TRY_ONCE).unwrap();
         ours.release().unwrap();
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn foreign_read_write(side: &Side<'_>) -> Seen {
-    let path = side.path("foreign");
-    let rw = side.client_with(|_| {}).rwlock(&path).unwrap();
+fn foreign_read_write(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("foreign");
+    let rw = cx.client_with(|config| config).rwlock(&path).unwrap();
     for definition in ["lock", "read-lock", "write-lock"] {
-        side.tell(&format!("{definition} $k {path}"));
-        side.tell("acquire $t $k");
-        assert_eq!(refusal(|| rw.write.acquire(SOME)), Status::Foreign);
-        assert_eq!(refusal(|| rw.read.acquire(SOME)), Status::Foreign);
-        side.tell("release $t $k");
+        cx.run(&format!("{definition} $k {path}"));
+        cx.run("acquire $t $k");
+        assert_eq!(refusal(|| rw.write.acquire(LONG_WAIT)), Status::Foreign);
+        assert_eq!(refusal(|| rw.read.acquire(LONG_WAIT)), Status::Foreign);
+        cx.run("release $t $k");
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn passes_by(side: &Side<'_>) -> Seen {
-    let path = side.path("passes");
-    let (first, second) = (side.client_with(|_| {}), side.client_with(|_| {}));
+fn kazoo_without_pattern_ignores_zklock(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("passes");
+    let (first, second) = (cx.client_with(|config| config), cx.client_with(|config| config));
     let (held, wanted) = (lock(&first, Mutex, &path), lock(&second, Mutex, &path));
-    held.acquire(NOW).unwrap();
-    side.tell(&format!("lock $k {path}"));
-    side.tell("acquire $t $k 2000");
-    assert!(held.is_held().unwrap(), "both think that they hold it");
-    assert_eq!(refusal(|| wanted.acquire(SOME)), Status::Foreign);
-    side.tell("release $t $k");
+    held.acquire(TRY_ONCE).unwrap();
+    cx.run(&format!("lock $k {path}"));
+    cx.run("acquire $t $k 2000");
+    assert!(held.is_held().unwrap(), "both sides report that they hold the lock");
+    assert_eq!(refusal(|| wanted.acquire(LONG_WAIT)), Status::Foreign);
+    cx.run("release $t $k");
     held.release().unwrap();
-    Seen::differs("kazoo passes by, and both hold; the next zklock says FOREIGN")
+    CheckResult::known_difference("kazoo ignores zklock, and both hold; the next zklock fails with FOREIGN")
 }
 
-fn only_zklock_waits(side: &Side<'_>) -> Seen {
-    let path = side.path("half");
-    let ours = lock(&side.client(), Mutex, &path);
-    side.tell(&format!("lock $k {path}"));
-    side.tell("acquire $t $k");
-    let waiting = ours.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 2);
-    assert!(waiting.wait_for(queues::A_WHILE.unwrap()).is_none());
-    side.tell("release $t $k");
+fn only_zklock_waits(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("half");
+    let ours = lock(&cx.client(), Mutex, &path);
+    cx.run(&format!("lock $k {path}"));
+    cx.run("acquire $t $k");
+    let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 2);
+    assert!(waiting.wait_for(queues::SHORT_WAIT.unwrap()).is_none());
+    cx.run("release $t $k");
     waiting.wait().unwrap();
-    side.tell("acquire $t $k 2000");
-    assert!(ours.is_held_by(ME).unwrap(), "both think that they hold it");
-    side.tell("release $t $k");
+    cx.run("acquire $t $k 2000");
+    assert!(ours.is_held_as(ME).unwrap(), "both sides report that they hold the lock");
+    cx.run("release $t $k");
     ours.release_as(ME).unwrap();
-    Seen::differs("zklock waits for kazoo; kazoo passes by zklock")
+    CheckResult::known_difference("zklock waits for kazoo; kazoo ignores zklock")
 }
 
-fn only_kazoo_waits(side: &Side<'_>) -> Seen {
-    let path = side.path("half");
-    let ours = lock(&side.client_with(|_| {}), Mutex, &path);
-    let theirs = side.define(Mutex, "$k", &path);
-    ours.acquire(NOW).unwrap();
-    keeps_out(side, &theirs);
-    let waiting = side.send(&format!("acquire $t {theirs}"));
-    side.wait_for_nodes(&path, 2);
+fn only_kazoo_waits(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("half");
+    let ours = lock(&cx.client_with(|config| config), Mutex, &path);
+    let theirs = cx.define(Mutex, "$k", &path);
+    ours.acquire(TRY_ONCE).unwrap();
+    assert_other_is_refused(cx, &theirs);
+    let waiting = cx.send(&format!("acquire $t {theirs}"));
+    cx.wait_for_nodes(&path, 2);
     ours.release().unwrap();
-    assert_eq!(waiting.wait(SOON), "true");
-    assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
-    side.tell(&format!("release $t {theirs}"));
-    Seen::differs("kazoo waits for zklock; zklock says FOREIGN")
+    assert_eq!(waiting.wait(TEST_TIMEOUT), "true");
+    assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign);
+    cx.run(&format!("release $t {theirs}"));
+    CheckResult::known_difference("kazoo waits for zklock; zklock fails with FOREIGN")
 }
 
-fn participants(side: &Side<'_>) -> Seen {
-    let path = side.path("participants");
-    let client = side.client();
+fn participants(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("participants");
+    let client = cx.client();
     let ours = lock(&client, Mutex, &path);
     ours.set_data(Some(b"zklock")).unwrap();
-    side.tell(&format!("lock $k {path} patterns=-lock- data=kazoo"));
-    side.tell("acquire $t $k");
-    let waiting = ours.start_acquire(ME, SOME).unwrap();
-    side.wait_for_nodes(&path, 2);
+    cx.run(&format!("lock $k {path} patterns=-lock- data=kazoo"));
+    cx.run("acquire $t $k");
+    let waiting = ours.start_acquire(ME, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&path, 2);
     let seen = ours.participants().unwrap();
     assert_eq!(seen.iter().map(|seen| seen.holds).collect::<Vec<_>>(), [true, false]);
     assert_eq!(seen.iter().map(|seen| &*seen.data).collect::<Vec<_>>(), [b"kazoo".as_slice(), b"zklock"]);
-    assert_eq!(seen[0].node_path, format!("{path}/{}", side.ask("node $k")));
-    assert_eq!(side.ask("contenders $k"), "kazoo zklock");
-    side.tell("release $t $k");
+    assert_eq!(seen[0].node_path, format!("{path}/{}", cx.query("node $k")));
+    assert_eq!(cx.query("contenders $k"), "kazoo zklock");
+    cx.run("release $t $k");
     waiting.wait().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-/// It waits for readers as well: more than it has to.
-fn reader_with_both_patterns(side: &Side<'_>) -> Seen {
-    let path = side.path("readers");
-    let ours = lock(&side.client(), Read, &path);
-    side.tell(&format!("read-lock $k {path} patterns=__READ__,__WRIT__"));
-    side.tell("acquire $t $k");
-    ours.acquire(NOW).unwrap();
-    side.tell("release $t $k");
-    keeps_out(side, "$k");
+/// kazoo also waits for readers, which is not necessary.
+fn reader_with_both_patterns(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("readers");
+    let ours = lock(&cx.client(), Read, &path);
+    cx.run(&format!("read-lock $k {path} patterns=__READ__,__WRIT__"));
+    cx.run("acquire $t $k");
+    ours.acquire(TRY_ONCE).unwrap();
+    cx.run("release $t $k");
+    assert_other_is_refused(cx, "$k");
     ours.release().unwrap();
-    Seen::differs("it also waits for zklock's readers; it needs __WRIT__ alone")
+    CheckResult::known_difference("it also waits for readers of zklock; the pattern __WRIT__ alone is enough")
 }
 
-/// A Lock that has no pattern for readers gets in beside them. For kazoo's own there is none that it should have.
-fn lock_beside_readers(side: &Side<'_>) -> Seen {
-    let path = side.path("readers");
-    let (read, write) = (lock(&side.client(), Read, &path), lock(&side.client(), Write, &path));
-    read.acquire(NOW).unwrap();
-    side.tell(&format!("lock $writes {path} patterns=__WRIT__"));
-    side.tell(&format!("lock $all {path} patterns=__READ__,__WRIT__"));
-    side.tell("acquire $t $writes 2000");
-    side.tell("release $t $writes");
-    keeps_out(side, "$all");
+/// A `Lock` of kazoo is granted beside zklock's readers unless it has a pattern for them. It is granted beside kazoo's
+/// own readers even with both patterns.
+fn lock_beside_readers(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("readers");
+    let (read, write) = (lock(&cx.client(), Read, &path), lock(&cx.client(), Write, &path));
+    read.acquire(TRY_ONCE).unwrap();
+    cx.run(&format!("lock $writes {path} patterns=__WRIT__"));
+    cx.run(&format!("lock $all {path} patterns=__READ__,__WRIT__"));
+    cx.run("acquire $t $writes 2000");
+    cx.run("release $t $writes");
+    assert_other_is_refused(cx, "$all");
     read.release().unwrap();
-    side.tell("acquire $t $all");
-    assert_eq!((refusal(|| read.acquire(NOW)), refusal(|| write.acquire(NOW))), (Status::Timeout, Status::Timeout));
-    side.tell("release $t $all");
-    side.tell(&format!("read-lock $reads {path} patterns=__WRIT__"));
-    side.tell("acquire $t $reads");
-    side.tell("acquire $u $all 2000");
-    side.tell("release $u $all");
-    keeps_out(side, &side.define(Write, "$write", &path));
-    side.tell("release $t $reads");
-    Seen::differs("it needs both patterns, and passes by kazoo's own readers; a WriteLock does not")
+    cx.run("acquire $t $all");
+    assert_eq!(
+        (refusal(|| read.acquire(TRY_ONCE)), refusal(|| write.acquire(TRY_ONCE))),
+        (Status::Timeout, Status::Timeout)
+    );
+    cx.run("release $t $all");
+    cx.run(&format!("read-lock $reads {path} patterns=__WRIT__"));
+    cx.run("acquire $t $reads");
+    cx.run("acquire $u $all 2000");
+    cx.run("release $u $all");
+    assert_other_is_refused(cx, &cx.define(Write, "$write", &path));
+    cx.run("release $t $reads");
+    CheckResult::known_difference("it needs both patterns, and ignores kazoo's own readers; a WriteLock waits for them")
 }
 
-/// zklock's directories are containers, as Curator's: the server removes them when they are empty.
-fn directory_gone(side: &Side<'_>) -> Seen {
-    let path = format!("{}/container", side.root());
-    let ours = lock(&side.client(), Mutex, &path);
-    ours.acquire(NOW).unwrap();
-    let theirs = side.define(Mutex, "$k", &path);
-    keeps_out(side, &theirs);
+/// zklock's directories are containers, like Curator's. The server deletes them when they are empty.
+fn directory_gone(cx: &CheckContext<'_>) -> CheckResult {
+    let path = format!("{}/container", cx.root());
+    let ours = lock(&cx.client(), Mutex, &path);
+    ours.acquire(TRY_ONCE).unwrap();
+    let theirs = cx.define(Mutex, "$k", &path);
+    assert_other_is_refused(cx, &theirs);
     ours.release().unwrap();
-    wait_until(SOON, || !side.raw().exists(&path));
-    let again = side.ask(&format!("acquire $t {theirs}"));
+    wait_until(TEST_TIMEOUT, || !cx.raw().exists(&path));
+    let again = cx.query(&format!("acquire $t {theirs}"));
     assert!(again.contains("NoNodeError"), "{again}");
-    ours.acquire(NOW).unwrap();
+    ours.acquire(TRY_ONCE).unwrap();
     ours.release().unwrap();
-    side.tell(&format!("acquire $t {}", side.define(Mutex, "$new", &path)));
-    side.tell("release $t $new");
-    Seen::differs("its acquire fails with NoNodeError; a new object makes the directory")
+    cx.run(&format!("acquire $t {}", cx.define(Mutex, "$new", &path)));
+    cx.run("release $t $new");
+    CheckResult::known_difference("its acquire fails with NoNodeError; a new object creates the directory")
 }
 
-fn curator_besides(side: &Side<'_>) -> Seen {
-    let path = side.path("three");
-    let curator = CuratorPeer::start(CuratorVersion::Newest, &side.ground.zookeeper.address(), SOON);
-    curator.tell(&format!("mutex m {path}"));
-    let ours = lock(&side.client(), Mutex, &path);
-    let theirs = side.define(Mutex, "$k", &path);
-    assert_eq!(curator.ask("acquire t m 10000"), "true");
-    keeps_out(side, &theirs);
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
-    curator.tell("release t m");
-    side.tell(&format!("acquire $t {theirs}"));
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Timeout);
-    assert_eq!(curator.ask("acquire t m 10000"), "true");
-    curator.tell("release t m");
-    side.tell(&format!("release $t {theirs}"));
-    Seen::differs("kazoo waits for Curator, Curator passes by kazoo")
+fn kazoo_and_curator_together(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("three");
+    let curator = CuratorPeer::start(CuratorVersion::Newest, &cx.shared.zookeeper.address(), TEST_TIMEOUT);
+    curator.run(&format!("mutex m {path}"));
+    let ours = lock(&cx.client(), Mutex, &path);
+    let theirs = cx.define(Mutex, "$k", &path);
+    assert_eq!(curator.query("acquire t m 10000"), "true");
+    assert_other_is_refused(cx, &theirs);
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
+    curator.run("release t m");
+    cx.run(&format!("acquire $t {theirs}"));
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Timeout);
+    assert_eq!(curator.query("acquire t m 10000"), "true");
+    curator.run("release t m");
+    cx.run(&format!("release $t {theirs}"));
+    CheckResult::known_difference("kazoo waits for Curator; Curator ignores kazoo")
 }
 
-fn semaphores(side: &Side<'_>) -> Seen {
-    let path = side.path("semaphore");
-    let ours = side.client().semaphore(&path, 1).unwrap();
-    let one = ours.acquire(1, NOW).unwrap();
-    let waiting = ours.start_acquire(1, SOME).unwrap();
-    side.wait_for_nodes(&format!("{path}/locks"), 1);
-    // kazoo counts `leases` and `locks`, and gets none of two.
-    side.tell(&format!("semaphore $k {path} max=2"));
-    assert_eq!(side.ask("acquire $t $k 0"), "false");
-    // It gets one of three, which stands where zklock counts none.
-    side.tell(&format!("semaphore $more {path} max=3"));
-    side.tell("acquire $t $more 2000");
+fn semaphores(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("semaphore");
+    let ours = cx.client().semaphore(&path, 1).unwrap();
+    let one = ours.acquire(1, TRY_ONCE).unwrap();
+    let waiting = ours.start_acquire(1, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&format!("{path}/locks"), 1);
+    // kazoo counts the nodes `leases` and `locks`, and gets none of two leases.
+    cx.run(&format!("semaphore $k {path} max=2"));
+    assert_eq!(cx.query("acquire $t $k 0"), "false");
+    // kazoo gets one of three leases. Its node is in a directory whose nodes zklock does not count.
+    cx.run(&format!("semaphore $more {path} max=3"));
+    cx.run("acquire $t $more 2000");
     one.release().unwrap();
     waiting.wait().unwrap().release().unwrap();
-    side.tell("release $t $more");
-    Seen::differs("kazoo counts zklock's two directories, zklock none of kazoo's leases")
+    cx.run("release $t $more");
+    CheckResult::known_difference(
+        "kazoo counts the two directories of zklock as leases; zklock counts no lease of kazoo",
+    )
 }

@@ -1,29 +1,26 @@
-//! zklock beside other libraries' locks: real Curator in two versions, real kazoo, and the names of ZooKeeper's own recipes, all on a real
-//! server. Each *check* is a row of a table and says what it saw; each column is somebody who is met.
+//! Interoperability tests: zklock together with the locks of other libraries. The other side is Curator in two
+//! versions, kazoo, or a node with the name that one of ZooKeeper's own recipes uses. All checks run on a real server.
+//! Each *check* is a row of a table, and each column is another side.
 //!
-//!     cargo test --test interop [WORD...]                  all checks, or those with a word in their names; tells what failed
+//!     cargo test --test interop [WORD...]                  all checks, or those whose names contain a WORD
 //!     cargo test --test interop -- --table [WORD...]       with more rounds, and as a table: `make interop`
 //!
-//! A test without the usual harness, since its results belong together.
+//! This test does not use the standard harness, because its results form a table.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test that fails is a test that fails"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a failing test may panic")]
 
-#[path = "../common/mod.rs"]
+#[path = "../integration/common.rs"]
 mod common;
 
+mod acl;
 mod curator;
+mod fixture;
 mod kazoo;
-mod places;
 mod process;
+mod queued_acquire;
 mod queues;
 mod recipes;
 mod semaphores;
-mod side;
 mod table;
 
 use std::process::ExitCode;
@@ -32,19 +29,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use zklock_rig::{CuratorPeer, CuratorVersion, KazooPeer, Peer, ZooKeeper};
+use zklock_test_support::{CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, ZooKeeper};
 
-use side::{Ground, Met, Side};
+use fixture::{CheckContext, OtherLibrary, SharedContext};
 use table::{Cell, Row, Table};
 
-/// The sessions of the peers that every check talks to.
+/// The session timeout of the peer processes.
 const SESSION: Duration = Duration::from_secs(30);
-/// Checks wait for others more than they work.
-const AT_ONCE: usize = 6;
+/// The number of checks that run at the same time. Checks mostly wait.
+const PARALLEL_CHECKS: usize = 6;
 
 struct Options {
     prints_table: bool,
-    words: Vec<String>,
+    name_filters: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -55,68 +52,68 @@ fn main() -> ExitCode {
         process::run(address, session_timeout);
         return ExitCode::SUCCESS;
     }
-    // Cargo passes flags of the usual harness on, like --quiet.
+    // Cargo also passes flags of the standard harness, such as --quiet.
     let options = Options {
         prints_table: arguments.iter().any(|argument| argument == "--table"),
-        words: arguments.into_iter().filter(|argument| !argument.starts_with('-')).collect(),
+        name_filters: arguments.into_iter().filter(|argument| !argument.starts_with('-')).collect(),
     };
     run(&options)
 }
 
 fn run(options: &Options) -> ExitCode {
     let start = Instant::now();
-    // Sessions of those who were killed end at a tick.
+    // A session expires at a tick, so a short tick keeps the checks with killed processes short.
     let zookeeper = ZooKeeper::options().tick_ms(250).start();
     let address = zookeeper.address();
     let [debian, newest] = CuratorVersion::ALL.map(|version| CuratorPeer::start(version, &address, SESSION));
     let kazoo = KazooPeer::start(&address, SESSION);
-    let column = |met, peer: &Peer, name: &str| (format!("{name} {}", peer.ask("version")), met);
+    let column = |other, peer: &PeerProcess, name: &str| (format!("{name} {}", peer.query("version")), other);
     let tables = [
         Table {
             title: "zklock and Curator on one path",
             columns: vec![
-                column(Met::Curator(CuratorVersion::Debian, &debian), &debian, "Curator"),
-                column(Met::Curator(CuratorVersion::Newest, &newest), &newest, "Curator"),
+                column(OtherLibrary::Curator(CuratorVersion::Debian, &debian), &debian, "Curator"),
+                column(OtherLibrary::Curator(CuratorVersion::Newest, &newest), &newest, "Curator"),
             ],
             rows: options.chosen(curator::rows()),
         },
         Table {
             title: "zklock and kazoo on one path",
-            columns: vec![column(Met::Kazoo(&kazoo), &kazoo, "kazoo")],
+            columns: vec![column(OtherLibrary::Kazoo(&kazoo), &kazoo, "kazoo")],
             rows: options.chosen(kazoo::rows()),
         },
         Table {
-            title: "zklock where nodes of ZooKeeper's own lock recipes stand",
-            columns: recipes::NAMES.map(|(name, node)| (name.to_owned(), Met::Recipe(node))).to_vec(),
+            title: "zklock beside nodes of ZooKeeper's own lock recipes",
+            columns: recipes::NAMES.map(|(name, node)| (name.to_owned(), OtherLibrary::Recipe(node))).to_vec(),
             rows: options.chosen(recipes::rows()),
         },
     ];
     let rounds = if options.prints_table { 100 } else { 25 };
-    let cells = look(&tables, &Ground { zookeeper: &zookeeper, files: &Files::create().0, rounds });
+    let cells = run_checks(&tables, &SharedContext { zookeeper: &zookeeper, files: &Files::create().0, rounds });
     report(options, &tables, cells, start.elapsed())
 }
 
-/// Makes all checks of all tables, several at once; what they saw, row by row.
-fn look(tables: &[Table<'_>], ground: &Ground<'_>) -> Vec<Cell> {
+/// Runs all checks of all tables, several at the same time. Returns their results row by row.
+fn run_checks(tables: &[Table<'_>], shared: &SharedContext<'_>) -> Vec<Cell> {
     let rows = tables.iter().flat_map(|table| table.rows.iter().map(move |row| (table, row)));
-    let jobs = rows.flat_map(|(table, row)| table.columns.iter().map(move |(column, met)| (row, column, *met)));
-    let jobs: Vec<(&Row, &String, Met<'_>)> = jobs.collect();
+    let jobs = rows.flat_map(|(table, row)| table.columns.iter().map(move |(column, other)| (row, column, *other)));
+    let jobs: Vec<(&Row, &String, OtherLibrary<'_>)> = jobs.collect();
     let cells: Vec<OnceLock<Cell>> = jobs.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        while let Some((number, &(row, column, met))) = {
+        while let Some((number, &(row, column, other))) = {
             let number = next.fetch_add(1, Ordering::Relaxed);
             jobs.get(number).map(|job| (number, job))
         } {
-            let side = Side::new(ground, met, number);
-            let cell = table::observe(|| (row.check)(&side));
+            let cx = CheckContext::new(shared, other, number);
+            let cell = table::run_check(|| (row.check)(&cx));
             if cell.has_failed() {
-                eprintln!("that was: {} | {column}", row.name);
+                eprintln!("the failed check: {} | {column}", row.name);
             }
             let _ = cells[number].set(cell);
         }
     };
-    thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    thread::scope(|scope| (0..PARALLEL_CHECKS).for_each(|_| drop(scope.spawn(work))));
     cells.into_iter().map(|cell| cell.into_inner().unwrap()).collect()
 }
 
@@ -136,12 +133,13 @@ fn report(options: &Options, tables: &[Table<'_>], cells: Vec<Cell>, took: Durat
 
 impl Options {
     fn chosen(&self, rows: Vec<Row>) -> Vec<Row> {
-        let is_chosen = |row: &Row| self.words.is_empty() || self.words.iter().any(|word| row.name.contains(word));
+        let is_chosen =
+            |row: &Row| self.name_filters.is_empty() || self.name_filters.iter().any(|word| row.name.contains(word));
         rows.into_iter().filter(is_chosen).collect()
     }
 }
 
-/// A directory for the files that locks protect.
+/// A directory for the files that the locks protect.
 struct Files(std::path::PathBuf);
 
 impl Files {

@@ -1,8 +1,5 @@
-//! A process with zklock that a check may kill or pause. It talks as the peers do (`tests/curator/Peer.java`):
-//!
-//!     1 acquire /path                    1 true
-//!     2 held /path                       2 true
-//!     3 lease /path MAX QUANTITY         3 true
+//! A process with zklock that a check may kill or pause. It follows the protocol of the peers
+//! (`tests/interop/curator/Peer.java`):
 
 use std::collections::HashMap;
 use std::io::stdin;
@@ -11,10 +8,10 @@ use std::time::Duration;
 
 use zklock::{Client, Config, Leases, Lock, Owner};
 
-/// What makes the test such a process.
+/// The argument that makes the test binary run as such a process.
 pub(crate) const FLAG: &str = "--zklock-process";
 
-const ME: Owner = Owner::Custom(1);
+const ME: Owner = Owner::task(1);
 
 struct Process {
     client: Client,
@@ -22,23 +19,22 @@ struct Process {
     leases: Vec<Leases>,
 }
 
-/// Does what the standard input says until it ends.
+/// Executes the commands on the standard input until the input ends.
 pub(crate) fn run(address: &str, session_timeout: &str) {
-    let mut config = Config::new();
-    config.set_session_timeout(Duration::from_millis(session_timeout.parse().unwrap())).unwrap();
-    config.set_wait_for_kazoo(true);
+    let config =
+        Config::new().session_timeout(Duration::from_millis(session_timeout.parse().unwrap())).wait_for_kazoo(true);
     let client = Client::connect(address, &config).unwrap();
     let mut process = Process { client, locks: HashMap::new(), leases: Vec::new() };
     for line in stdin().lines() {
         let line = line.unwrap();
-        process.take(&line.split(' ').collect::<Vec<_>>());
+        process.execute(&line.split(' ').collect::<Vec<_>>());
     }
-    // At once, as a program that crashes: no session is closed.
+    // Exit immediately, like a program that crashes, so that no session is closed.
     std::process::exit(0);
 }
 
 impl Process {
-    fn take(&mut self, words: &[&str]) {
+    fn execute(&mut self, words: &[&str]) {
         match *words {
             [number, "acquire", path] => {
                 let (number, lock) = (number.to_owned(), self.lock(path).clone());
@@ -47,7 +43,7 @@ impl Process {
                     println!("{number} {}", acquired.is_ok());
                 });
             }
-            [number, "held", path] => println!("{number} {}", self.lock(path).is_held_by(ME).unwrap()),
+            [number, "held", path] => println!("{number} {}", self.lock(path).is_held_as(ME).unwrap()),
             [number, "lease", path, max, quantity] => {
                 let semaphore = self.client.semaphore(path, max.parse().unwrap()).unwrap();
                 self.leases.push(semaphore.acquire(quantity.parse().unwrap(), None).unwrap());

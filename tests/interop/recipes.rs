@@ -1,15 +1,16 @@
-//! zklock where nodes stand that are called as in ZooKeeper's own lock recipes, in C and in Java. They order all children by what is behind the
-//! last dash, and the one in C crashes where there is none: they can share a path with nobody.
+//! zklock in a directory with nodes whose names come from ZooKeeper's own lock recipes, in C and in Java. These recipes
+//! order all children by the text after the last dash, and the C recipe crashes if a name has no dash. They cannot
+//! share a path with any other library.
 
 use zklock::Status;
-use zklock_rig::flags;
+use zklock_test_support::flags;
 
-use crate::places::{Kind, lock};
-use crate::queues::{NOW, SOME, refusal};
-use crate::side::{Met, Side};
-use crate::table::{Row, Seen};
+use crate::fixture::{CheckContext, OtherLibrary};
+use crate::queued_acquire::{LockKind, lock};
+use crate::queues::{LONG_WAIT, TRY_ONCE, refusal};
+use crate::table::{CheckResult, Row};
 
-/// Who makes such nodes, and what they are called up to the number.
+/// The recipes and the names of their nodes without the sequence number.
 pub(crate) const NAMES: [(&str, &str); 2] = [
     ("C recipe: x-<session in hex>-", "x-0100000714a2000f-"),
     ("Java WriteLock: x-<session>-", "x-72057624736235520-"),
@@ -17,65 +18,65 @@ pub(crate) const NAMES: [(&str, &str); 2] = [
 
 pub(crate) fn rows() -> Vec<Row> {
     vec![
-        Row { name: "it is there: a mutex says FOREIGN", check: |side| refused(side, Kind::Mutex) },
-        Row { name: "it is there: a write lock says FOREIGN", check: |side| refused(side, Kind::Write) },
-        Row { name: "it is there: a read lock says FOREIGN", check: |side| refused(side, Kind::Read) },
-        Row { name: "it comes later: the next mutex says FOREIGN", check: comes_later },
-        Row { name: "it is there: also for who waits for kazoo", check: waiting_for_kazoo },
-        Row { name: "among leases: counts as one", check: among_leases },
+        Row { name: "the node exists: a mutex fails with FOREIGN", check: |cx| refused(cx, LockKind::Mutex) },
+        Row { name: "the node exists: a write lock fails with FOREIGN", check: |cx| refused(cx, LockKind::Write) },
+        Row { name: "the node exists: a read lock fails with FOREIGN", check: |cx| refused(cx, LockKind::Read) },
+        Row { name: "the node is created later: the next mutex fails with FOREIGN", check: comes_later },
+        Row { name: "the node exists: a client that waits for kazoo also fails", check: waiting_for_kazoo },
+        Row { name: "the node is among leases: it counts as a lease", check: among_leases },
     ]
 }
 
-/// Such a node in this directory.
-fn node(side: &Side<'_>, path: &str) -> String {
-    let Met::Recipe(name) = side.met else { panic!("a node is met") };
-    let mut raw = side.raw();
-    // Whether it is there does not matter.
+/// Creates such a node in this directory.
+fn node(cx: &CheckContext<'_>, path: &str) -> String {
+    let OtherLibrary::Recipe(name) = cx.other else { panic!("this check needs a node of a recipe") };
+    let mut raw = cx.raw();
+    // The directory may already exist.
     let _ = raw.create(path, b"", flags::PERSISTENT);
-    // It stays when this session ends: nobody of ours waits for it.
+    // The node is persistent. It remains after the end of this session, and no check waits for it.
     raw.create(&format!("{path}/{name}"), b"", flags::PERSISTENT | flags::SEQUENTIAL).unwrap()
 }
 
-fn refused(side: &Side<'_>, kind: Kind) -> Seen {
-    let path = side.path("there");
-    let node = node(side, &path);
-    let ours = lock(&side.client(), kind, &path);
-    assert_eq!(refusal(|| ours.acquire(NOW)), Status::Foreign);
-    let error = ours.acquire(SOME).unwrap_err();
+fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {
+    let path = cx.path("there");
+    let node = node(cx, &path);
+    let ours = lock(&cx.client(), kind, &path);
+    assert_eq!(refusal(|| ours.acquire(TRY_ONCE)), Status::Foreign);
+    let error = ours.acquire(LONG_WAIT).unwrap_err();
     assert_eq!(error.status(), Status::Foreign);
     assert!(error.message().contains("ZooKeeper's own lock recipe"), "{error}");
-    side.wait_for_nodes(&path, 1);
-    side.raw().delete(&node);
-    ours.acquire(NOW).unwrap();
+    cx.wait_for_nodes(&path, 1);
+    cx.raw().delete(&node);
+    ours.acquire(TRY_ONCE).unwrap();
     ours.release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn comes_later(side: &Side<'_>) -> Seen {
-    let path = side.path("later");
-    let (held, wanted) = (lock(&side.client(), Kind::Mutex, &path), lock(&side.client(), Kind::Mutex, &path));
-    held.acquire(NOW).unwrap();
-    node(side, &path);
+fn comes_later(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("later");
+    let (held, wanted) = (lock(&cx.client(), LockKind::Mutex, &path), lock(&cx.client(), LockKind::Mutex, &path));
+    held.acquire(TRY_ONCE).unwrap();
+    node(cx, &path);
     assert!(held.is_held().unwrap());
-    assert_eq!(refusal(|| wanted.acquire(SOME)), Status::Foreign);
+    assert_eq!(refusal(|| wanted.acquire(LONG_WAIT)), Status::Foreign);
     held.release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn waiting_for_kazoo(side: &Side<'_>) -> Seen {
-    let path = side.path("there");
-    node(side, &path);
-    let ours = lock(&side.client_with(|config| config.set_wait_for_kazoo(true)), Kind::Mutex, &path);
-    assert_eq!(refusal(|| ours.acquire(SOME)), Status::Foreign);
-    Seen::Alike
+fn waiting_for_kazoo(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("there");
+    node(cx, &path);
+    let ours = lock(&cx.client_with(|config| config.wait_for_kazoo(true)), LockKind::Mutex, &path);
+    assert_eq!(refusal(|| ours.acquire(LONG_WAIT)), Status::Foreign);
+    CheckResult::Same
 }
 
-fn among_leases(side: &Side<'_>) -> Seen {
-    let node = node(side, &side.path("leases"));
-    let ours = side.client().semaphore(&side.root(), 2).unwrap();
-    assert_eq!(refusal(|| ours.acquire(2, NOW).map(drop)), Status::Timeout);
-    ours.acquire(1, NOW).unwrap().release().unwrap();
-    side.raw().delete(&node);
-    ours.acquire(2, NOW).unwrap().release().unwrap();
-    Seen::Alike
+fn among_leases(cx: &CheckContext<'_>) -> CheckResult {
+    let node = node(cx, &cx.path("leases"));
+    let ours = cx.client().semaphore(&cx.root(), 2).unwrap();
+    assert_eq!(refusal(|| ours.acquire(2, TRY_ONCE).map(drop)), Status::Timeout);
+    ours.acquire(1, TRY_ONCE).unwrap().release().unwrap();
+    cx.raw().delete(&node);
+    ours.acquire(2, TRY_ONCE).unwrap().release().unwrap();
+    CheckResult::Same
 }

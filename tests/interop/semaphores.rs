@@ -5,175 +5,171 @@ use std::thread;
 use std::time::Duration;
 
 use zklock::{Leases, Semaphore, Status};
-use zklock_rig::{flags, wait_until};
+use zklock_test_support::{flags, wait_until};
 
-use crate::common::SOON;
-use crate::curator::picture;
-use crate::places::{Kind::SemaphoreMutex, Place, Who, lock};
-use crate::queues::{self, A_WHILE, NOW, SHORT, SOME, join, refusal};
-use crate::side::Side;
-use crate::table::{Row, Seen};
+use crate::common::TEST_TIMEOUT;
+use crate::curator::node_listing;
+use crate::fixture::CheckContext;
+use crate::queued_acquire::{Library, LockKind::SemaphoreMutex, QueuedAcquire, lock};
+use crate::queues::{self, LONG_WAIT, SHORT_SESSION, SHORT_WAIT, TRY_ONCE, join, refusal};
+use crate::table::{CheckResult, Row};
 
 pub(crate) fn rows() -> Vec<Row> {
     vec![
         Row {
             name: "semaphore mutex: Curator holds, zklock waits",
-            check: |side| queues::zklock_waits(side, SemaphoreMutex),
+            check: |cx| queues::zklock_waits(cx, SemaphoreMutex),
         },
         Row {
             name: "semaphore mutex: zklock holds, Curator waits",
-            check: |side| queues::other_waits(side, SemaphoreMutex),
+            check: |cx| queues::other_waits(cx, SemaphoreMutex),
         },
         Row {
-            name: "semaphore mutex: six by turns, in the order of the queue",
-            check: |side| queues::in_order(side, &[SemaphoreMutex; 6]),
+            name: "semaphore mutex: six owners in the order of the queue",
+            check: |cx| queues::in_order(cx, &[SemaphoreMutex; 6]),
         },
+        Row { name: "semaphore mutex: exclusion under load", check: |cx| queues::under_load(cx, SemaphoreMutex) },
         Row {
-            name: "semaphore mutex: alone inside under load",
-            check: |side| queues::under_load(side, SemaphoreMutex),
+            name: "semaphore mutex: fence check of each token",
+            check: |cx| queues::token_is_checked(cx, SemaphoreMutex),
         },
-        Row {
-            name: "semaphore mutex: whose token is the holder's",
-            check: |side| queues::token_is_checked(side, SemaphoreMutex),
-        },
-        Row { name: "semaphore mutex: nodes alike, any thread releases", check: semaphore_mutex_nodes },
-        Row { name: "semaphore: quantities of both count", check: quantities },
-        Row { name: "semaphore: who wants many is not overtaken", check: nobody_overtakes },
-        Row { name: "semaphore: never more than there are, under load", check: never_too_many },
-        Row { name: "semaphore: Curator has one of two and wants the second, so does zklock", check: halves },
-        Row { name: "semaphore: Curator killed, its leases come back", check: curator_is_killed },
-        Row { name: "semaphore: zklock killed, its leases come back", check: zklock_is_killed },
-        Row { name: "semaphore: nodes and participants alike", check: lease_nodes },
-        Row { name: "semaphore: children that are nobody's count on both sides", check: plain_leases },
-        Row { name: "count: seeded, read and set by either side, byte for byte", check: counts },
-        Row { name: "count: raised by one side, a waiter of the other gets in", check: raised },
-        Row { name: "count: lowered, holders keep what they have", check: lowered },
+        Row { name: "semaphore mutex: same nodes; any thread can release", check: semaphore_mutex_nodes },
+        Row { name: "semaphore: each side counts the leases of the other", check: quantities },
+        Row { name: "semaphore: a waiter for many leases is not overtaken", check: nobody_overtakes },
+        Row { name: "semaphore: at most the maximum, under load", check: never_too_many },
+        Row { name: "semaphore: Curator holds one of two; both sides request more", check: halves },
+        Row { name: "semaphore: Curator killed, its leases become free", check: curator_is_killed },
+        Row { name: "semaphore: zklock killed, its leases become free", check: zklock_is_killed },
+        Row { name: "semaphore: same nodes and participants", check: lease_nodes },
+        Row { name: "semaphore: other nodes count as leases on both sides", check: plain_leases },
+        Row { name: "count: created, read and set by each side, same bytes", check: counts },
+        Row { name: "count: one side increases it, a waiter of the other acquires", check: raised },
+        Row { name: "count: one side decreases it, holders keep their leases", check: lowered },
     ]
 }
 
-fn semaphore_mutex_nodes(side: &Side<'_>) -> Seen {
-    let pictures = Who::BOTH.map(|who| {
-        let path = side.path(&format!("nodes-{who:?}"));
-        let place = Place::join(side, who, SemaphoreMutex, &path, 0);
-        let picture = picture(&mut side.raw(), &format!("{path}/leases"));
-        place.leave();
-        picture
+fn semaphore_mutex_nodes(cx: &CheckContext<'_>) -> CheckResult {
+    let listings = Library::BOTH.map(|who| {
+        let path = cx.path(&format!("nodes-{who:?}"));
+        let place = QueuedAcquire::start(cx, who, SemaphoreMutex, &path, 0);
+        let listing = node_listing(&mut cx.raw(), &format!("{path}/leases"));
+        place.release();
+        listing
     });
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert!(pictures[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000000 ephemeral data")));
-    let path = side.path("threads");
-    let (ours, theirs) = (lock(&side.client(), SemaphoreMutex, &path), side.define(SemaphoreMutex, "$m", &path));
-    side.tell(&format!("acquire $t {theirs}"));
-    side.tell(&format!("release $u {theirs}"));
-    ours.acquire(NOW).unwrap();
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    assert!(listings[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000000 ephemeral data")));
+    let path = cx.path("threads");
+    let (ours, theirs) = (lock(&cx.client(), SemaphoreMutex, &path), cx.define(SemaphoreMutex, "$m", &path));
+    cx.run(&format!("acquire $t {theirs}"));
+    cx.run(&format!("release $u {theirs}"));
+    ours.acquire(TRY_ONCE).unwrap();
     thread::scope(|scope| join(scope.spawn(|| ours.release().unwrap())));
-    side.tell(&format!("acquire $t {theirs} 2000"));
-    side.tell(&format!("release $t {theirs}"));
-    Seen::Alike
+    cx.run(&format!("acquire $t {theirs} 2000"));
+    cx.run(&format!("release $t {theirs}"));
+    CheckResult::Same
 }
 
-/// A semaphore of ours, and Curator's `$s` on the same path.
-fn semaphore(side: &Side<'_>, path: &str, max: i32) -> Semaphore {
-    side.tell(&format!("semaphore $s {path} max={max}"));
-    side.client().semaphore(path, max).unwrap()
+/// Creates a semaphore of zklock, and Curator's `$s` on the same path.
+fn semaphore(cx: &CheckContext<'_>, path: &str, max: i32) -> Semaphore {
+    cx.run(&format!("semaphore $s {path} max={max}"));
+    cx.client().semaphore(path, max).unwrap()
 }
 
-/// What zklock got.
-fn got(semaphore: &Semaphore, quantity: u32) -> Leases {
-    semaphore.acquire(quantity, NOW).unwrap()
+/// Acquires leases with zklock.
+fn acquire_leases(semaphore: &Semaphore, quantity: i32) -> Leases {
+    semaphore.acquire(quantity, TRY_ONCE).unwrap()
 }
 
-/// How zklock does not get so many: where it only looks, and where it waits for a while.
+/// The status with which zklock's acquire fails, both with one attempt and with a short wait.
 #[track_caller]
-fn refused(semaphore: &Semaphore, quantity: u32) -> Status {
-    let [looked, waited] = [NOW, A_WHILE].map(|limit| refusal(|| semaphore.acquire(quantity, limit).map(drop)));
+fn failed_lease_status(semaphore: &Semaphore, quantity: i32) -> Status {
+    let [looked, waited] = [TRY_ONCE, SHORT_WAIT].map(|limit| refusal(|| semaphore.acquire(quantity, limit).map(drop)));
     assert_eq!(looked, waited);
     waited
 }
 
-/// Curator gets so many leases of `$s`; their names.
+/// Acquires leases of `$s` with Curator. Returns the names of their nodes.
 #[track_caller]
-fn curator_gets(side: &Side<'_>, quantity: u32) -> Vec<String> {
-    let nodes = side.ask(&format!("lease $t $s 5000 quantity={quantity}"));
+fn curator_gets(cx: &CheckContext<'_>, quantity: i32) -> Vec<String> {
+    let nodes = cx.query(&format!("lease $t $s 5000 quantity={quantity}"));
     assert!(nodes.contains("-lease-"), "{nodes}");
     nodes.split(' ').map(str::to_owned).collect()
 }
 
 #[track_caller]
-fn curator_is_kept_out(side: &Side<'_>, quantity: u32) {
-    assert_eq!(side.ask(&format!("lease $out $s 300 quantity={quantity}")), "none");
+fn assert_curator_is_refused(cx: &CheckContext<'_>, quantity: i32) {
+    assert_eq!(cx.query(&format!("lease $out $s 300 quantity={quantity}")), "none");
 }
 
-fn quantities(side: &Side<'_>) -> Seen {
-    let path = side.path("leases");
-    let ours = semaphore(side, &path, 3);
-    let two = curator_gets(side, 2);
-    assert_eq!(refused(&ours, 2), Status::Timeout);
-    let one = got(&ours, 1);
-    assert_eq!(refused(&ours, 1), Status::Timeout);
-    curator_is_kept_out(side, 1);
+fn quantities(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("leases");
+    let ours = semaphore(cx, &path, 3);
+    let two = curator_gets(cx, 2);
+    assert_eq!(failed_lease_status(&ours, 2), Status::Timeout);
+    let one = acquire_leases(&ours, 1);
+    assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+    assert_curator_is_refused(cx, 1);
     one.release().unwrap();
-    side.tell(&format!("return $t $s {}", two[0]));
-    let both = got(&ours, 2);
-    curator_is_kept_out(side, 1);
+    cx.run(&format!("return $t $s {}", two[0]));
+    let both = acquire_leases(&ours, 2);
+    assert_curator_is_refused(cx, 1);
     assert_eq!(ours.participants().unwrap().iter().filter(|seen| seen.holds).count(), 3);
-    side.tell("return $t $s");
-    // What waits longest is served when there is enough.
-    let waiting = side.send("lease $t $s 20000 quantity=3");
-    wait_until(SOON, || side.raw().children(&format!("{path}/leases")).unwrap().len() == 4);
+    cx.run("return $t $s");
+    // The acquire that has waited longest is served as soon as enough leases are free.
+    let waiting = cx.send("lease $t $s 20000 quantity=3");
+    wait_until(TEST_TIMEOUT, || cx.raw().children(&format!("{path}/leases")).unwrap().len() == 4);
     assert!(!waiting.is_done());
     both.release().unwrap();
-    assert_eq!(waiting.wait(SOON).split(' ').count(), 3);
-    let waiting = ours.start_acquire(3, SOME).unwrap();
-    side.wait_for_nodes(&format!("{path}/locks"), 1);
-    side.tell("return $t $s");
+    assert_eq!(waiting.wait(TEST_TIMEOUT).split(' ').count(), 3);
+    let waiting = ours.start_acquire(3, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&format!("{path}/locks"), 1);
+    cx.run("return $t $s");
     drop(waiting.wait().unwrap());
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn nobody_overtakes(side: &Side<'_>) -> Seen {
-    let path = side.path("leases");
+fn nobody_overtakes(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("leases");
     let locks = format!("{path}/locks");
-    let ours = semaphore(side, &path, 3);
-    // zklock wants all of them, and Curator one that is free.
-    let held = curator_gets(side, 1);
-    let all = ours.start_acquire(3, SOME).unwrap();
-    side.wait_for_nodes(&locks, 1);
-    let one = side.send("lease $u $s 20000");
-    side.wait_for_nodes(&locks, 2);
-    curator_is_kept_out(side, 1);
+    let ours = semaphore(cx, &path, 3);
+    // zklock requests all leases, and Curator requests one lease that is free.
+    let held = curator_gets(cx, 1);
+    let all = ours.start_acquire(3, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&locks, 1);
+    let one = cx.send("lease $u $s 20000");
+    cx.wait_for_nodes(&locks, 2);
+    assert_curator_is_refused(cx, 1);
     assert!(!one.is_done());
-    side.tell(&format!("return $t $s {}", held[0]));
+    cx.run(&format!("return $t $s {}", held[0]));
     let all = all.wait().unwrap();
     assert!(!one.is_done());
     all.release().unwrap();
-    assert!(one.wait(SOON).contains("-lease-"));
-    // The other way round.
-    let all = side.send("lease $t $s 20000 quantity=3");
-    side.wait_for_nodes(&format!("{path}/leases"), 4);
-    assert_eq!(refused(&ours, 1), Status::Timeout);
-    let one_of_ours = ours.start_acquire(1, SOME).unwrap();
-    side.wait_for_nodes(&locks, 2);
+    assert!(one.wait(TEST_TIMEOUT).contains("-lease-"));
+    // The same with the sides exchanged.
+    let all = cx.send("lease $t $s 20000 quantity=3");
+    cx.wait_for_nodes(&format!("{path}/leases"), 4);
+    assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+    let one_of_ours = ours.start_acquire(1, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&locks, 2);
     assert!(one_of_ours.wait_for(Duration::ZERO).is_none());
-    side.tell(&side.own(&format!("return $u $s {}", one.wait(SOON))));
-    assert_eq!(all.wait(SOON).split(' ').count(), 3);
+    cx.run(&cx.with_unique_names(&format!("return $u $s {}", one.wait(TEST_TIMEOUT))));
+    assert_eq!(all.wait(TEST_TIMEOUT).split(' ').count(), 3);
     assert!(one_of_ours.wait_for(Duration::ZERO).is_none());
-    side.tell("return $t $s");
+    cx.run("return $t $s");
     one_of_ours.wait().unwrap().release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-/// Who takes several, one by one or at once, beside others who take one, and the other way round: Curator that has a part of what it
-/// wants would wait for zklock that waits for all.
-fn never_too_many(side: &Side<'_>) -> Seen {
+/// Each side acquires several leases beside acquires of a single lease by the other side. Curator acquires several
+/// leases one by one, so at the same time it could wait for zklock while zklock waits for all leases.
+fn never_too_many(cx: &CheckContext<'_>) -> CheckResult {
     const MAX: i32 = 3;
-    let ours = semaphore(side, &side.path("leases"), MAX);
-    side.tell(&format!("semaphore $s2 {} max={MAX}", side.path("leases")));
+    let ours = semaphore(cx, &cx.path("leases"), MAX);
+    cx.run(&format!("semaphore $s2 {} max={MAX}", cx.path("leases")));
     let out = AtomicI32::new(0);
-    let counted = |quantity: u32, give_back: &dyn Fn()| {
-        let quantity = quantity.cast_signed();
+    let counted = |quantity: i32, give_back: &dyn Fn()| {
         let before = out.fetch_add(quantity, Ordering::SeqCst);
-        assert!(before + quantity <= MAX, "{quantity} more, and {before} were out");
+        assert!(before + quantity <= MAX, "{before} leases were in use before {quantity} more were granted");
         thread::yield_now();
         out.fetch_sub(quantity, Ordering::SeqCst);
         give_back();
@@ -183,9 +179,9 @@ fn never_too_many(side: &Side<'_>) -> Seen {
             let zklocks = [1, 2].map(|seed| {
                 let (ours, counted) = (&ours, &counted);
                 scope.spawn(move || {
-                    for round in 0..side.ground.rounds {
-                        let quantity = (round + seed) % zklocks_most + 1;
-                        let leases = ours.acquire(quantity, SOME).unwrap();
+                    for round in 0..cx.shared.rounds {
+                        let quantity = (round.cast_signed() + seed) % zklocks_most + 1;
+                        let leases = ours.acquire(quantity, LONG_WAIT).unwrap();
                         counted(quantity, &|| leases.release().unwrap());
                     }
                 })
@@ -193,206 +189,206 @@ fn never_too_many(side: &Side<'_>) -> Seen {
             let curators = ["$s", "$s2"].map(|semaphore| {
                 let counted = &counted;
                 scope.spawn(move || {
-                    for round in 0..side.ground.rounds {
-                        let quantity = round % curators_most + 1;
-                        let nodes = side.ask(&format!("lease {semaphore} {semaphore} 20000 quantity={quantity}"));
+                    for round in 0..cx.shared.rounds {
+                        let quantity = round.cast_signed() % curators_most + 1;
+                        let nodes = cx.query(&format!("lease {semaphore} {semaphore} 20000 quantity={quantity}"));
                         assert!(nodes.contains("-lease-"), "{nodes}");
-                        counted(quantity, &|| side.tell(&format!("return {semaphore} {semaphore} {nodes}")));
+                        counted(quantity, &|| cx.run(&format!("return {semaphore} {semaphore} {nodes}")));
                     }
                 })
             });
             zklocks.into_iter().chain(curators).for_each(join);
         });
     }
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn halves(side: &Side<'_>) -> Seen {
-    let path = side.path("leases");
-    let ours = semaphore(side, &path, 2);
-    // zklock wants both while Curator, which has one, wants the other.
-    curator_gets(side, 1);
-    let both = ours.start_acquire(2, Some(Duration::from_secs(1))).unwrap();
-    side.wait_for_nodes(&format!("{path}/locks"), 1);
-    let second = side.send("lease $u $s 20000");
-    side.wait_for_nodes(&format!("{path}/locks"), 2);
+fn halves(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("leases");
+    let ours = semaphore(cx, &path, 2);
+    // zklock requests both leases while Curator holds one and requests the other.
+    curator_gets(cx, 1);
+    let both = ours.start_acquire(2, Some(Duration::from_secs(4))).unwrap();
+    cx.wait_for_nodes(&format!("{path}/locks"), 1);
+    let second = cx.send("lease $u $s 20000");
+    cx.wait_for_nodes(&format!("{path}/locks"), 2);
     assert!(!second.is_done());
     assert_eq!(both.wait().map(drop).unwrap_err().status(), Status::Timeout);
-    assert!(second.wait(SOON).contains("-lease-"));
-    side.tell("return $t $s");
-    // And the other way round: zklock has one and wants another.
-    let one = got(&ours, 1);
-    let both = side.send("lease $t $s 20000 quantity=2");
-    side.wait_for_nodes(&format!("{path}/leases"), 3);
-    assert_eq!(refusal(|| ours.acquire(1, A_WHILE).map(drop)), Status::Timeout);
+    assert!(second.wait(TEST_TIMEOUT).contains("-lease-"));
+    cx.run("return $t $s");
+    // The same with the sides exchanged: zklock holds one lease and requests another.
+    let one = acquire_leases(&ours, 1);
+    let both = cx.send("lease $t $s 20000 quantity=2");
+    cx.wait_for_nodes(&format!("{path}/leases"), 3);
+    assert_eq!(refusal(|| ours.acquire(1, SHORT_WAIT).map(drop)), Status::Timeout);
     one.release().unwrap();
-    assert_eq!(both.wait(SOON).split(' ').count(), 2);
-    side.tell("return $t $s");
-    Seen::differs("Curator takes them one by one: nobody gets on until the first deadline")
+    assert_eq!(both.wait(TEST_TIMEOUT).split(' ').count(), 2);
+    cx.run("return $t $s");
+    CheckResult::known_difference("Curator acquires leases one by one: both sides wait until the first deadline")
 }
 
-fn curator_is_killed(side: &Side<'_>) -> Seen {
-    let path = side.path("leases");
-    let victim = side.victim(SHORT);
-    let there = side.with(victim.peer());
-    there.tell(&format!("semaphore $s {path} max=2"));
+fn curator_is_killed(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("leases");
+    let disposable = cx.start_disposable_peer(SHORT_SESSION);
+    let there = cx.with_peer(disposable.peer());
+    there.run(&format!("semaphore $s {path} max=2"));
     curator_gets(&there, 2);
-    let ours = side.client().semaphore(&path, 2).unwrap();
-    assert_eq!(refused(&ours, 1), Status::Timeout);
-    let waiting = ours.start_acquire(2, SOME).unwrap();
-    side.wait_for_nodes(&format!("{path}/locks"), 1);
-    victim.peer().kill();
+    let ours = cx.client().semaphore(&path, 2).unwrap();
+    assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+    let waiting = ours.start_acquire(2, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&format!("{path}/locks"), 1);
+    disposable.peer().kill();
     waiting.wait().unwrap().release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn zklock_is_killed(side: &Side<'_>) -> Seen {
-    let path = side.path("leases");
-    let victim = side.zklock_process(SHORT);
-    assert_eq!(victim.ask(&format!("lease {path} 2 2")), "true");
-    side.tell(&format!("semaphore $s {path} max=2"));
-    curator_is_kept_out(side, 1);
-    let waiting = side.send("lease $t $s 20000 quantity=2");
-    side.wait_for_nodes(&format!("{path}/leases"), 3);
-    victim.kill();
-    assert_eq!(waiting.wait(SOON).split(' ').count(), 2);
-    side.tell("return $t $s");
-    Seen::Alike
+fn zklock_is_killed(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("leases");
+    let disposable = cx.zklock_process(SHORT_SESSION);
+    assert_eq!(disposable.query(&format!("lease {path} 2 2")), "true");
+    cx.run(&format!("semaphore $s {path} max=2"));
+    assert_curator_is_refused(cx, 1);
+    let waiting = cx.send("lease $t $s 20000 quantity=2");
+    cx.wait_for_nodes(&format!("{path}/leases"), 3);
+    disposable.kill();
+    assert_eq!(waiting.wait(TEST_TIMEOUT).split(' ').count(), 2);
+    cx.run("return $t $s");
+    CheckResult::Same
 }
 
-fn lease_nodes(side: &Side<'_>) -> Seen {
-    let paths = Who::BOTH.map(|who| side.path(&format!("nodes-{who:?}")));
-    let ours = side.client().semaphore(&paths[0], 3).unwrap();
+fn lease_nodes(cx: &CheckContext<'_>) -> CheckResult {
+    let paths = Library::BOTH.map(|who| cx.path(&format!("nodes-{who:?}")));
+    let ours = cx.client().semaphore(&paths[0], 3).unwrap();
     ours.set_data(Some(b"mine")).unwrap();
-    let leases = got(&ours, 2);
-    side.tell(&format!("semaphore $s {} max=3 data=mine", paths[1]));
-    curator_gets(side, 2);
-    // Not of `locks`, which may have gone by now: nobody stands there.
-    let pictures = paths.each_ref().map(|path| picture(&mut side.raw(), &format!("{path}/leases")));
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    assert!(pictures[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000001 ephemeral data \"mine\"")));
+    let leases = acquire_leases(&ours, 2);
+    cx.run(&format!("semaphore $s {} max=3 data=mine", paths[1]));
+    curator_gets(cx, 2);
+    // The directory `locks` is left out. It may be gone already, because it has no participants.
+    let listings = paths.each_ref().map(|path| node_listing(&mut cx.raw(), &format!("{path}/leases")));
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    assert!(listings[0].iter().any(|node| node.starts_with("_c_UUID-lease-0000000001 ephemeral data \"mine\"")));
     leases.release().unwrap();
-    side.tell("return $t $s");
+    cx.run("return $t $s");
 
-    let path = side.path("participants");
-    let ours = semaphore(side, &path, 3);
-    let (theirs, two) = (curator_gets(side, 1), got(&ours, 2));
+    let path = cx.path("participants");
+    let ours = semaphore(cx, &path, 3);
+    let (theirs, two) = (curator_gets(cx, 1), acquire_leases(&ours, 2));
     let seen = ours.participants().unwrap();
     assert!(seen.iter().all(|seen| seen.holds));
-    assert_eq!(seen[0].node_path, format!("{path}/leases/{}", theirs[0]), "the oldest first");
+    assert_eq!(seen[0].node_path, format!("{path}/leases/{}", theirs[0]), "the first lease is the oldest");
     assert_eq!(seen[1..].iter().map(|seen| seen.node_path.clone()).collect::<Vec<_>>(), two.node_paths().unwrap());
-    let mut names: Vec<String> = side.ask("participants $s").split(' ').map(str::to_owned).collect();
+    let mut names: Vec<String> = cx.query("participants $s").split(' ').map(str::to_owned).collect();
     let mut our_names: Vec<&str> = seen.iter().map(|seen| seen.node_path.rsplit('/').next().unwrap()).collect();
     names.sort();
     our_names.sort_unstable();
     assert_eq!(our_names, names);
-    assert_eq!(side.ask(&format!("data $s {}", theirs[0])).into_bytes(), seen[0].data);
+    assert_eq!(cx.query(&format!("data $s {}", theirs[0])).into_bytes(), seen[0].data);
     assert_eq!(seen[0].data, seen[1].data, "the host's address");
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn plain_leases(side: &Side<'_>) -> Seen {
-    let path = side.path("plain");
+fn plain_leases(cx: &CheckContext<'_>) -> CheckResult {
+    let path = cx.path("plain");
     for node in ["", "/leases", "/leases/nobody"] {
-        side.raw().create(&format!("{path}{node}"), b"", flags::PERSISTENT).unwrap();
+        cx.raw().create(&format!("{path}{node}"), b"", flags::PERSISTENT).unwrap();
     }
-    let ours = semaphore(side, &path, 2);
-    let theirs = curator_gets(side, 1);
-    assert_eq!(refused(&ours, 1), Status::Timeout);
-    side.tell(&format!("return $t $s {}", theirs[0]));
-    let one = got(&ours, 1);
-    curator_is_kept_out(side, 1);
+    let ours = semaphore(cx, &path, 2);
+    let theirs = curator_gets(cx, 1);
+    assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+    cx.run(&format!("return $t $s {}", theirs[0]));
+    let one = acquire_leases(&ours, 1);
+    assert_curator_is_refused(cx, 1);
     one.release().unwrap();
-    Seen::Alike
+    CheckResult::Same
 }
 
-fn counts(side: &Side<'_>) -> Seen {
-    let (path, client) = (side.path("count"), side.client());
-    // Curator's seed, and the bytes that either sets.
-    side.tell(&format!("count $n {path} seed=2"));
-    assert_eq!(client.get_count(&path).unwrap(), 2);
+fn counts(cx: &CheckContext<'_>) -> CheckResult {
+    let (path, client) = (cx.path("count"), cx.client());
+    // Both libraries read Curator's initial value and the bytes that either library writes.
+    cx.run(&format!("count $n {path} seed=2"));
+    assert_eq!(client.shared_count_get(&path).unwrap(), 2);
     for value in [0x0102_0304, -5] {
-        client.set_count(&path, value).unwrap();
-        let zklocks = side.raw().data(&path).unwrap();
-        side.event(&format!("count $n {value}"));
-        assert_eq!(side.ask("get $n"), value.to_string());
-        client.set_count(&path, 0).unwrap();
-        side.event("count $n 0");
-        side.tell(&format!("set $n {value}"));
-        assert_eq!(client.get_count(&path).unwrap(), value);
-        assert_eq!(side.raw().data(&path).unwrap(), zklocks);
+        client.shared_count_set(&path, value).unwrap();
+        let zklocks = cx.raw().data(&path).unwrap();
+        cx.event(&format!("count $n {value}"));
+        assert_eq!(cx.query("get $n"), value.to_string());
+        client.shared_count_set(&path, 0).unwrap();
+        cx.event("count $n 0");
+        cx.run(&format!("set $n {value}"));
+        assert_eq!(client.shared_count_get(&path).unwrap(), value);
+        assert_eq!(cx.raw().data(&path).unwrap(), zklocks);
         assert_eq!(zklocks, value.to_be_bytes());
-        side.event(&format!("count $n {value}"));
+        cx.event(&format!("count $n {value}"));
     }
-    // zklock's change is a new version to Curator.
-    let seen = side.ask("versioned $n");
-    client.set_count(&path, 1).unwrap();
-    assert_eq!(side.ask("try-set $n 9"), "false", "it was {seen}");
-    // zklock's seed, and who comes second leaves it.
-    let seeded = [side.path("ours/count"), side.path("theirs/count")];
-    let _semaphore = client.counted_semaphore(&side.path("leases"), &seeded[0], 4).unwrap();
-    side.tell(&format!("count $ours {} seed=9", seeded[0]));
-    assert_eq!(side.ask("get $ours"), "4");
-    side.tell(&format!("count $theirs {} seed=4", seeded[1]));
-    let _semaphore = client.counted_semaphore(&side.path("leases"), &seeded[1], 9).unwrap();
-    assert_eq!(client.get_count(&seeded[1]).unwrap(), 4);
-    let pictures = ["ours", "theirs"].map(|name| picture(&mut side.raw(), &side.path(name)));
-    assert_eq!(pictures[0], pictures[1], "zklock's nodes and Curator's");
-    Seen::Alike
+    // A change by zklock is a new version for Curator.
+    let seen = cx.query("versioned $n");
+    client.shared_count_set(&path, 1).unwrap();
+    assert_eq!(cx.query("try-set $n 9"), "false", "it was {seen}");
+    // Both libraries read zklock's initial value. The side that comes second does not change it.
+    let seeded = [cx.path("ours/count"), cx.path("theirs/count")];
+    let _semaphore = client.semaphore_counted(&cx.path("leases"), &seeded[0], 4).unwrap();
+    cx.run(&format!("count $ours {} seed=9", seeded[0]));
+    assert_eq!(cx.query("get $ours"), "4");
+    cx.run(&format!("count $theirs {} seed=4", seeded[1]));
+    let _semaphore = client.semaphore_counted(&cx.path("leases"), &seeded[1], 9).unwrap();
+    assert_eq!(client.shared_count_get(&seeded[1]).unwrap(), 4);
+    let listings = ["ours", "theirs"].map(|name| node_listing(&mut cx.raw(), &cx.path(name)));
+    assert_eq!(listings[0], listings[1], "the nodes of zklock and of Curator");
+    CheckResult::Same
 }
 
-/// A semaphore of ours and Curator's `$s`, both on one count that Curator calls `$n`.
-fn counted(side: &Side<'_>, initial: i32) -> Semaphore {
-    let (path, count) = (side.path("leases"), side.path("count"));
-    let ours = side.client().counted_semaphore(&path, &count, initial).unwrap();
-    side.tell(&format!("count $n {count} seed={initial}"));
-    side.tell(&format!("semaphore $s {path} count=$n"));
+/// Creates a semaphore of zklock and Curator's `$s`, both on one count that Curator names `$n`.
+fn counted(cx: &CheckContext<'_>, initial: i32) -> Semaphore {
+    let (path, count) = (cx.path("leases"), cx.path("count"));
+    let ours = cx.client().semaphore_counted(&path, &count, initial).unwrap();
+    cx.run(&format!("count $n {count} seed={initial}"));
+    cx.run(&format!("semaphore $s {path} count=$n"));
     ours
 }
 
-fn raised(side: &Side<'_>) -> Seen {
-    let (ours, client, count) = (counted(side, 1), side.client(), side.path("count"));
-    let locks = side.path("leases/locks");
-    let one = got(&ours, 1);
-    let waiting = side.send("lease $t $s 20000");
-    side.wait_for_nodes(&locks, 1);
-    client.set_count(&count, 2).unwrap();
-    assert!(waiting.wait(SOON).contains("-lease-"));
-    let waiting = ours.start_acquire(2, SOME).unwrap();
-    side.wait_for_nodes(&locks, 1);
-    side.event("count $n 2");
-    side.tell("set $n 4");
+fn raised(cx: &CheckContext<'_>) -> CheckResult {
+    let (ours, client, count) = (counted(cx, 1), cx.client(), cx.path("count"));
+    let locks = cx.path("leases/locks");
+    let one = acquire_leases(&ours, 1);
+    let waiting = cx.send("lease $t $s 20000");
+    cx.wait_for_nodes(&locks, 1);
+    client.shared_count_set(&count, 2).unwrap();
+    assert!(waiting.wait(TEST_TIMEOUT).contains("-lease-"));
+    let waiting = ours.start_acquire(2, LONG_WAIT).unwrap();
+    cx.wait_for_nodes(&locks, 1);
+    cx.event("count $n 2");
+    cx.run("set $n 4");
     let two = waiting.wait().unwrap();
     drop((one, two));
-    side.tell("return $t $s");
-    Seen::Alike
+    cx.run("return $t $s");
+    CheckResult::Same
 }
 
-fn lowered(side: &Side<'_>) -> Seen {
-    let (ours, client, count) = (counted(side, 2), side.client(), side.path("count"));
-    for who in Who::BOTH {
-        let one = got(&ours, 1);
-        curator_gets(side, 1);
+fn lowered(cx: &CheckContext<'_>) -> CheckResult {
+    let (ours, client, count) = (counted(cx, 2), cx.client(), cx.path("count"));
+    for who in Library::BOTH {
+        let one = acquire_leases(&ours, 1);
+        curator_gets(cx, 1);
         match who {
-            Who::Zklock => {
-                client.set_count(&count, 1).unwrap();
-                side.event("count $n 1");
+            Library::Zklock => {
+                client.shared_count_set(&count, 1).unwrap();
+                cx.event("count $n 1");
             }
-            Who::Other => side.tell("set $n 1"),
+            Library::Other => cx.run("set $n 1"),
         }
         assert!(one.is_held().unwrap());
-        assert_eq!(side.ask("participants $s").split(' ').count(), 2);
-        assert_eq!(refused(&ours, 1), Status::Timeout);
-        curator_is_kept_out(side, 1);
+        assert_eq!(cx.query("participants $s").split(' ').count(), 2);
+        assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+        assert_curator_is_refused(cx, 1);
         one.release().unwrap();
-        assert_eq!(refused(&ours, 1), Status::Timeout);
-        curator_is_kept_out(side, 1);
-        side.tell("return $t $s");
-        let one = got(&ours, 1);
-        curator_is_kept_out(side, 1);
+        assert_eq!(failed_lease_status(&ours, 1), Status::Timeout);
+        assert_curator_is_refused(cx, 1);
+        cx.run("return $t $s");
+        let one = acquire_leases(&ours, 1);
+        assert_curator_is_refused(cx, 1);
         one.release().unwrap();
-        client.set_count(&count, 2).unwrap();
-        side.event("count $n 2");
+        client.shared_count_set(&count, 2).unwrap();
+        cx.event("count $n 2");
     }
-    Seen::Alike
+    CheckResult::Same
 }

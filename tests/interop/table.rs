@@ -1,40 +1,40 @@
-//! What the checks saw, as a table for people.
+//! Formats the results of the checks as a table.
 
 use std::any::Any;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::side::{Met, Side};
+use crate::fixture::{CheckContext, OtherLibrary};
 
-/// What a check saw.
-pub(crate) enum Seen {
-    /// What it expected: both sides do alike.
-    Alike,
-    /// A difference that is known, and was there; in a few words.
-    Differs(String),
+/// The result of a check.
+pub(crate) enum CheckResult {
+    /// Both sides behave alike, as expected.
+    Same,
+    /// The sides still differ in a known way. The text describes the difference.
+    KnownDifference(String),
 }
 
-impl Seen {
-    pub(crate) fn differs(how: &str) -> Self {
-        Self::Differs(how.to_owned())
+impl CheckResult {
+    pub(crate) fn known_difference(how: &str) -> Self {
+        Self::KnownDifference(how.to_owned())
     }
 }
 
-/// A row: what is expected, and who looks. A check panics where it sees something else.
+/// A row: the expectation and its check. A check panics if it observes something else.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    pub(crate) check: fn(&Side<'_>) -> Seen,
+    pub(crate) check: fn(&CheckContext<'_>) -> CheckResult,
 }
 
 pub(crate) struct Table<'a> {
     pub(crate) title: &'static str,
-    /// Who is met, and what he is called.
-    pub(crate) columns: Vec<(String, Met<'a>)>,
+    /// The other side of each column and its name.
+    pub(crate) columns: Vec<(String, OtherLibrary<'a>)>,
     pub(crate) rows: Vec<Row>,
 }
 
 pub(crate) enum Cell {
-    Seen(Seen),
+    Seen(CheckResult),
     Failed(String),
 }
 
@@ -44,20 +44,20 @@ impl Cell {
     }
 
     pub(crate) fn differs(&self) -> bool {
-        matches!(self, Self::Seen(Seen::Differs(_)))
+        matches!(self, Self::Seen(CheckResult::KnownDifference(_)))
     }
 
     fn text(&self) -> String {
         match self {
-            Self::Seen(Seen::Alike) => "ok".to_owned(),
-            Self::Seen(Seen::Differs(how)) => format!("differs: {how}"),
+            Self::Seen(CheckResult::Same) => "ok".to_owned(),
+            Self::Seen(CheckResult::KnownDifference(how)) => format!("differs: {how}"),
             Self::Failed(why) => format!("FAILED: {why}"),
         }
     }
 }
 
-/// Lets a check look, on the calling thread.
-pub(crate) fn observe(check: impl FnOnce() -> Seen) -> Cell {
+/// Runs a check on the calling thread.
+pub(crate) fn run_check(check: impl FnOnce() -> CheckResult) -> Cell {
     match catch_unwind(AssertUnwindSafe(check)) {
         Ok(seen) => Cell::Seen(seen),
         Err(panic) => Cell::Failed(message(&*panic)),
@@ -66,14 +66,14 @@ pub(crate) fn observe(check: impl FnOnce() -> Seen) -> Cell {
 
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").split_whitespace().collect::<Vec<_>>().join(" ")
+    text.unwrap_or("a panic without a message").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 const NAME_WIDTH: usize = 62;
 const CELL_WIDTH: usize = 40;
 
 impl Table<'_> {
-    /// The table, or only the rows that failed. `cells` has them row by row.
+    /// Formats the table, or only the rows that failed. `cells` contains the results row by row.
     pub(crate) fn print(&self, cells: &[Cell], only_failed: bool) -> String {
         let mut text = format!("{}\n", self.title);
         let ruler = || {
@@ -94,7 +94,7 @@ impl Table<'_> {
     }
 }
 
-/// One line of cells, or several where one of them is long.
+/// Formats one row of cells. It has several lines if a cell is long.
 fn line(cells: &[String]) -> String {
     let width = |column| if column == 0 { NAME_WIDTH } else { CELL_WIDTH };
     let wrapped: Vec<Vec<String>> = cells.iter().enumerate().map(|(column, cell)| wrap(cell, width(column))).collect();

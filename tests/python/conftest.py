@@ -1,15 +1,20 @@
-"""Every test runs against a real server, on a path of its own, and may ask an independent witness, kazoo."""
+"""Common fixtures. Every test uses a real server and its own path, and may read the znodes with kazoo, an independent
+client.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,14 +28,42 @@ from server import ZooKeeper
 
 T = TypeVar("T")
 
+# A shell ignores SIGINT in the commands that it starts in the background, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def needs(framework: str) -> None:
+    """Check that the framework is installed. An import would change how this process forks."""
+    assert importlib.util.find_spec(framework) is not None, f"{framework} is missing: make setup installs it"
+
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What the condition gives as soon as it is true."""
+    """Wait until the condition is true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.005)
     return result
+
+
+def ends_at_limit(limit: float, call: Callable[[], T]) -> T:
+    """Check that a call ends at its time limit in seconds: never before it, and at most 0.1 s after it. Return the
+    result of the call. Several attempts are allowed, because a busy machine may delay a thread or the server. If the
+    server owes an answer at the deadline of an acquire, the acquire raises ConnectionLost instead of LockTimeout.
+    """
+    misses: list[str] = []
+    for _ in range(5):
+        results: list[T] = []
+        started = time.monotonic()
+        with suppress(zklock.ConnectionLost):
+            results.append(call())
+        took = time.monotonic() - started
+        assert took >= limit, f"{limit} s: too early, after {took} s"
+        if results and took < limit + 0.1:
+            return results[0]
+        misses.append(f"{took} s" if results else f"ConnectionLost after {took} s")
+    pytest.fail(f"{limit} s: no attempt ended in time: {misses}")
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +74,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ZooKeeper]:
-    """One that the test may kill or freeze."""
+    """A server that the test may kill or pause."""
     with ZooKeeper(tmp_path) as server:
         yield server
 
@@ -63,14 +96,14 @@ def path() -> str:
     return f"/zklock-python/{uuid.uuid4()}"
 
 
-class Witness:
-    """Looks at the znodes through another library."""
+class Inspector:
+    """Reads the znodes with another library."""
 
     def __init__(self, kazoo: KazooClient) -> None:
         self.kazoo = kazoo
 
     def nodes(self, path: str) -> list[str]:
-        """The lock's nodes in the order of its queue."""
+        """Return the lock's nodes in the order of its queue."""
         try:
             names = self.kazoo.get_children(path)
         except NoNodeError:
@@ -78,7 +111,7 @@ class Witness:
         return [f"{path}/{name}" for name in sorted(names, key=lambda name: name[-10:])]
 
     def below(self, path: str) -> list[str]:
-        """The ephemeral nodes of a whole tree."""
+        """Return the ephemeral nodes of a whole tree."""
         try:
             children = self.kazoo.get_children(path)
             is_ephemeral = self.kazoo.get(path)[1].ephemeralOwner != 0
@@ -92,21 +125,21 @@ class Witness:
 
 
 @pytest.fixture(scope="session")
-def session_witness(server: ZooKeeper) -> Iterator[Witness]:
+def session_inspector(server: ZooKeeper) -> Iterator[Inspector]:
     kazoo = KazooClient(server.address)
     kazoo.start()
-    yield Witness(kazoo)
+    yield Inspector(kazoo)
     kazoo.stop()
     kazoo.close()
 
 
 @pytest.fixture
-def witness(session_witness: Witness) -> Witness:
-    return session_witness
+def inspector(session_inspector: Inspector) -> Inspector:
+    return session_inspector
 
 
 class Waiter:
-    """A call on a thread of its own."""
+    """A call on a separate thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -130,7 +163,7 @@ class Waiter:
 
 
 class Program:
-    """A Python process that talks in lines."""
+    """A Python process that exchanges lines with the test."""
 
     def __init__(self, code: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -140,8 +173,8 @@ class Program:
             bufsize=0,
         )
 
-    def says(self, seconds: float = 10.0) -> str:
-        """Its next line; empty at the end."""
+    def read_line(self, seconds: float = 10.0) -> str:
+        """Return its next line, or an empty text at the end of its output."""
         assert self.process.stdout is not None
         line = b""
         deadline = time.monotonic() + seconds
@@ -154,11 +187,11 @@ class Program:
             line += byte
         return line.decode().rstrip("\n")
 
-    def tell(self, line: str = "") -> None:
+    def write_line(self, line: str = "") -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
 
-    def tell_no_more(self) -> None:
+    def close_input(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.stdin = None
@@ -182,14 +215,14 @@ def program() -> Iterator[Callable[..., Program]]:
 
 
 class Loops:
-    """Event loops of one kind. What is told to their exception handlers fails the test."""
+    """Event loops of one kind. An error that their exception handlers receive fails the test."""
 
     def __init__(self, make: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.make = make
         self.reports: list[dict[str, Any]] = []
 
     def run(self, main: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
-        """Like ``asyncio.run()``, in debug mode, and within these seconds."""
+        """Run like ``asyncio.run()``, in debug mode and with a time limit in seconds."""
         loop = self.make()
         loop.set_debug(True)
         loop.set_exception_handler(lambda _, report: self.reports.append(report))
@@ -222,7 +255,7 @@ def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """What the condition gives as soon as it is true, while the loop runs."""
+    """Wait until the condition is true while the loop runs, and return its value."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s"

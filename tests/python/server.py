@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ clientPort={port}
 dataDir={directory}/data
 tickTime=200
 minSessionTimeout=400
-maxSessionTimeout=60000
+maxSessionTimeout={max_session_timeout}
 maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=*
@@ -33,27 +35,32 @@ JAVA = [
 ]
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
-# Whatever becomes of the tests, the server ends with them: the shell waits for the end of its input, which is theirs.
+# The shell kills the server when its input ends. The tests own that input, so the server ends even if they crash.
 SUPERVISOR = '"$@" </dev/null >&2 & echo $!; read -r _; kill -9 $!'
 
 
 class ZooKeeper:
-    """One server on the loopback interface; runs for the length of its ``with`` block."""
+    """One server on the loopback interface. It runs during the ``with`` block."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_session_timeout: int = 60000, settings: str = "") -> None:
         self._directory = directory
+        self._max_session_timeout = max_session_timeout  # in milliseconds
+        self._settings = settings  # further lines of the configuration
         self._reservation = reserved_port()
 
     def __enter__(self) -> ZooKeeper:
         port = self._reservation.__enter__()
         self.address = f"127.0.0.1:{port}"
         configuration = self._directory / "zoo.cfg"
-        configuration.write_text(CONFIGURATION.format(port=port, directory=self._directory))
+        configuration.write_text(
+            CONFIGURATION.format(port=port, directory=self._directory, max_session_timeout=self._max_session_timeout)
+            + self._settings
+        )
         command = ["sh", "-c", SUPERVISOR, "supervisor", *JAVA, "-cp", class_path(), MAIN, str(configuration)]
         with (self._directory / "server.log").open("wb") as log:
             self._supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert self._supervisor.stdout is not None
-        self._pid = int(self._supervisor.stdout.readline())
+        self.pid = int(self._supervisor.stdout.readline())
         try:
             wait_until_it_serves(self._supervisor, port, self._directory)
         except BaseException:
@@ -68,25 +75,25 @@ class ZooKeeper:
         self._reservation.__exit__(None, None, None)
 
     def watches(self) -> int:
-        """How many it keeps, over all sessions."""
+        """Return the number of watches of all sessions."""
         return int(self._ask("wchs").rpartition(":")[2])
 
     def sessions(self) -> int:
-        """How many of its connections have one."""
+        """Return the number of connections that have a session."""
         return self._ask("cons").count("sid=0x")
 
     def _ask(self, word: str) -> str:
-        return ask(int(self.address.rpartition(":")[2]), word.encode()).decode()
+        return send_four_letter_word(int(self.address.rpartition(":")[2]), word.encode()).decode()
 
-    def freeze(self) -> None:
-        """From now on it answers nobody, but its connections stay."""
-        os.kill(self._pid, signal.SIGSTOP)
-        # Each thread stops when it notices; until then it may answer.
-        while any(self._runs(thread) for thread in Path(f"/proc/{self._pid}/task").iterdir()):
+    def pause(self) -> None:
+        """Stop all answers. The connections stay open."""
+        os.kill(self.pid, signal.SIGSTOP)
+        # A thread stops only when it notices the signal, and may answer until then.
+        while any(self._runs(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
             time.sleep(0.001)
 
     def kill(self) -> None:
-        """Its connections end at once, and nobody listens any more."""
+        """Kill the server. Its connections end at once, and its port is closed."""
         self._supervisor.communicate()  # ends its input
 
     @staticmethod
@@ -99,7 +106,7 @@ class ZooKeeper:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A free port that nobody else gets, while a server that sets SO_REUSEADDR may listen on it."""
+    """Reserve a free port. No other process gets it, but a server that sets SO_REUSEADDR may listen on it."""
     with socket.socket() as reservation:
         reservation.bind(("127.0.0.1", 0))
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,23 +118,35 @@ def class_path() -> str:
     if directory != "/usr/share/java":
         return f"{directory}/*"
     assert Path(directory, "zookeeper.jar").exists(), "the ZooKeeper server is missing: make setup"
-    return f"{directory}/zookeeper.jar:{directory}/slf4j-simple.jar"
+    # TLS needs netty-codec.jar, which the manifest of zookeeper.jar does not name.
+    return f"{directory}/zookeeper.jar:{directory}/netty-codec.jar:{directory}/slf4j-simple.jar"
 
 
 def wait_until_it_serves(server: subprocess.Popen[bytes], port: int, directory: Path) -> None:
     deadline = time.monotonic() + 60
-    while b"Mode:" not in ask(port, b"srvr"):
+    while b"Mode:" not in send_four_letter_word(port, b"srvr"):
         log = (directory / "server.log").read_text(errors="replace")
         is_late = server.poll() is not None or time.monotonic() > deadline
         assert not is_late, f"the server did not start:\n{log[-2000:]}"
         time.sleep(0.01)
 
 
-def ask(port: int, word: bytes) -> bytes:
-    # A server that listens but does not serve yet may never answer the connection: the caller asks again, on a new one.
+def send_four_letter_word(port: int, word: bytes) -> bytes:
+    # A server that listens but does not serve yet may never answer this connection. The caller asks again on a new one.
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=0.25) as connection:
             connection.sendall(word)
             return connection.makefile("rb").read()
     except OSError:
         return b""
+
+
+def main() -> None:
+    """Run a server for tests in other languages: print its address and process id, and stop it when the input ends."""
+    with tempfile.TemporaryDirectory() as directory, ZooKeeper(Path(directory)) as server:
+        print(server.address, server.pid, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Connecting, closing, and what becomes of locks when the server does not answer."""
+"""Connecting and closing a client, and the state of its locks when the server does not answer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 
 import zklock
 import zklock.aio
-from conftest import Waiter, Witness, wait_until
+from conftest import Inspector, Waiter, ends_at_limit, wait_until
 from server import ZooKeeper
 from zklock import ClientState
 
 
-def test_a_client_and_its_session(server: ZooKeeper) -> None:
+def test_client_has_a_session_until_it_is_closed(server: ZooKeeper) -> None:
     with zklock.Client(server.address, session_timeout=4, connect_timeout=5.5, lease_margin=1) as client:
         assert client.state is ClientState.CONNECTED
         assert client.session_id != 0
@@ -30,13 +30,44 @@ def test_a_client_and_its_session(server: ZooKeeper) -> None:
     client.close()
 
 
-def test_a_chroot(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_a_chroot(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     with pytest.raises(zklock.ServerError, match=f"the chroot {path} does not exist; .* chroot.create"):
         zklock.Client(server.address + path)
     create = {"chroot.create": "true"}
     with zklock.Client(server.address + path, options=create) as client, client.mutex("/a/b") as lock:
-        assert len(witness.nodes(f"{path}/a/b")) == 1
+        assert len(inspector.nodes(f"{path}/a/b")) == 1
         assert lock.participants()[0].node_path.startswith("/a/b/")
+
+
+def test_a_new_server_list(server: ZooKeeper, path: str) -> None:
+    with zklock.Client(server.address) as client, client.mutex(path) as lock:
+        session = client.session_id
+        client.set_servers(f"{server.address},{server.address}")
+        assert f"'{server.address},{server.address}'" in repr(client)
+        with pytest.raises(ValueError, match='has the chroot "/x", but the client has no chroot'):
+            client.set_servers("h:2181/x")
+        with pytest.raises(TypeError, match="servers: expected str, not int"):
+            client.set_servers(2181)  # type: ignore[arg-type]
+        assert lock.is_held
+        assert client.session_id == session
+    with pytest.raises(zklock.ClientClosed):
+        client.set_servers(server.address)
+
+
+def test_a_new_server_list_keeps_the_chroot(server: ZooKeeper, path: str) -> None:
+    create = {"chroot.create": "true"}
+    with zklock.Client(server.address + path, options=create) as client:
+        client.set_servers(server.address)
+        assert f"'{server.address}{path}'" in repr(client)
+        client.set_servers(server.address + path)
+
+
+def test_a_server_list_that_is_followed(server: ZooKeeper, path: str) -> None:
+    options = {"servers.follow_config": "true"}
+    with zklock.Client(server.address, options=options) as client, client.mutex(path) as lock:
+        assert lock.is_held
+    with pytest.raises(ValueError, match='is "yes"; expected true or false'):
+        zklock.Client(server.address, options={"servers.follow_config": "yes"})
 
 
 def test_the_lease_margin_is_kept(server: ZooKeeper, path: str) -> None:
@@ -73,10 +104,10 @@ def test_bad_options(make: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r'option lease\.margin is "x"; expected 0 to 2147483647 milliseconds'):
         make("h:1", options={"lease.margin": "x"})
     for bad in [5, ["session.timeout"], "session.timeout"]:
-        with pytest.raises(TypeError, match="options: expected names with texts as values"):
+        with pytest.raises(TypeError, match="options: expected names and values that are str"):
             make("h:1", options=bad)
     for bad in [{"session.timeout": 5000}, {5: "5"}]:
-        with pytest.raises(TypeError, match=rf"options: {next(iter(bad))!r}: expected names with texts"):
+        with pytest.raises(TypeError, match=rf"options: {next(iter(bad))!r}: expected names and values that are str"):
             make("h:1", options=bad)
     file = tmp_path / "zklock.conf"
     with pytest.raises(ValueError, match=r"zklock.conf\": No such file"):
@@ -91,28 +122,28 @@ def test_bad_options(make: Any, tmp_path: Path) -> None:
         make.from_file("h:1", 5)
 
 
+def cannot_connect(address: str) -> None:
+    with pytest.raises(zklock.ConnectionLost, match=address) as raised:
+        zklock.Client(address, connect_timeout=0.5)
+    assert isinstance(raised.value, ConnectionError)
+
+
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    started = time.monotonic()
-    with pytest.raises(zklock.ConnectionLost, match=address) as raised:
-        zklock.Client(address, connect_timeout=0.5)
-    assert 0.4 < time.monotonic() - started < 0.7
-    assert isinstance(raised.value, ConnectionError)
+    ends_at_limit(0.5, lambda: cannot_connect(address))
 
 
 def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        started = time.monotonic()
-        with pytest.raises(zklock.ConnectionLost):
-            zklock.Client(f"127.0.0.1:{silent.getsockname()[1]}", connect_timeout=0.5)
-        assert 0.5 <= time.monotonic() - started < 0.7
+        ends_at_limit(0.5, lambda: cannot_connect(f"127.0.0.1:{silent.getsockname()[1]}"))
 
 
-def test_credentials(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_credentials(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     from kazoo.security import make_digest_acl
 
-    witness.kazoo.create(path, acl=[make_digest_acl("alice", "secret", all=True)], makepath=True)
+    inspector.kazoo.ensure_path(path.rpartition("/")[0])
+    inspector.kazoo.create(path, acl=[make_digest_acl("alice", "secret", all=True)])
     for auth in [[("digest", "alice:secret")], iter([("digest", b"alice:secret")])]:
         with zklock.Client(server.address, auth=auth) as client, client.mutex(path) as lock:
             assert lock.is_held
@@ -123,17 +154,37 @@ def test_credentials(server: ZooKeeper, path: str, witness: Witness) -> None:
         zklock.Client(server.address, auth=[("no-such-scheme", "x")])
 
 
-def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_access_control_lists(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    inspector.kazoo.ensure_path(path.rpartition("/")[0])
+    inspector.kazoo.add_auth("digest", "team:secret")
+    options = {"acl": "auth::rw,world:anyone:r", "acl.lock_directory": "auth::crd", "acl.parents": "open"}
+    with zklock.Client(server.address, auth=[("digest", "team:secret")], options=options) as client:
+        with client.mutex(f"{path}/lock") as lock:
+            expected = {lock.node_paths[0]: [3, 1], f"{path}/lock": [13], path: [31]}
+            lists = {node: inspector.kazoo.get_acls(node)[0] for node in expected}
+        assert {node: [entry.perms for entry in acl] for node, acl in lists.items()} == expected
+        assert [acl[0].id.scheme for acl in lists.values()] == ["digest", "digest", "world"]
+        with zklock.Client(server.address) as stranger, pytest.raises(zklock.PermissionDenied) as denied:
+            stranger.mutex(f"{path}/lock").acquire(timeout=5)
+    assert str(denied.value).endswith(f"this requires the permission c (create) on {path}/lock")
+    with pytest.raises(ValueError, match=r"^option acl: entry 1: the scheme \"sals\" is unknown; expected world,"):
+        zklock.Client(server.address, options={"acl": "sals:me:r"})
+    needs = pytest.raises(zklock.InvalidArgument, match=r"require credentials: set the option auth\.digest")
+    with zklock.Client(server.address, options={"acl": "creator_all"}) as client, needs:
+        client.mutex(path).acquire(timeout=5)
+
+
+def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     def kazoo(path: str) -> Any:
         patterns = ["-lock-", "__READ__", "__WRIT__"]
-        return witness.kazoo.Lock(path, extra_lock_patterns=patterns)
+        return inspector.kazoo.Lock(path, extra_lock_patterns=patterns)
 
     with zklock.Client(server.address, wait_for_kazoo=True) as client:
         for lock in [client.mutex(f"{path}-a"), client.rwlock(f"{path}-b").read, client.rwlock(f"{path}-c").write]:
             with kazoo(lock.path):
                 assert lock.acquire(timeout=0) is False
                 waiter = Waiter(lambda lock=lock: (lock.acquire(), lock.release()))
-                witness.wait_for(lock.path, 2)
+                inspector.wait_for(lock.path, 2)
             waiter.result()
             with lock:
                 assert kazoo(lock.path).acquire(blocking=False) is False
@@ -141,16 +192,16 @@ def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, witn
             other.mutex(path).acquire(timeout=0)
 
 
-def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: str, witness: Witness) -> None:
+def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: str, inspector: Inspector) -> None:
     with client.mutex(path), zklock.Client(server.address) as closing:
         lock = closing.mutex(path)
-        waiters = [Waiter(lock.acquire), Waiter(lambda: lock.acquire(60)), Waiter(lock.__enter__)]
-        witness.wait_for(path, 4)
+        waiters = [Waiter(lock.acquire), Waiter(lambda: lock.acquire(timeout=60)), Waiter(lock.__enter__)]
+        inspector.wait_for(path, 4)
         closing.close()
         for waiter in waiters:
             with pytest.raises(zklock.ClientClosed):
-                waiter.result(1)
-        assert len(witness.nodes(path)) == 1
+                waiter.result()
+        assert len(inspector.nodes(path)) == 1
     for call in [
         lock.acquire,
         lock.release,
@@ -165,13 +216,13 @@ def test_close_wakes_everybody(server: ZooKeeper, client: zklock.Client, path: s
         closing.mutex(path)
 
 
-def test_an_exception_of_the_block_goes_on(server: ZooKeeper) -> None:
+def test_exception_in_the_block_propagates(server: ZooKeeper) -> None:
     with pytest.raises(KeyError), zklock.Client(server.address) as client:
         raise KeyError("mine")
     assert client.state is ClientState.CLOSED
 
 
-def test_the_session_ends_with_the_last_handle(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_the_session_ends_with_the_last_handle(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     client = zklock.Client(server.address)
     gone = weakref.ref(client)
     lock = client.mutex(path)
@@ -181,16 +232,16 @@ def test_the_session_ends_with_the_last_handle(server: ZooKeeper, path: str, wit
     lock.acquire()
     del lock
     gc.collect()
-    assert witness.nodes(path) == []
+    assert inspector.nodes(path) == []
 
 
 def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
-    with zklock.Client(own_server.address, session_timeout=2) as client:
+    with zklock.Client(own_server.address, session_timeout=6) as client:
         held, wanted = client.mutex(path), client.mutex(path + "-other")
         held.acquire()
-        other = zklock.Client(own_server.address, session_timeout=2)
+        other = zklock.Client(own_server.address, session_timeout=6)
         other_lock = other.mutex(path)
-        waiter = Waiter(lambda: other_lock.acquire(timeout=1.5))
+        waiter = Waiter(lambda: other_lock.acquire(timeout=2))
         wait_until(lambda: len(held.participants()) == 2)
         started = time.monotonic()
         own_server.kill()
@@ -201,13 +252,13 @@ def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
             wanted.acquire(timeout=0.3)
         with pytest.raises(zklock.ConnectionLost):
             waiter.result()
-        assert time.monotonic() - started < 1.8
-        wait_until(lambda: not held.is_held, 2)
+        assert time.monotonic() - started < 4.5  # the session leases are still valid
+        wait_until(lambda: not held.is_held)
         assert held.state is zklock.LockState.UNCERTAIN
         assert held.remaining == 0.0
         closing = time.monotonic()
         other.close()
-        assert time.monotonic() - closing < 2.1
+        assert time.monotonic() - closing < 3.5
 
 
 @pytest.mark.parametrize("what", ["client", "lock"])
@@ -215,7 +266,7 @@ def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeep
     things = [zklock.Client(own_server.address, session_timeout=10)]
     if what == "lock":
         things = [things[0].mutex("/a")]
-    own_server.freeze()
+    own_server.pause()
     done = threading.Event()
     beats: list[float] = []
 
@@ -224,10 +275,11 @@ def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeep
             beats.append(time.monotonic())
 
     beating = Waiter(beat)
+    wait_until(lambda: beats)
     started = time.monotonic()
     del things[0]
     took = time.monotonic() - started
     done.set()
     beating.result()
-    assert 1.0 < took < 2.5
-    assert max(after - before for before, after in zip(beats, beats[1:])) < 0.5
+    assert 1.9 < took < 3.5
+    assert max(after - before for before, after in zip(beats, beats[1:])) < 1.5  # less than the close takes

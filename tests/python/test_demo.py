@@ -1,4 +1,4 @@
-"""`make demo`, on the server that it starts itself and on a real one."""
+"""Tests of `make demo`, on the server that it starts and on a real server."""
 
 from __future__ import annotations
 

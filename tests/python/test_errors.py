@@ -1,4 +1,4 @@
-"""The exceptions against the core's table of statuses, and wrong arguments."""
+"""Tests of the exceptions against the core's table of statuses, and of wrong arguments."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ def test_every_status_has_its_class(number: int, macro: str, name: str, text: st
     assert number < 0
     assert macro.startswith("ZKL_E_")
     assert text
-    if name == "ValueError":
-        return
+    assert zklock.Status[macro.removeprefix("ZKL_E_")] == number
     raised = getattr(zklock, name)
     assert issubclass(raised, zklock.Error)
     assert name in zklock.__all__
     assert raised.__module__ == "zklock"
     assert raised.__doc__
-    if raised is not zklock.Error:
-        assert raised.status == number
+    assert raised.status is zklock.Status(number)
 
 
 def test_every_class_has_its_status() -> None:
-    named = {name for _, _, name, _ in _zklock._statuses()} - {"ValueError"}
+    named = {name for _, _, name, _ in _zklock._statuses()} | {"Error", "InvalidType", "Pending"}
     classes = {
         name
         for name in zklock.__all__
@@ -46,15 +44,64 @@ def test_every_class_has_its_status() -> None:
 def test_exceptions_travel_between_processes() -> None:
     for name in ["Error", "LockTimeout", "ConnectionLost", "NotOwner"]:
         error = getattr(zklock, name)("a message")
-        error.status = -42
         back = pickle.loads(pickle.dumps(error))
         assert type(back) is type(error)
-        assert (str(back), back.status) == ("a message", -42)
+        assert (str(back), back.status) == ("a message", error.status)
 
 
-def test_bases() -> None:
-    assert issubclass(zklock.LockTimeout, TimeoutError)
-    assert issubclass(zklock.ConnectionLost, ConnectionError)
+@pytest.mark.parametrize(
+    ("raised", "base"),
+    [
+        (zklock.InvalidArgument, ValueError),
+        (zklock.InvalidType, TypeError),
+        (zklock.InvalidHandle, ValueError),
+        (zklock.LockTimeout, TimeoutError),
+        (zklock.NotOwner, RuntimeError),
+        (zklock.Deadlock, RuntimeError),
+        (zklock.ClientClosed, RuntimeError),
+        (zklock.ConnectionLost, ConnectionError),
+        (zklock.AuthFailed, PermissionError),
+        (zklock.PermissionDenied, PermissionError),
+        (zklock.Forked, RuntimeError),
+        (zklock.BufferTooSmall, BufferError),
+        (zklock.Exhausted, OSError),
+        (zklock.InternalError, RuntimeError),
+        (zklock.Unsupported, NotImplementedError),
+        (zklock.Pending, BlockingIOError),
+    ],
+)
+def test_an_exception_is_also_the_builtin_that_fits(raised: type[zklock.Error], base: type[Exception]) -> None:
+    with pytest.raises(base, match=r"^a message$") as caught:
+        raise raised("a message")
+    assert isinstance(caught.value, zklock.Error)
+
+
+def test_statuses_are_numbers_with_names() -> None:
+    error = zklock.LockTimeout("late")
+    assert error.status is zklock.Status.TIMEOUT
+    assert error.status == -3
+    assert error.status.name == "TIMEOUT"
+    assert zklock.Status(0) is zklock.Status.OK
+
+
+def test_wrong_arguments_have_the_status(client: zklock.Client, path: str) -> None:
+    calls: list[tuple[type[Exception], Callable[[], object]]] = [
+        (ValueError, lambda: client.mutex("no slash")),
+        (ValueError, lambda: client.mutex("/\ud800")),
+        (ValueError, lambda: client.mutex(path, timeout=-1)),
+        (ValueError, lambda: client.semaphore(path, 2**31)),
+        (ValueError, lambda: client.multi([path, path])),
+        (TypeError, lambda: client.mutex(1)),  # type: ignore[arg-type]
+        (TypeError, lambda: client.mutex(path, timeout="1")),  # type: ignore[arg-type]
+        (TypeError, lambda: client.semaphore(path, "1")),  # type: ignore[call-overload]
+        (TypeError, lambda: client.multi(path)),
+        (TypeError, lambda: client.mutex(path).set_revocable(1)),  # type: ignore[arg-type]
+    ]
+    for raised, call in calls:
+        with pytest.raises(raised) as caught:
+            call()
+        assert isinstance(caught.value, zklock.Error)
+        assert caught.value.status is zklock.Status.INVALID
 
 
 NOT_NUMBERS = [True, False, "1", b"1", [], object(), 1j]
@@ -66,11 +113,16 @@ def test_not_a_number(client: zklock.Client, server: ZooKeeper, path: str, value
     lock = client.mutex(path)
     with pytest.raises(TypeError, match="timeout: expected a number"):
         lock.acquire(timeout=value)
-    for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda _, timeout: client.multi([lock], timeout)]:
+    for make in [
+        client.mutex,
+        client.semaphore_mutex,
+        client.rwlock,
+        lambda _, timeout: client.multi([lock], timeout=timeout),
+    ]:
         with pytest.raises(TypeError, match="timeout: expected a number"):
             make(path, timeout=value)
     with pytest.raises(TypeError, match="timeout: expected a number"):
-        client.semaphore(path, 1).acquire(1, value)
+        client.semaphore(path, 1).acquire(1, timeout=value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
         with pytest.raises(TypeError, match=f"{name}: expected a number"):
             zklock.Client(server.address, **{name: value})
@@ -81,17 +133,22 @@ def test_not_a_duration(client: zklock.Client, server: ZooKeeper, path: str, val
     lock = client.mutex(path)
     with pytest.raises(ValueError, match=r"seconds; expected (zero or more|more than zero)"):
         lock.acquire(timeout=value)
-    for make in [client.mutex, client.semaphore_mutex, client.rwlock, lambda _, timeout: client.multi([lock], timeout)]:
+    for make in [
+        client.mutex,
+        client.semaphore_mutex,
+        client.rwlock,
+        lambda _, timeout: client.multi([lock], timeout=timeout),
+    ]:
         with pytest.raises(ValueError, match="seconds; expected zero or more"):
             make(path, timeout=value)
     with pytest.raises(ValueError, match="seconds; expected zero or more"):
-        client.semaphore(path, 1).acquire(1, value)
+        client.semaphore(path, 1).acquire(1, timeout=value)
     for name in ["session_timeout", "connect_timeout", "lease_margin"]:
         with pytest.raises(ValueError, match=r"seconds; expected (zero or more|more than zero)"):
             zklock.Client(server.address, **{name: value})
 
 
-def test_other_numbers_are_durations(client: zklock.Client, path: str) -> None:
+def test_any_real_number_is_a_duration(client: zklock.Client, path: str) -> None:
     lock = client.mutex(path, timeout=Fraction(1, 2))
     assert lock.acquire(timeout=Fraction(1, 2))
     lock.release()
@@ -117,7 +174,7 @@ def test_out_of_range(server: ZooKeeper, name: str, value: float) -> None:
 @pytest.mark.parametrize("name", ["session_timeout", "connect_timeout"])
 def test_short_timeouts_are_rounded_up(server: ZooKeeper, name: str) -> None:
     for value in [1e-9, 0.0001, 0.0015]:
-        # In one millisecond nobody has to answer, but it is not zero.
+        # A server need not answer within one millisecond, but the timeout is not zero.
         with contextlib.suppress(zklock.ConnectionLost):
             zklock.Client(server.address, **{"connect_timeout": 0.1, name: value}).close()
 
@@ -158,10 +215,12 @@ THINGS: list[Callable[[zklock.Client, str], Any]] = [
         lambda client, path: client.mutex(path.encode()),
         lambda client, path: client.mutex(None),
         lambda client, path: client.mutex(path, data="text"),
-        lambda client, path: client.mutex(path, 1, b"", 2),
+        lambda client, path: client.mutex(path, 1),
+        lambda client, path: client.mutex(path, timeout=1, data=b"", local_handover="2"),
         lambda client, path: client.mutex(path).set_data("text"),
         lambda client, path: client.mutex(path).set_data(),
-        lambda client, path: client.mutex(path).acquire(1, 2),
+        lambda client, path: client.mutex(path).acquire(1),
+        lambda client, path: client.mutex(path).acquire(False),
         lambda client, path: client.mutex(path).acquire(blocking=False),
         lambda client, path: zklock.Client(),
         lambda client, path: zklock.Client(2181),
@@ -192,11 +251,15 @@ THINGS: list[Callable[[zklock.Client, str], Any]] = [
         lambda client, path: client.semaphore_mutex(path.encode()),
         lambda client, path: client.semaphore_mutex(path, data="text"),
         lambda client, path: client.rwlock(None),
-        lambda client, path: client.rwlock(path, 1, b"", 2),
+        lambda client, path: client.rwlock(path, 1),
+        lambda client, path: client.semaphore_mutex(path, 1),
         lambda client, path: client.multi(),
+        lambda client, path: client.multi(path),
+        lambda client, path: client.multi([path], 1),
         lambda client, path: client.semaphore(path.encode(), 1),
         lambda client, path: client.semaphore(path, 1, "/a", 1),
-        lambda client, path: client.semaphore(path, 1).acquire(1, "2"),
+        lambda client, path: client.semaphore(path, 1).acquire(1, timeout="2"),
+        lambda client, path: client.semaphore(path, 1).acquire(1, 2),
         lambda client, path: client.semaphore(path, 1).set_data("text"),
         lambda client, path: client.mutex(path).set_revocable(),
         lambda client, path: client.revoke(),
@@ -219,7 +282,7 @@ def test_attributes_are_fixed(client: zklock.Client, path: str) -> None:
             setattr(thing, name, 1)
 
 
-def test_an_exception_of_the_iterable_goes_on() -> None:
+def test_exception_of_the_iterable_propagates() -> None:
     def pairs() -> Any:
         yield ("digest", "a:b")
         raise KeyError("mine")

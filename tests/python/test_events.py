@@ -1,4 +1,4 @@
-"""What a client's ``on_event`` hears of."""
+"""Tests of the events that a client's ``on_event`` receives."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Program, Waiter, Witness, wait_until
+from conftest import Inspector, Program, Waiter, wait_until
 from server import ZooKeeper
 from zklock import ClientEvent, ClientState, LockEvent, LockState
 from zklock.testing import StandaloneServer
 
 
-class Heard:
-    """An ``on_event`` that keeps what it is told."""
+class EventRecorder:
+    """An ``on_event`` callback that keeps the events."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -40,13 +40,13 @@ FREE, HELD, SUSPENDED, UNCERTAIN, LOST = LockState
 CONNECTING, CONNECTED, CUT, ENDED, CLOSED = ClientState
 
 
-def test_every_change_is_told_in_order(server: ZooKeeper, path: str) -> None:
-    heard = Heard()
+def test_events_arrive_in_order(server: ZooKeeper, path: str) -> None:
+    heard = EventRecorder()
     with zklock.Client(server.address, on_event=heard) as client:
         lock = client.mutex(path)
         with lock, lock:
             token = lock.fencing_token
-    # The last ones are told before the client is closed.
+    # The last events are reported before close() returns.
     assert heard.events == [
         ClientEvent(CONNECTED, CONNECTING),
         LockEvent(lock, path, HELD, FREE, token),
@@ -56,38 +56,48 @@ def test_every_change_is_told_in_order(server: ZooKeeper, path: str) -> None:
     assert heard.events[1].lock is lock
 
 
-def test_what_an_event_is() -> None:
+def test_event_has_its_fields() -> None:
     event = LockEvent(lock=None, path="/a", state=LOST, previous=HELD, token=7)
     same = LockEvent(None, "/a", LOST, HELD, 7)
     assert event == same
     assert hash(event) == hash(same)
     assert event != LockEvent(None, "/a", LOST, HELD, 8)
     assert repr(event) == (
-        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 4>, previous=<LockState.HELD: 1>, token=7, passes=0)"
+        "LockEvent(lock=None, path='/a', state=<LockState.LOST: 'lost'>, previous=<LockState.HELD: 'held'>, "
+        "token=7, fencing_pass=0)"
     )
     client = ClientEvent(state=CLOSED, previous=CONNECTED)
     assert client == ClientEvent(CLOSED, CONNECTED)
-    assert repr(client) == "ClientEvent(state=<ClientState.CLOSED: 4>, previous=<ClientState.CONNECTED: 1>)"
+    assert repr(client) == (
+        "ClientEvent(state=<ClientState.CLOSED: 'closed'>, previous=<ClientState.CONNECTED: 'connected'>)"
+    )
     for one in (event, client):
-        assert isinstance(one, zklock.Event)
+        assert isinstance(one, (ClientEvent, LockEvent))
         with pytest.raises(AttributeError):
             one.state = FREE  # type: ignore[misc, assignment]
 
 
-def test_a_deleted_node(server: ZooKeeper, path: str, witness: Witness) -> None:
-    heard = Heard()
-    with zklock.Client(server.address, session_timeout=1, on_event=heard) as client:
+def test_the_two_states_never_compare_equal() -> None:
+    assert not any(state == other for state in ClientState for other in LockState)
+    assert [state.value for state in ClientState] == [state.name.lower() for state in ClientState]
+    assert [state.value for state in LockState] == [state.name.lower() for state in LockState]
+    assert LockState("held") is HELD
+
+
+def test_a_deleted_node(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    heard = EventRecorder()
+    with zklock.Client(server.address, session_timeout=3, on_event=heard) as client:
         rw = client.rwlock(path)
         for lock in (rw.read, rw.write):
             with pytest.raises(zklock.LockLost), lock:
-                witness.kazoo.delete(lock.node_path)
+                inspector.kazoo.delete(lock.node_path)
                 wait_until(lambda lock=lock: len(heard.of(lock)) == 2)
                 assert not lock.is_held
             wait_until(lambda lock=lock: heard.of(lock) == [(FREE, HELD), (HELD, LOST), (LOST, FREE)])
 
 
-def test_a_multi_lock_is_told_by_its_locks(server: ZooKeeper, path: str) -> None:
-    heard = Heard()
+def test_multi_lock_events_come_from_its_members(server: ZooKeeper, path: str) -> None:
+    heard = EventRecorder()
     with zklock.Client(server.address, on_event=heard) as client:
         a, b = client.mutex(f"{path}/a"), client.semaphore_mutex(f"{path}/b")
         with client.multi([b, a]) as multi:
@@ -96,12 +106,12 @@ def test_a_multi_lock_is_told_by_its_locks(server: ZooKeeper, path: str) -> None
         assert heard.of(multi) == []
 
 
-def test_leases_have_no_lock(server: ZooKeeper, path: str, witness: Witness) -> None:
-    heard = Heard()
-    with zklock.Client(server.address, session_timeout=1, on_event=heard) as client:
+def test_leases_have_no_lock(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    heard = EventRecorder()
+    with zklock.Client(server.address, session_timeout=3, on_event=heard) as client:
         leases = client.semaphore(path, 3).acquire(2)
         token = leases.fencing_token
-        witness.kazoo.delete(leases.node_paths[0])
+        inspector.kazoo.delete(leases.node_paths[0])
         wait_until(lambda: len(heard.events) == 3)
         assert heard.events[1:] == [
             LockEvent(None, path, HELD, FREE, token),
@@ -109,8 +119,8 @@ def test_leases_have_no_lock(server: ZooKeeper, path: str, witness: Witness) -> 
         ]
 
 
-def test_a_lock_that_is_gone(server: ZooKeeper, path: str) -> None:
-    heard = Heard()
+def test_event_of_a_collected_lock_is_delivered(server: ZooKeeper, path: str) -> None:
+    heard = EventRecorder()
     with zklock.Client(server.address, on_event=heard) as client:
         lock = client.mutex(path)
         lock.acquire()
@@ -124,8 +134,8 @@ def test_a_lock_that_is_gone(server: ZooKeeper, path: str) -> None:
 
 
 def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
-    heard = Heard()
-    with zklock.Client(own_server.address, session_timeout=1, on_event=heard) as client:
+    heard = EventRecorder()
+    with zklock.Client(own_server.address, session_timeout=3, on_event=heard) as client:
         lock = client.mutex(path)
         lock.acquire()
         own_server.kill()
@@ -137,7 +147,7 @@ def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
 
 
 def test_sessions_end(zklock_server: StandaloneServer) -> None:
-    heard, rounds = Heard(), 8
+    heard, rounds = EventRecorder(), 8
     with zklock.Client(zklock_server.address, on_event=heard) as client:
         locks = [client.mutex(f"/{name}") for name in "abc"]
         for _ in range(rounds):
@@ -150,22 +160,22 @@ def test_sessions_end(zklock_server: StandaloneServer) -> None:
                 with pytest.raises(zklock.LockLost):
                     lock.release()
     assert heard.of_client()[-1][1] is CLOSED
-    chained(heard.of_client(), CONNECTING)
+    assert_sequence(heard.of_client(), CONNECTING)
     for lock in locks:
         changes = heard.of(lock)
-        chained(changes, FREE)
+        assert_sequence(changes, FREE)
         assert changes[-1] == (LOST, FREE)
         assert [state for _, state in changes].count(LOST) == rounds
 
 
-def chained(changes: list[tuple[Any, Any]], state: Any) -> None:
-    """Each begins where the one before ended."""
+def assert_sequence(changes: list[tuple[Any, Any]], state: Any) -> None:
+    """Check that each change begins with the state at which the previous one ended."""
     for previous, following in changes:
         assert previous is state
         state = following
 
 
-def test_the_calls_come_on_the_thread_of_revocations(server: ZooKeeper, path: str) -> None:
+def test_events_and_revocations_share_one_thread(server: ZooKeeper, path: str) -> None:
     seen: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
     def tell(what: str) -> None:
@@ -185,7 +195,9 @@ def test_the_calls_come_on_the_thread_of_revocations(server: ZooKeeper, path: st
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
-def test_what_it_raises_is_reported(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def test_callback_exception_is_reported_as_unraisable(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     reports: queue.SimpleQueue[Any] = queue.SimpleQueue()
     monkeypatch.setattr(sys, "unraisablehook", lambda report: reports.put((report.exc_value, report.object)))
 
@@ -198,7 +210,7 @@ def test_what_it_raises_is_reported(server: ZooKeeper, monkeypatch: pytest.Monke
     error.__traceback__ = None
 
 
-def test_it_may_use_the_library(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_callback_may_call_the_library(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def on_event(event: zklock.Event) -> None:
@@ -214,10 +226,10 @@ def test_it_may_use_the_library(server: ZooKeeper, path: str, witness: Witness) 
         lock.acquire()
         assert done.get(timeout=10) == event_client.session_id
         assert not lock.is_held
-        assert witness.nodes(f"{path}/leases") == []
+        assert inspector.nodes(f"{path}/leases") == []
 
 
-def test_it_must_not_wait_for_others(server: ZooKeeper, path: str, witness: Witness) -> None:
+def test_waiting_in_a_callback_raises_deadlock(server: ZooKeeper, path: str, inspector: Inspector) -> None:
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def on_event(event: zklock.Event) -> None:
@@ -248,7 +260,7 @@ def test_it_must_not_wait_for_others(server: ZooKeeper, path: str, witness: Witn
     client.close()
 
 
-def test_it_may_close_its_client(server: ZooKeeper, path: str) -> None:
+def test_callback_may_close_its_client(server: ZooKeeper, path: str) -> None:
     closed = threading.Event()
 
     def on_event(event: zklock.Event) -> None:
@@ -262,16 +274,16 @@ def test_it_may_close_its_client(server: ZooKeeper, path: str) -> None:
     assert client.state is CLOSED
 
 
-def test_two_that_close_it_wait_both(zklock_server: StandaloneServer) -> None:
+def test_concurrent_closes_in_callbacks_both_wait(zklock_server: StandaloneServer) -> None:
     client = zklock.Client(zklock_server.address, session_timeout=3)
     zklock_server.freeze(client)
     first = Waiter(client.close)
     wait_until(lambda: client.state is CLOSED)
     client.close()
-    first.result(0.5)
+    first.result(1.5)  # less than close() waits
 
 
-def test_a_call_that_does_not_return_keeps_nobody(server: ZooKeeper, path: str) -> None:
+def test_hanging_callback_blocks_no_other_thread(server: ZooKeeper, path: str) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def stay(event: zklock.Event) -> None:
@@ -285,15 +297,15 @@ def test_a_call_that_does_not_return_keeps_nobody(server: ZooKeeper, path: str) 
             pass
         started = time.monotonic()
         client.close()
-        assert time.monotonic() - started < 2.5
+        assert time.monotonic() - started < 3.5
     finally:
         leave.set()
 
 
-def test_it_does_not_keep_its_client(
-    server: ZooKeeper, path: str, witness: Witness, monkeypatch: pytest.MonkeyPatch
+def test_callback_does_not_keep_its_client_alive(
+    server: ZooKeeper, path: str, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it is not called any more once the garbage collector has begun to take it apart."""
+    """The callback is not called any more once the garbage collector has begun to clear it."""
     reports: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", reports.append)
 
@@ -318,12 +330,12 @@ def test_it_does_not_keep_its_client(
     things = [weakref.ref(thing) for thing in (program, program.client, program.lock, program.leases)]
     del program
     wait_until(lambda: gc.collect() >= 0 and [thing() for thing in things] == [None] * 4)
-    wait_until(lambda: witness.nodes(path) == [])
+    wait_until(lambda: inspector.nodes(path) == [])
     assert not reports
 
 
-def test_locks_keep_it(server: ZooKeeper, path: str) -> None:
-    heard = Heard()
+def test_lock_keeps_the_callback_alive(server: ZooKeeper, path: str) -> None:
+    heard = EventRecorder()
     client = zklock.Client(server.address, on_event=heard)
     lock, semaphore = client.mutex(path), client.semaphore(f"{path}-semaphore", 1)
     del client
@@ -334,13 +346,13 @@ def test_locks_keep_it(server: ZooKeeper, path: str) -> None:
 
 
 @pytest.mark.parametrize("on_event", [1, "print", [print]])
-def test_what_can_not_be_called(server: ZooKeeper, on_event: Any) -> None:
+def test_non_callable_on_event_raises_type_error(server: ZooKeeper, on_event: Any) -> None:
     with pytest.raises(TypeError, match="on_event: expected a callable or None, not"):
         zklock.Client(server.address, on_event=on_event)
     zklock.Client(server.address, on_event=None).close()
 
 
-# The child goes on in the thread that called back its parent, and is like any other process.
+# The child goes on in a copy of the thread that called the parent's callback. It works like any other process.
 FORKS = """
 import os, sys, time, warnings, zklock
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -369,14 +381,14 @@ zklock.Client(sys.argv[1], on_event=on_event).close()
 """
 
 
-def test_it_may_fork(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+def test_callback_may_fork(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
     forking = program(FORKS, server.address, path)
-    assert forking.says() == "CONNECTED HELD FREE CLOSED"
-    assert forking.says() == "parent"
+    assert forking.read_line() == "CONNECTED HELD FREE CLOSED"
+    assert forking.read_line() == "parent"
     assert forking.ends() == 0
 
 
-# An event waits, or is being told, while the interpreter ends.
+# An event waits, or is being reported, while the interpreter ends.
 ENDS = """
 import sys, threading, time, zklock
 entered = threading.Event()
@@ -396,7 +408,7 @@ say("leaves")
 
 def test_the_last_events_come_before_the_end(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
     leaving = program(ENDS.format(body="say(event.state.name)"), server.address, path)
-    assert sorted(leaving.says() for _ in range(5)) == ["CLOSED", "CONNECTED", "FREE", "HELD", "leaves"]
+    assert sorted(leaving.read_line() for _ in range(5)) == ["CLOSED", "CONNECTED", "FREE", "HELD", "leaves"]
     assert leaving.ends() == 0
 
 
@@ -404,10 +416,10 @@ def test_the_last_events_come_before_the_end(server: ZooKeeper, path: str, progr
     "body",
     ["pass", "threading.Event().wait()", "exec('while True: pass')", "[lock.participants() for _ in iter(int, 1)]"],
 )
-def test_it_does_not_disturb_the_end(
-    server: ZooKeeper, path: str, witness: Witness, program: Callable[..., Program], body: str
+def test_callback_does_not_delay_exit(
+    server: ZooKeeper, path: str, inspector: Inspector, program: Callable[..., Program], body: str
 ) -> None:
     leaving = program(ENDS.format(body=body), server.address, path)
-    assert leaving.says() == "leaves"
+    assert leaving.read_line() == "leaves"
     assert leaving.ends(5) == 0
-    witness.wait_for(path, 0)
+    inspector.wait_for(path, 0)

@@ -1,4 +1,4 @@
-"""The examples of stores that refuse whoever writes late, with a process that is stopped past its session."""
+"""Tests of the examples of fenced stores, with a process that is stopped until its session has expired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Program, Witness
+from conftest import Inspector, Program
 from server import ZooKeeper
 
 EXAMPLES = Path(__file__).parents[2] / "python" / "examples"
@@ -18,56 +18,56 @@ Start = Callable[..., Program]
 
 
 def write(program: Program, value: str) -> str:
-    program.tell(value)
-    return program.says()
+    program.write_line(value)
+    return program.read_line()
 
 
 def token(program: Program) -> int:
-    return int(program.says(30.0).removeprefix("acquired TOKEN "))
+    return int(program.read_line(30.0).removeprefix("acquired TOKEN "))
 
 
 def stop_write_go_on(start: Callable[[], Program]) -> None:
-    """One holds and is stopped; another one gets the lock and writes; the first goes on, and does not know yet."""
+    """Stop a holder, let another process acquire the lock and write, and let the first one go on. It has not noticed
+    the loss yet.
+    """
     first = start()
     first_token = token(first)
     assert [write(first, value) for value in ("zero", "one")] == ["written", "written"]
     first.process.send_signal(signal.SIGSTOP)
-    first.tell("late")
+    first.write_line("late")
     second = start()
     assert token(second) > first_token
     assert write(second, "two") == "written"
     first.process.send_signal(signal.SIGCONT)
-    assert first.says() == "refused"
+    assert first.read_line() == "refused"
     assert write(first, "too late") == "refused"
     for program, word in [(first, "lost"), (second, "released")]:
-        program.tell_no_more()
-        assert (program.says(), program.ends()) == (word, 0)
+        program.close_input()
+        assert (program.read_line(), program.ends()) == (word, 0)
 
 
-def test_a_store_in_sqlite_refuses_who_writes_late(
-    server: ZooKeeper, program: Start, path: str, tmp_path: Path
-) -> None:
+def test_sqlite_store_refuses_a_stale_token(server: ZooKeeper, program: Start, path: str, tmp_path: Path) -> None:
     file = str(tmp_path / "store.db")
-    stop_write_go_on(lambda: example(program, "fenced_store.py", server.address, path, file, "report", "1.5"))
+    stop_write_go_on(lambda: example(program, "fenced_store.py", server.address, path, file, "report", "3"))
     assert sqlite3.connect(file).execute("SELECT resource, value FROM item").fetchall() == [("report", "two")]
 
 
-def test_a_znode_refuses_who_writes_late(server: ZooKeeper, program: Start, path: str, witness: Witness) -> None:
+def test_znode_store_refuses_a_stale_token(server: ZooKeeper, program: Start, path: str, inspector: Inspector) -> None:
     lock, data = f"{path}/lock", f"{path}/data"
-    stop_write_go_on(lambda: example(program, "fenced_znode.py", server.address, lock, data, "1.5"))
-    assert witness.kazoo.get(data)[0] == b"two"
-    # Whoever asks for the lock back changes its node, and takes nothing away; whoever deletes it does.
+    stop_write_go_on(lambda: example(program, "fenced_znode.py", server.address, lock, data, "3"))
+    assert inspector.kazoo.get(data)[0] == b"two"
+    # A revocation request changes the node of the lock, but takes nothing away. Deleting the node does.
     holder = example(program, "fenced_znode.py", server.address, lock, data, "30")
     token(holder)
-    [node] = witness.nodes(lock)
-    witness.kazoo.set(node, b"__REVOKE__")
+    [node] = inspector.nodes(lock)
+    inspector.kazoo.set(node, b"__REVOKE__")
     assert write(holder, "three") == "written"
-    witness.kazoo.delete(node)
+    inspector.kazoo.delete(node)
     assert write(holder, "four") == "refused"
-    assert witness.kazoo.get(data)[0] == b"three"
+    assert inspector.kazoo.get(data)[0] == b"three"
 
 
-def test_what_fails_in_the_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_the_block_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     from fenced_store import StaleToken, fenced, open_store
 

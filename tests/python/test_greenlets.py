@@ -1,21 +1,21 @@
-"""Greenlets of gevent and eventlet: each owns its holds, and one that waits does not stop the others.
+"""Tests with greenlets of gevent and eventlet. Each greenlet owns its holds, and a greenlet that waits does not stop
+the others.
 
-Every test runs programs of their own, since a program that is monkey-patched stays so.
+Every test starts a new program, because monkey-patching cannot be undone.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from collections.abc import Callable
 
 import pytest
 
 import zklock
-from conftest import Program, Witness, wait_until
+from conftest import Inspector, Program, needs, wait_until
 from server import ZooKeeper
 
-# eventlet says that it is deprecated, and warnings are errors in these programs.
+# eventlet warns that it is deprecated, and warnings are errors in these programs.
 IMPORTS = "import sys, warnings; warnings.simplefilter('default')\n"
 GEVENT = """
 import gevent, gevent.monkey
@@ -53,11 +53,6 @@ FRAMEWORKS = {
     "eventlet-patched": EVENTLET.format(patch="eventlet.monkey_patch()"),
 }
 Run = Callable[..., Program]
-
-
-def needs(framework: str) -> None:
-    """The framework is not imported here: it changes how this process forks."""
-    assert importlib.util.find_spec(framework) is not None, f"{framework} is missing: make setup installs it"
 
 
 @pytest.fixture(params=FRAMEWORKS)
@@ -100,8 +95,8 @@ print(client.state.name)
 
 def test_greenlets_of_one_thread_exclude_each_other(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + EXCLUDE, server.address, path)
-    assert green.says(30) == "1 30 FREE"
-    assert green.says() == "CLOSED"
+    assert green.read_line(30) == "1 30 FREE"
+    assert green.read_line() == "CLOSED"
     assert green.ends() == 0
 
 
@@ -145,7 +140,7 @@ def main():
             return raised(rw.write.acquire)
     assert [result(reader) for reader in [spawn(read), spawn(read)]] == ["Deadlock", "Deadlock"]
 
-    # Anybody may release it.
+    # Any greenlet may release a semaphore mutex.
     semaphore_mutex = client.semaphore_mutex(sys.argv[2] + "-semaphore-mutex")
     semaphore_mutex.acquire()
     result(spawn(semaphore_mutex.release))
@@ -160,11 +155,11 @@ print("fine")
 
 def test_a_hold_belongs_to_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + OWN, server.address, path)
-    assert green.says(30) == "fine"
+    assert green.read_line(30) == "fine"
     assert green.ends() == 0
 
 
-# No call that waits for a server is answered before another greenlet has run.
+# No call that waits for a server returns before another greenlet has run.
 WAIT = """
 from zklock.testing import StandaloneServer
 server = StandaloneServer()
@@ -179,7 +174,7 @@ def thaw():
             server.thaw()
 
 def asleep(call):
-    # What it gives, once another greenlet has thawed the server.
+    # The call can return only after another greenlet has thawed the server.
     global is_frozen
     server.freeze()
     is_frozen = True
@@ -204,10 +199,10 @@ def main():
     asleep(lock.release)
     leave(enter(lock))
     leave(enter(rw.write))
-    asleep(rw.participants)
+    asleep(rw.queue)
     leave(enter(client.multi([lock, client.semaphore_mutex("/b")])))
-    asleep(lambda: client.set_count("/count", 3))
-    assert asleep(lambda: client.get_count("/count")) == 3
+    asleep(lambda: client.shared_count_set("/count", 3))
+    assert asleep(lambda: client.shared_count_get("/count")) == 3
     semaphore = asleep(lambda: client.semaphore("/s", count_path="/count", initial=1))
     leases = asleep(lambda: semaphore.acquire(2))
     asleep(semaphore.participants)
@@ -225,8 +220,39 @@ print("from another", flush=True)
 
 def test_other_greenlets_run_during_every_call_that_waits(framework: str, program: Run) -> None:
     green = program(framework + WAIT)
-    assert green.says(30) == "from the main greenlet"
-    assert green.says(30) == "from another"
+    assert green.read_line(30) == "from the main greenlet"
+    assert green.read_line(30) == "from another"
+    assert green.ends() == 0
+
+
+DESCRIPTORS = """
+import os
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+
+def wait():
+    with lock:
+        pass
+
+def descriptors(waiting):
+    while len(waiters) < waiting:
+        waiters.append(spawn(wait))
+    until(lambda: len(lock.waiting()) == waiting)
+    return len(os.listdir("/proc/self/fd"))
+
+waiters = []
+lock.acquire()
+print(-descriptors(1) + descriptors(9))
+lock.release()
+for waiter in waiters:
+    result(waiter)
+client.close()
+"""
+
+
+def test_a_greenlet_that_waits_takes_one_descriptor(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + DESCRIPTORS, server.address, path)
+    assert green.read_line(30) == "8"
     assert green.ends() == 0
 
 
@@ -263,18 +289,18 @@ print(lock.is_held_in_process, flush=True)
 
 
 def test_a_greenlet_that_is_killed_while_it_waits_leaves_nothing(
-    framework: str, server: ZooKeeper, path: str, witness: Witness, program: Run
+    framework: str, server: ZooKeeper, path: str, inspector: Inspector, program: Run
 ) -> None:
     green = program(framework + GIVE_UP, server.address, path)
-    assert green.says() == "GreenletExit Timeout 0"
-    witness.wait_for(path, 1)
-    green.tell()
-    assert green.says() == "False"
-    witness.wait_for(path, 0)
+    assert green.read_line() == "GreenletExit Timeout 0"
+    inspector.wait_for(path, 1)
+    green.write_line()
+    assert green.read_line() == "False"
+    inspector.wait_for(path, 0)
     assert green.ends() == 0
 
 
-# A greenlet that is killed just when it gets the lock, over and over.
+# A greenlet is killed just when it gets the lock. The program repeats this many times.
 KILLED_AT_THE_END = """
 client = zklock.Client(sys.argv[1])
 lock = client.mutex(sys.argv[2])
@@ -301,7 +327,7 @@ def test_a_greenlet_that_is_killed_at_any_moment_holds_nothing(
     framework: str, server: ZooKeeper, path: str, program: Run
 ) -> None:
     green = program(framework + KILLED_AT_THE_END, server.address, path)
-    assert green.says(30) == "fine"
+    assert green.read_line(30) == "fine"
     assert green.ends() == 0
 
 
@@ -336,12 +362,12 @@ print("free")
 """
 
 
-def test_what_a_greenlet_holds_when_it_ends_belongs_to_no_other(
+def test_hold_of_a_dead_greenlet_belongs_to_no_other(
     with_gevent: str, server: ZooKeeper, path: str, program: Run
 ) -> None:
     green = program(with_gevent + ENDED, server.address, path)
-    assert green.says(30) == "True"
-    assert green.says() == "free"
+    assert green.read_line(30) == "True"
+    assert green.read_line() == "free"
     assert green.ends() == 0
 
 
@@ -380,10 +406,10 @@ print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=
 """
 
 
-def test_a_greenlet_without_a_hub_is_told_why_it_cannot_wait(server: ZooKeeper, path: str, program: Run) -> None:
+def test_wait_without_a_hub_raises_with_the_reason(server: ZooKeeper, path: str, program: Run) -> None:
     needs("greenlet")
     green = program(PLAIN, server.address, path)
-    assert green.says() == "(False, False) False released True"
+    assert green.read_line() == "(False, False) False released True"
     assert green.ends() == 0
 
 
@@ -391,18 +417,22 @@ IN_HUB = """
 client = zklock.Client(sys.argv[1])
 lock = client.mutex(sys.argv[2])
 outcomes, other = [], zklock.Client(sys.argv[1])
+hold = client.mutex(sys.argv[2] + "/hold").hold()
 
 def in_hub():
+    outcomes.append(raised(hold.release))
+    outcomes.append(hold.is_held)
+    outcomes.append(hold.release_nowait())
     for call in (lock.acquire, lambda: lock.acquire(timeout=0), lock.release, lock.participants):
         outcomes.append(raised(call))
-    # As handlers of signals do.
+    # Signal handlers also run in the hub, and may make these calls.
     outcomes.append(other.close())
     outcomes.append(lock.is_held)
 
 gevent.get_hub().loop.run_callback(in_hub)
-until(lambda: len(outcomes) == 6)
+until(lambda: len(outcomes) == 9)
 print(*outcomes)
-# What the framework's threads and greenlets without its classes do.
+# Greenlets without the classes of the framework, and threads of the framework, can also use the lock.
 import greenlet
 plain = greenlet.greenlet(lambda: (lock.acquire(), lock.is_held, lock.release())[1])
 print(plain.switch(), lock.state.name)
@@ -417,11 +447,11 @@ print(lock.state.name)
 """
 
 
-def test_the_hub_itself_cannot_wait(with_gevent: str, server: ZooKeeper, path: str, program: Run) -> None:
+def test_wait_in_the_hub_raises(with_gevent: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(with_gevent + IN_HUB, server.address, path)
-    assert green.says() == "Deadlock Deadlock Deadlock Deadlock None False"
-    assert green.says() == "True FREE"
-    assert green.says() == "FREE"
+    assert green.read_line() == "Deadlock True None Deadlock Deadlock Deadlock Deadlock None False"
+    assert green.read_line() == "True FREE"
+    assert green.read_line() == "FREE"
     assert green.ends() == 0
 
 
@@ -447,7 +477,7 @@ print(asked[0].startswith(sys.argv[2]), [event.state.name for event in events])
 
 def test_callbacks_are_called(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + CALLBACKS, server.address, path)
-    assert green.says() == "True ['CONNECTED', 'HELD', 'FREE', 'CLOSED']"
+    assert green.read_line() == "True ['CONNECTED', 'HELD', 'FREE', 'CLOSED']"
     assert green.ends() == 0
 
 
@@ -480,7 +510,7 @@ with zklock.testing.StandaloneServer() as server:
 
 def test_a_callback_wakes_a_greenlet(with_gevent: str, program: Run) -> None:
     green = program(with_gevent + WAKE)
-    assert green.says() == "HELD NotOwner LockLost"
+    assert green.read_line() == "HELD NotOwner LockLost"
     assert green.ends() == 0
 
 
@@ -507,12 +537,12 @@ until(lambda: "holds" in keep and len(lock.waiting()) == 1)
 
 
 def test_a_program_ends_while_greenlets_hold_and_wait(
-    framework: str, server: ZooKeeper, path: str, witness: Witness, program: Run
+    framework: str, server: ZooKeeper, path: str, inspector: Inspector, program: Run
 ) -> None:
     green = program(framework + AT_END, server.address, path)
-    assert green.says() == "holds"
+    assert green.read_line() == "holds"
     assert green.ends() == 0
-    assert witness.nodes(path) == []
+    assert inspector.nodes(path) == []
 
 
 INTERRUPTED = """
@@ -530,16 +560,16 @@ print(lock.acquire(timeout=10))
 
 
 def test_ctrl_c_interrupts_the_main_greenlet(
-    framework: str, server: ZooKeeper, client: zklock.Client, path: str, witness: Witness, program: Run
+    framework: str, server: ZooKeeper, client: zklock.Client, path: str, inspector: Inspector, program: Run
 ) -> None:
     with client.mutex(path):
         green = program(framework + INTERRUPTED, server.address, path)
-        assert green.says() == "waits"
-        witness.wait_for(path, 2)
+        assert green.read_line() == "waits"
+        inspector.wait_for(path, 2)
         green.process.send_signal(signal.SIGINT)
-        assert green.says() == "interrupted 0"
-        wait_until(lambda: len(witness.nodes(path)) <= 2)
-    assert green.says() == "True"
+        assert green.read_line() == "interrupted 0"
+        wait_until(lambda: len(inspector.nodes(path)) <= 2)
+    assert green.read_line() == "True"
     assert green.ends() == 0
 
 
@@ -562,5 +592,5 @@ print(*result(spawn(work)))
 
 def test_a_fork_in_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + "warnings.simplefilter('ignore')\n" + FORKS, server.address, path)
-    assert green.says() == "0 True"
+    assert green.read_line() == "0 True"
     assert green.ends() == 0

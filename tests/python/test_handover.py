@@ -1,4 +1,4 @@
-"""Local hand-over: threads of a process that pass a mutex on among themselves."""
+"""Tests of local hand-over: the threads of a process pass a mutex to each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import Waiter, wait_until
 from server import ZooKeeper
 
 
-def test_threads_pass_it_on(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+def test_threads_hand_the_lock_over(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     lock = client.mutex(path, local_handover=3)
     pairs: list[tuple[int, int]] = []
 
@@ -32,7 +32,7 @@ def test_threads_pass_it_on(client: zklock.Client, other_client: zklock.Client, 
     assert {passes for _, passes in pairs} == {0, 1, 2, 3}
 
 
-def test_one_node_stands_for_all_who_wait(client: zklock.Client, path: str) -> None:
+def test_local_waiters_share_one_node(client: zklock.Client, path: str) -> None:
     lock = client.mutex(path)
     lock.set_local_handover(9)
     with lock:
@@ -45,12 +45,12 @@ def test_one_node_stands_for_all_who_wait(client: zklock.Client, path: str) -> N
     assert waiter.result()
 
 
-def test_events_tell_the_passes(server: ZooKeeper, path: str) -> None:
+def test_events_have_the_fencing_pass(server: ZooKeeper, path: str) -> None:
     heard: list[tuple[int, str]] = []
 
     def hear(event: zklock.Event) -> None:
         if isinstance(event, zklock.LockEvent):
-            heard.append((event.passes, event.state.name))
+            heard.append((event.fencing_pass, event.state.name))
 
     with zklock.Client(server.address, on_event=hear) as own:
         lock = own.mutex(path, local_handover=9)
@@ -61,7 +61,7 @@ def test_events_tell_the_passes(server: ZooKeeper, path: str) -> None:
     assert heard == [(0, "HELD"), (0, "FREE"), (1, "HELD"), (1, "FREE")]
 
 
-def test_only_mutexes_and_no_negative_numbers(client: zklock.Client, path: str) -> None:
+def test_local_handover_is_refused_for_other_locks_and_negative_limits(client: zklock.Client, path: str) -> None:
     rw = client.rwlock(path)
     for lock in [rw.read, rw.write, client.semaphore_mutex(path), client.multi([client.mutex(path)])]:
         with pytest.raises(zklock.Error, match=r"only a mutex|not supported"):

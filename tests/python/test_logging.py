@@ -1,4 +1,4 @@
-"""What zklock logs, by ``logging``."""
+"""Tests of the log, through ``logging``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Program, Witness, wait_until
+from conftest import Inspector, Program, wait_until
 from server import ZooKeeper
 from zklock.testing import StandaloneServer
 
 
-class Heard(logging.Handler):
-    """Keeps what it is told."""
+class EventRecorder(logging.Handler):
+    """A handler that keeps its records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class Heard(logging.Handler):
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    logger, handler = logging.getLogger("zklock"), Heard()
+def heard() -> Iterator[EventRecorder]:
+    logger, handler = logging.getLogger("zklock"), EventRecorder()
     before = logger.level
     logger.addHandler(handler)
     yield handler
@@ -44,7 +44,7 @@ def heard() -> Iterator[Heard]:
     logger.setLevel(before)
 
 
-def test_a_record_says_what_happened_to_what(server: ZooKeeper, path: str, heard: Heard) -> None:
+def test_record_has_message_and_fields(server: ZooKeeper, path: str, heard: EventRecorder) -> None:
     logging.getLogger("zklock").setLevel(logging.DEBUG)
     started = time.time()
     with zklock.Client(server.address) as client:
@@ -53,12 +53,12 @@ def test_a_record_says_what_happened_to_what(server: ZooKeeper, path: str, heard
             token = lock.fencing_token
         wait_until(lambda: heard.of(path) == ["acquired", "released"])
         acquired = next(record for record in heard.records if record.zklock["event"] == "acquired")
-        begun = next(record for record in heard.records if record.zklock["event"] == "session begun")
+        begun = next(record for record in heard.records if record.zklock["event"] == "session established")
     assert (acquired.name, acquired.levelno, acquired.zklock["token"]) == ("zklock.lock", logging.DEBUG, token)
     assert acquired.getMessage().startswith(f"acquired path={path} owner=")
     assert acquired.zklock["handed_over"] is False
     assert acquired.zklock["waited_us"] >= 0
-    # It is of the time at which it happened, and came on the thread that calls back.
+    # The record has the time of the event, and was delivered on the thread that calls callbacks.
     assert started <= acquired.created <= time.time()
     assert acquired.threadName == "zklock-events"
     assert (begun.name, begun.levelno, begun.zklock["session"]) == ("zklock.session", logging.INFO, session)
@@ -84,7 +84,7 @@ def test_levels(server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture) 
     assert seen(logging.WARNING) == set()
 
 
-def test_a_level_that_is_set_later_counts(client: zklock.Client, path: str, heard: Heard) -> None:
+def test_a_level_that_is_set_later_counts(client: zklock.Client, path: str, heard: EventRecorder) -> None:
     lock = client.mutex(path)
     with lock:
         pass
@@ -101,18 +101,20 @@ def test_a_level_that_is_set_later_counts(client: zklock.Client, path: str, hear
     assert len(heard.of(path)) == 2
 
 
-def test_a_loss_is_a_warning(server: ZooKeeper, path: str, witness: Witness, caplog: pytest.LogCaptureFixture) -> None:
-    with zklock.Client(server.address, session_timeout=1) as client:
+def test_a_loss_is_a_warning(
+    server: ZooKeeper, path: str, inspector: Inspector, caplog: pytest.LogCaptureFixture
+) -> None:
+    with zklock.Client(server.address, session_timeout=3) as client:
         lock = client.mutex(path)
         with pytest.raises(zklock.LockLost), lock:
-            witness.kazoo.delete(lock.node_path)
+            inspector.kazoo.delete(lock.node_path)
             wait_until(lambda: caplog.records)
         (record,) = (record for record in caplog.records if record.name == "zklock.lock")
     assert (record.levelname, record.zklock["event"], record.zklock["path"]) == ("WARNING", "lock lost", path)  # type: ignore[attr-defined]
-    assert "its node was deleted by somebody else" in record.getMessage()
+    assert "another client or an operator deleted its node" in record.getMessage()
 
 
-def test_a_session_that_expires(zklock_server: StandaloneServer, heard: Heard) -> None:
+def test_a_session_that_expires(zklock_server: StandaloneServer, heard: EventRecorder) -> None:
     with zklock.Client(zklock_server.address) as client:
         first = f"{client.session_id:#x}"
         zklock_server.expire(client)
@@ -150,8 +152,10 @@ def test_a_handler_may_use_zklock(client: zklock.Client, path: str) -> None:
     assert isinstance(looks[1], zklock.Deadlock)
 
 
-# What a handler raises is logging's to deal with.
-def test_a_handler_that_fails(client: zklock.Client, path: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+# The module logging handles the exceptions of a handler.
+def test_a_handler_that_fails(
+    client: zklock.Client, path: str, heard: EventRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
 
     class Broken(logging.Handler):
@@ -181,9 +185,9 @@ print([thread.name for thread in threading.enumerate()])
 """
 
 
-def test_where_nothing_is_set_up_nothing_is_said(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
+def test_unconfigured_logging_prints_nothing(server: ZooKeeper, path: str, program: Callable[..., Program]) -> None:
     silent = program(SILENT, server.address, path)
-    assert silent.says() == "['MainThread']"
+    assert silent.read_line() == "['MainThread']"
     assert silent.ends() == 0
 
 
@@ -198,11 +202,11 @@ def test_the_last_lines_come_before_the_end(server: ZooKeeper, program: Callable
     for _ in range(5):
         ending = program(AT_THE_END, server.address)
         lines = []
-        while line := ending.says():
+        while line := ending.read_line():
             lines.append(line)
         assert ending.ends() == 0
         assert lines[-1].startswith("zklock.session INFO session closed session=0x"), lines
-        assert any(line.startswith("zklock.session INFO session begun session=0x") for line in lines)
+        assert any(line.startswith("zklock.session INFO session established session=0x") for line in lines)
 
 
 STUCK = """
@@ -226,7 +230,7 @@ def test_a_handler_that_is_stuck_does_not_keep_the_interpreter(
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_logs_for_itself(server: ZooKeeper, path: str, heard: Heard) -> None:
+def test_a_forked_child_logs_for_itself(server: ZooKeeper, path: str, heard: EventRecorder) -> None:
     logging.getLogger("zklock").setLevel(logging.DEBUG)
     with zklock.Client(server.address) as client, client.mutex(path):
         wait_until(lambda: heard.of(path) == ["acquired"])

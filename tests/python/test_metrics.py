@@ -1,4 +1,4 @@
-"""What a client counts, and the text that Prometheus reads."""
+"""Tests of the metrics of a client, and of their text for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import zklock
-from conftest import Waiter, Witness, wait_until
+from conftest import Inspector, Waiter, wait_until
 from server import ZooKeeper
 from zklock.testing import StandaloneServer
 
@@ -36,7 +36,7 @@ def test_cycles(client: zklock.Client, path: str) -> None:
     assert (now.state, now.session_timeout, now.sessions, now.connections) == (zklock.ClientState.CONNECTED, 10.0, 1, 1)
 
 
-def test_time_outs_and_hand_overs(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+def test_timeouts_and_handovers(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     held, wanted = client.mutex(path), other_client.mutex(path)
     with held:
         assert not wanted.acquire(timeout=0)
@@ -54,11 +54,11 @@ def test_time_outs_and_hand_overs(client: zklock.Client, other_client: zklock.Cl
     assert (now.acquires_ok, now.acquires_timeout, now.acquires_canceled, now.handovers) == (1, 2, 1, 1)
 
 
-def test_losses(server: ZooKeeper, path: str, witness: Witness) -> None:
-    with zklock.Client(server.address, session_timeout=1) as client:
+def test_losses(server: ZooKeeper, path: str, inspector: Inspector) -> None:
+    with zklock.Client(server.address, session_timeout=3) as client:
         lock = client.mutex(path)
         with pytest.raises(zklock.LockLost), lock:
-            witness.kazoo.delete(lock.node_path)
+            inspector.kazoo.delete(lock.node_path)
             wait_until(lambda: client.metrics().losses_deleted == 1)
         now = client.metrics()
         assert (now.releases, now.held, now.holds.count) == (0, 0, 1)
@@ -81,7 +81,7 @@ def test_a_cut_and_an_expiry(zklock_server: StandaloneServer) -> None:
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Each sample by its name and labels, as Prometheus's own client reads them."""
+    """Return each sample by its name and labels, as Prometheus's own client reads it."""
     found = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation.endswith("."), family.name
@@ -94,7 +94,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def expected(metrics: zklock.Metrics, labels: dict[str, str]) -> dict[Any, float]:
-    """The same samples, made from the object by the table in the documentation."""
+    """Return the same samples, made from the object with the table in the documentation."""
     page = (ROOT / "docs/observability.md").read_text()
     rows = re.findall(r"^\| `(zklock_\w+)(?:\{(\w+)=\"(\w+)\"\})?` \| `(\w+)` \|", page, re.MULTILINE)
     assert {field for *_, field in rows} == {field.name for field in dataclasses.fields(metrics)}
@@ -122,7 +122,7 @@ def expected(metrics: zklock.Metrics, labels: dict[str, str]) -> dict[Any, float
 def test_prometheus_reads_the_same_numbers(client: zklock.Client, path: str, labels: dict[str, str]) -> None:
     with client.mutex(path):
         pass
-    # A heartbeat may come in between.
+    # A heartbeat may come between these calls.
     for _ in range(10):
         before, text, after = client.metrics(), client.prometheus(labels), client.metrics()
         if before == after:
@@ -141,8 +141,8 @@ def test_prometheus_reads_the_same_numbers(client: zklock.Client, path: str, lab
         ({1: "a"}, TypeError, "not int"),
         ({"": "a"}, ValueError, 'labels: name ""'),
         ({"a-b": "a"}, ValueError, "expected letters, digits and underscores"),
-        ({"le": "a"}, ValueError, "have a label of that name"),
-        ({"__name__": "a"}, ValueError, "Prometheus's own"),
+        ({"le": "a"}, ValueError, "have a label with this name"),
+        ({"__name__": "a"}, ValueError, "reserved for Prometheus"),
     ],
 )
 def test_wrong_labels(client: zklock.Client, labels: Any, error: type[Exception], says: str) -> None:
@@ -150,7 +150,7 @@ def test_wrong_labels(client: zklock.Client, labels: Any, error: type[Exception]
         client.prometheus(labels)
 
 
-def test_what_metrics_are(client: zklock.Client) -> None:
+def test_metrics_object_is_immutable_and_comparable(client: zklock.Client) -> None:
     now = client.metrics()
     with pytest.raises(dataclasses.FrozenInstanceError):
         now.held = 7  # type: ignore[misc]
@@ -162,7 +162,7 @@ def test_what_metrics_are(client: zklock.Client) -> None:
     assert now.round_trips.buckets[-1][1] == now.round_trips.count == now.answers
 
 
-def test_a_closed_client_has_its_last_numbers(server: ZooKeeper, path: str) -> None:
+def test_closed_client_keeps_its_last_metrics(server: ZooKeeper, path: str) -> None:
     with zklock.Client(server.address) as client:
         client.mutex(path).acquire()
     last = client.metrics()

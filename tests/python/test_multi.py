@@ -1,20 +1,20 @@
-"""Several locks as one."""
+"""Tests of multi-locks."""
 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import zklock
-from conftest import Waiter, Witness, wait_until
+from conftest import Inspector, Waiter, ends_at_limit, wait_until
 from zklock import LockState
 
 
-def test_all_or_nothing(client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness) -> None:
+def test_all_or_nothing(client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector) -> None:
     a, b = client.mutex(f"{path}/a"), client.mutex(f"{path}/b")
     multi = client.multi([a, b])
     assert isinstance(multi, zklock.MultiLock)
@@ -31,30 +31,30 @@ def test_all_or_nothing(client: zklock.Client, other_client: zklock.Client, path
         assert [one.node_path for one in multi.participants()] == multi.node_paths
         assert 0 < multi.remaining <= 10
         assert repr(multi) == f"<zklock.MultiLock '{path}/a' '{path}/b' HELD token={multi.fencing_token}>"
-    assert witness.nodes(a.path) == witness.nodes(b.path) == []
+    assert inspector.nodes(a.path) == inspector.nodes(b.path) == []
     with other_client.mutex(b.path):
         assert multi.acquire(timeout=0) is False
-        witness.wait_for(a.path, 0)
+        inspector.wait_for(a.path, 0)
         waiter = Waiter(lambda: (multi.acquire(), multi.release()))
-        witness.wait_for(a.path, 1)
+        inspector.wait_for(a.path, 1)
         multi.cancel()
         with pytest.raises(zklock.Canceled):
             waiter.result()
-        witness.wait_for(a.path, 0)
+        inspector.wait_for(a.path, 0)
 
 
-def test_it_has_several_paths_and_nodes(client: zklock.Client, path: str) -> None:
+def test_multi_lock_has_node_paths_but_no_single_path(client: zklock.Client, path: str) -> None:
     multi = client.multi([client.mutex(path)])
     with multi:
         assert len(multi.node_paths) == 1
         with pytest.raises(AttributeError, match="node_paths"):
             multi.node_path  # noqa: B018
-        with pytest.raises(AttributeError, match="its locks"):
+        with pytest.raises(AttributeError, match="the paths of its member locks"):
             multi.path  # noqa: B018
 
 
 def test_of_all_kinds_of_locks_and_clients(
-    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness
+    client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector
 ) -> None:
     rw = other_client.rwlock(f"{path}/rw")
     inner = client.multi(iter([client.mutex(f"{path}/a"), other_client.mutex(f"{path}/b")]))
@@ -68,7 +68,7 @@ def test_of_all_kinds_of_locks_and_clients(
         assert multi.fencing_token == min(lock.fencing_token for lock in locks)
         assert Waiter(lambda: client.rwlock(f"{path}/rw").write.acquire(timeout=0)).result() is False
     for name in ["a", "b", "c/leases", "rw"]:
-        witness.wait_for(f"{path}/{name}", 0)
+        inspector.wait_for(f"{path}/{name}", 0)
     with client.multi([rw.write, *inner.locks]) as held:
         assert rw.write.is_held
         assert held.is_held
@@ -76,20 +76,19 @@ def test_of_all_kinds_of_locks_and_clients(
 
 @pytest.mark.parametrize("timeout", [0.0004, 0.3])
 def test_one_deadline_for_all(
-    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness, timeout: float
+    client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector, timeout: float
 ) -> None:
+    def enter(multi: zklock.MultiLock) -> None:
+        with pytest.raises(zklock.LockTimeout), multi:
+            pytest.fail("one is taken")
+
     paths = [f"{path}/{name}" for name in "abc"]
     with other_client.mutex(paths[1]), other_client.semaphore_mutex(paths[2]):
         locks = [client.mutex(paths[0]), client.mutex(paths[1]), client.semaphore_mutex(paths[2])]
-        for multi in [client.multi(locks[:2], timeout), client.multi([locks[0], locks[2]], timeout)]:
-            started = time.monotonic()
-            assert multi.acquire(timeout=timeout) is False
-            assert timeout <= time.monotonic() - started < timeout + 0.1
-            started = time.monotonic()
-            with pytest.raises(zklock.LockTimeout), multi:
-                pytest.fail("one is taken")
-            assert timeout <= time.monotonic() - started < timeout + 0.1
-            witness.wait_for(paths[0], 0)
+        for multi in [client.multi(locks[:2], timeout=timeout), client.multi([locks[0], locks[2]], timeout=timeout)]:
+            assert ends_at_limit(timeout, partial(multi.acquire, timeout=timeout)) is False
+            ends_at_limit(timeout, partial(enter, multi))
+            inspector.wait_for(paths[0], 0)
 
 
 def test_opposite_orders_do_not_deadlock(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
@@ -103,11 +102,11 @@ def test_opposite_orders_do_not_deadlock(client: zklock.Client, other_client: zk
         waiter.result(30)
 
 
-def test_a_member_that_is_lost(client: zklock.Client, path: str, witness: Witness) -> None:
+def test_a_member_that_is_lost(client: zklock.Client, path: str, inspector: Inspector) -> None:
     a, b = client.mutex(f"{path}/a"), client.mutex(f"{path}/b")
     multi = client.multi([a, b])
     with pytest.raises(zklock.LockLost, match="deleted"), multi:
-        witness.kazoo.delete(a.node_path)
+        inspector.kazoo.delete(a.node_path)
         wait_until(lambda: multi.state is LockState.LOST)
         assert (multi.is_held, multi.remaining, b.is_held) == (False, 0.0, True)
     assert multi.state is LockState.FREE
@@ -131,13 +130,13 @@ def test_data(client: zklock.Client, path: str) -> None:
         assert [one.data for one in multi.participants()] == [b"mine", b"mine"]
 
 
-def test_a_forgotten_one_releases_with_its_locks(client: zklock.Client, path: str, witness: Witness) -> None:
+def test_collected_multi_lock_releases_its_members(client: zklock.Client, path: str, inspector: Inspector) -> None:
     multi = client.multi([client.mutex(f"{path}/a"), client.mutex(f"{path}/b")])
     gc.collect()
     multi.acquire()
     kept = multi.locks[0]
     del multi
-    witness.wait_for(f"{path}/b", 0)
+    inspector.wait_for(f"{path}/b", 0)
     assert kept.is_held
     kept.release()
 
@@ -145,14 +144,15 @@ def test_a_forgotten_one_releases_with_its_locks(client: zklock.Client, path: st
 @pytest.mark.parametrize(
     ("make", "raised", "message"),
     [
-        (lambda client, path: [], ValueError, "no locks"),
-        (lambda client, path: [client.mutex(path), client.mutex(path)], ValueError, "twice"),
-        (lambda client, path: [client.rwlock(path).read, client.rwlock(path).write], ValueError, "twice"),
-        (lambda client, path: client.mutex(path), TypeError, "expected locks of zklock.*not Mutex"),
+        (lambda client, path: [], ValueError, "no member locks"),
+        (lambda client, path: [client.mutex(path), client.mutex(path)], ValueError, "the same path"),
+        (lambda client, path: [client.rwlock(path).read, client.rwlock(path).write], ValueError, "the same path"),
+        (lambda client, path: client.mutex(path), TypeError, "expected paths and locks of zklock.*not Mutex"),
         (lambda client, path: None, TypeError, "not NoneType"),
         (lambda client, path: path, TypeError, "not str"),
+        (lambda client, path: path.encode(), TypeError, "not bytes"),
         (lambda client, path: [client.mutex(path), 1], TypeError, "not int"),
-        (lambda client, path: [client.rwlock(path)], TypeError, r"not RwLock; take its \.read or \.write"),
+        (lambda client, path: [client.rwlock(path)], TypeError, r"not RwLock; use its \.read or \.write"),
         (lambda client, path: [client.semaphore(path, 1)], TypeError, "not Semaphore"),
     ],
 )
@@ -167,13 +167,37 @@ def test_wrong_locks(
         client.multi(make(client, path))
 
 
-def test_an_exception_of_the_iterable_goes_on(client: zklock.Client, path: str) -> None:
+def test_paths_become_mutexes(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+    own = other_client.mutex(f"{path}/b")
+    multi = client.multi([f"{path}/a", own, f"{path}/c"], timeout=20)
+    assert [(type(lock).__name__, lock.path) for lock in multi.locks] == [
+        ("Mutex", f"{path}/a"),
+        ("Mutex", f"{path}/b"),
+        ("Mutex", f"{path}/c"),
+    ]
+    assert multi.locks[1] is own
+    with multi:
+        assert all(lock.is_held for lock in multi.locks)
+        assert not client.mutex(f"{path}/a").is_held
+        assert not Waiter(lambda: other_client.mutex(f"{path}/c").acquire(timeout=0)).result()
+    with pytest.raises(ValueError, match="the same path"):
+        client.multi([f"{path}/a", client.mutex(f"{path}/a")])
+    with pytest.raises(ValueError, match="no slash"):
+        client.multi(["no slash"])
+
+
+def test_exception_of_the_iterable_propagates(client: zklock.Client, path: str) -> None:
     def locks() -> Any:
         yield client.mutex(path)
         raise KeyError("mine")
 
-    with pytest.raises(KeyError):
-        client.multi(locks())
+    class Broken:
+        def __iter__(self) -> Any:
+            raise KeyError("mine")
+
+    for iterable in (locks(), Broken()):
+        with pytest.raises(KeyError):
+            client.multi(iterable)
 
 
 def test_closed_clients(client: zklock.Client, other_client: zklock.Client, path: str) -> None:

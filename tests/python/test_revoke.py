@@ -1,4 +1,4 @@
-"""Asking for a lock back."""
+"""Tests of revocation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Waiter, Witness, wait_until
+from conftest import Inspector, Waiter, wait_until
 from server import ZooKeeper
 
 Locks = Callable[[zklock.Client, str], Any]
@@ -29,14 +29,16 @@ LOCKS: list[Locks] = [
 
 
 def asked(lock: zklock.Lock | zklock.Semaphore) -> queue.SimpleQueue[str]:
-    """The nodes that are asked for."""
+    """Return a queue of the nodes for which a revocation is requested."""
     nodes: queue.SimpleQueue[str] = queue.SimpleQueue()
     lock.set_revocable(nodes.put)
     return nodes
 
 
 @pytest.mark.parametrize("make", LOCKS)
-def test_the_holder_is_asked(client: zklock.Client, other_client: zklock.Client, path: str, make: Locks) -> None:
+def test_revoke_calls_the_holders_callback(
+    client: zklock.Client, other_client: zklock.Client, path: str, make: Locks
+) -> None:
     lock = make(client, path)
     nodes = asked(lock)
     with lock:
@@ -44,11 +46,13 @@ def test_the_holder_is_asked(client: zklock.Client, other_client: zklock.Client,
             for _ in range(2):
                 other_client.revoke(node)
                 assert nodes.get(timeout=10) == node
-        assert lock.is_held  # it is a request
+        assert lock.is_held  # only a request
     assert nodes.empty()
 
 
-def test_a_participant_is_asked(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+def test_revoke_of_a_participant_calls_its_callback(
+    client: zklock.Client, other_client: zklock.Client, path: str
+) -> None:
     lock = client.mutex(path)
     nodes = asked(lock)
     with lock:
@@ -57,25 +61,25 @@ def test_a_participant_is_asked(client: zklock.Client, other_client: zklock.Clie
         assert nodes.get(timeout=10) == holder.node_path == lock.node_path
 
 
-def test_who_waits_is_asked_too(
-    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness
+def test_revoke_reaches_waiters(
+    client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector
 ) -> None:
     lock = client.mutex(path)
     lock.set_revocable(lambda node: lock.cancel())
     with other_client.mutex(path) as held:
         waiter = Waiter(lock.acquire)
-        witness.wait_for(path, 2)
+        inspector.wait_for(path, 2)
         other_client.revoke(held.participants()[1])
         with pytest.raises(zklock.Canceled):
             waiter.result()
-        witness.wait_for(path, 1)
+        inspector.wait_for(path, 1)
 
 
-def test_leases_are_asked_for(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
+def test_revoke_reaches_leases(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     semaphore = client.semaphore(path, 3)
     nodes = asked(semaphore)
     leases = semaphore.acquire(2)
-    # They keep their semaphore, and its callback.
+    # The leases keep their semaphore and its callback alive.
     del semaphore
     gc.collect()
     for node in leases.node_paths:
@@ -84,26 +88,26 @@ def test_leases_are_asked_for(client: zklock.Client, other_client: zklock.Client
     leases.release()
 
 
-def test_asked_by_another_library(client: zklock.Client, path: str, witness: Witness) -> None:
+def test_asked_by_another_library(client: zklock.Client, path: str, inspector: Inspector) -> None:
     lock = client.mutex(path)
     nodes = asked(lock)
     with lock:
-        witness.kazoo.set(lock.node_path, b"something else")
-        witness.kazoo.set(lock.node_path, b"__REVOKE__")
+        inspector.kazoo.set(lock.node_path, b"something else")
+        inspector.kazoo.set(lock.node_path, b"__REVOKE__")
         assert nodes.get(timeout=10) == lock.node_path
     assert nodes.empty()
 
 
-def test_who_asks_leaves_a_mark(client: zklock.Client, path: str, witness: Witness) -> None:
+def test_revoke_writes_the_marker_into_the_node(client: zklock.Client, path: str, inspector: Inspector) -> None:
     with client.mutex(path) as lock:
         client.revoke(lock.node_path)
-        assert witness.kazoo.get(lock.node_path)[0] == b"__REVOKE__"
-        # What was asked before anybody listened is heard.
+        assert inspector.kazoo.get(lock.node_path)[0] == b"__REVOKE__"
+        # A request that came before the callback was set is reported.
         assert asked(lock).get(timeout=10) == lock.node_path
-    client.revoke(f"{path}/nobody")  # was given up
+    client.revoke(f"{path}/nobody")  # there is no such node
 
 
-def test_one_callback_takes_the_place_of_another(client: zklock.Client, path: str) -> None:
+def test_new_callback_replaces_the_old_one(client: zklock.Client, path: str) -> None:
     lock = client.mutex(path)
     first = asked(lock)
     second = asked(lock)
@@ -119,7 +123,7 @@ def test_one_callback_takes_the_place_of_another(client: zklock.Client, path: st
     assert second.empty()
 
 
-def test_a_multi_lock_asks_through_its_locks(client: zklock.Client, path: str) -> None:
+def test_callback_of_a_multi_lock_is_set_on_its_members(client: zklock.Client, path: str) -> None:
     a, b = client.mutex(f"{path}/a"), client.mutex(f"{path}/b")
     own = asked(a)
     nodes = asked(client.multi([a, b]))
@@ -156,7 +160,7 @@ def test_callbacks_come_one_after_the_other_on_a_daemon_thread(client: zklock.Cl
     assert [thread.name for thread in threading.enumerate()].count("zklock-events") == 1
 
 
-def test_a_callback_may_use_the_library(client: zklock.Client, path: str, witness: Witness) -> None:
+def test_a_callback_may_use_the_library(client: zklock.Client, path: str, inspector: Inspector) -> None:
     lock = client.semaphore_mutex(path)
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -173,7 +177,7 @@ def test_a_callback_may_use_the_library(client: zklock.Client, path: str, witnes
     client.revoke(lock.node_path)
     assert done.get(timeout=10) == client.session_id
     assert not lock.is_held
-    assert witness.nodes(f"{path}/leases") == []
+    assert inspector.nodes(f"{path}/leases") == []
 
 
 def test_a_callback_may_close_its_client(server: ZooKeeper, client: zklock.Client, path: str) -> None:
@@ -205,7 +209,7 @@ def test_a_callback_that_does_not_return_keeps_nobody(server: ZooKeeper, path: s
         lock.release()
         lock.set_revocable(None)
         client.close()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
     finally:
         leave.set()
 
@@ -230,20 +234,20 @@ def test_what_a_callback_raises_is_reported(
 
 
 @pytest.mark.parametrize("make", [*LOCKS, lambda client, path: client.semaphore(path, 2)])
-def test_a_callback_does_not_keep_its_lock(client: zklock.Client, path: str, witness: Witness, make: Locks) -> None:
+def test_a_callback_does_not_keep_its_lock(client: zklock.Client, path: str, inspector: Inspector, make: Locks) -> None:
     lock = make(client, path)
     lock.set_revocable(lambda node, lock=lock: lock.cancel())
     held = lock.acquire()
     things = [weakref.ref(lock), weakref.ref(lock) if held is True else weakref.ref(held)]
     nodes = things[1]().node_paths
-    assert all(witness.kazoo.exists(node) for node in nodes)
+    assert all(inspector.kazoo.exists(node) for node in nodes)
     del lock, held
     gc.collect()
     assert [thing() for thing in things] == [None, None]
-    wait_until(lambda: not any(witness.kazoo.exists(node) for node in nodes))
+    wait_until(lambda: not any(inspector.kazoo.exists(node) for node in nodes))
 
 
-def test_callbacks_are_let_go(client: zklock.Client, path: str) -> None:
+def test_replaced_callback_is_collected(client: zklock.Client, path: str) -> None:
     class Callback:
         def __call__(self, node: str) -> None:
             pass
@@ -264,7 +268,7 @@ def test_callbacks_are_let_go(client: zklock.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("callback", [1, "print", [print]])
-def test_what_is_no_callback(client: zklock.Client, path: str, callback: Any) -> None:
+def test_non_callable_callback_raises_type_error(client: zklock.Client, path: str, callback: Any) -> None:
     lock = client.mutex(path)
     nodes = asked(lock)
     for thing in [lock, client.rwlock(path).read, client.multi([client.mutex(path)]), client.semaphore(path, 1)]:
@@ -278,7 +282,7 @@ def test_what_is_no_callback(client: zklock.Client, path: str, callback: Any) ->
 @pytest.mark.parametrize(
     ("node", "raised"), [("", ValueError), ("a", ValueError), (b"/a", TypeError), (None, TypeError)]
 )
-def test_what_is_no_node(client: zklock.Client, node: Any, raised: type[Exception]) -> None:
+def test_invalid_node_path_raises(client: zklock.Client, node: Any, raised: type[Exception]) -> None:
     with pytest.raises(raised):
         client.revoke(node)
 

@@ -1,14 +1,16 @@
-"""Every block of code in the documentation is compiled or run, as it stands.
+"""Every code block in the documentation is compiled or run, without changes.
 
-A page is read from top to bottom. Its `sh` blocks are one script, run in a directory of their own: in first steps
-`zklock` is the repository there, and elsewhere what is in the repository is there. Its Python blocks are one program,
-and its C, C++ and Java fragments are functions of one program each, which are given a client (and in C a lock); a block
-with a `main` is a program of its own. Rust blocks are doctests of the crate zklock-standalone. A server listens where a
-page says localhost:2181. What a `text` block shows has to be printed by the page. Before a block may stand, on a line
-of its own:
+A page is read from top to bottom. Its `sh` blocks are one script, which runs in a separate directory. In first steps,
+`zklock` in that directory is the repository; elsewhere, the directory contains the files of the repository. A
+`properties` block contains the settings of a server with TLS, which runs on localhost:2281 after the script. The Python
+blocks of a page are one program. Its C, C++ and Java fragments are functions of one program for each language. These
+functions receive a client, and in C also a lock. A block with a `main` is a separate program. Rust blocks are doctests
+of the crate zklock-standalone. A test of the command compares `console` blocks with a terminal. If a page mentions
+localhost:2181, a server listens there. The page must print the content of its `text` blocks. One of these lines may
+precede a block:
 
-    <!-- sample: file NAME -->           it is written to this file, which the page's commands use
-    <!-- sample: not run: REASON -->     it is only looked through: compiled, or each of its commands looked for
+    <!-- sample: file NAME -->           the block is written to this file, which the page's commands use
+    <!-- sample: not run: REASON -->     the block is only checked: it is compiled, or its commands are looked up
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import ast
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,16 +28,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import reference
 import yaml
 from documentation import ROOT, Block, blocks, pages
 
 import zklock
-from conftest import Witness
+from conftest import Inspector, wait_until
 from server import ZooKeeper, reserved_port
 from zklock.testing import StandaloneServer
 
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-#: The most blocks that may be only looked through, on pages that are written by hand. Lower it when there are fewer.
+#: The limit on blocks that are not run, on hand-written pages. Lower it when such blocks are removed.
 MOST_NOT_RUN = 8
 NOT_RUN = "not run: "
 FILE = "file "
@@ -46,7 +50,7 @@ WARNINGS = [
     "-Wno-unused-but-set-variable",
     "-Wno-unused-local-typedefs",
 ]
-LINK = [f"-L{TARGET}/release", "-lzklock", "-lzklock_standalone", "-lpthread", f"-Wl,-rpath,{TARGET}/release"]
+LINK = [f"-L{TARGET}/debug", "-lzklock", "-lzklock_standalone", "-lpthread", f"-Wl,-rpath,{TARGET}/debug"]
 
 C_HEAD = """
 #define _GNU_SOURCE
@@ -135,26 +139,29 @@ JAVA_CALL = "        sample{line}(client);\n"
 
 
 class Page:
-    """A page, a directory for what it makes, and what it has printed so far."""
+    """A page, a directory for its files, and its output so far."""
 
-    def __init__(self, source: Path, directory: Path, address: str) -> None:
+    def __init__(self, source: Path, directory: Path, address: str, stack: ExitStack) -> None:
+        self.stack = stack
+        self.tls_port = stack.enter_context(reserved_port())
         _, slash, chroot = address.partition("/")
         self._chroot = slash + chroot
         self.name = str(source.relative_to(ROOT))
         self.directory = directory
         self._address = address
-        self.blocks = [block._replace(text=self.at_the_server(block.text)) for block in blocks(source.read_text())]
+        self.blocks = [block._replace(text=self.at_the_server(block.text)) for block in blocks(text_of(source))]
         self.printed = ""
 
     def at_the_server(self, text: str) -> str:
+        text = text.replace("localhost:2281", f"localhost:{self.tls_port}")
         return re.sub(r"(localhost|127\.0\.0\.1):2181", self._address, text)
 
     def of(self, language: str) -> list[Block]:
-        """The blocks that are run, and are no files."""
+        """Return the blocks of a language that are run, without those that are files."""
         return [block for block in self.blocks if block.language == language and not block.marker]
 
     def run(self, command: list[str], seconds: float = 60, environment: dict[str, str] | None = None) -> None:
-        """Runs a program to its success."""
+        """Run a program, and check that it succeeds."""
         done = subprocess.run(
             command,
             cwd=self.directory,
@@ -167,7 +174,7 @@ class Page:
             check=False,
         )
         assert done.returncode == 0, f"{self.name}: {' '.join(command)} ended with {done.returncode}:\n{done.stdout}"
-        # The servers' messages have paths with the chroot, of which the page knows nothing.
+        # The servers' messages contain paths with the chroot, which the page does not mention.
         self.printed += done.stdout.replace(self._chroot, "") if self._chroot else done.stdout
 
     def write(self, name: str, text: str) -> str:
@@ -175,23 +182,47 @@ class Page:
         return name
 
 
-ALL = pages()
+#: The pages of the reference, which only the site has.
+REFERENCE = reference.pages()
+ALL = [*pages(), *REFERENCE]
+
+
+def text_of(page: Path) -> str:
+    return REFERENCE.get(page) or page.read_text()
 
 
 def is_first_steps(page: Path) -> bool:
     return page.parent.name == "first-steps"
 
 
+def needs_release_build(page: Path) -> bool:
+    """Return whether commands of the page install the library or use its release build, which takes minutes to make."""
+    run = (block for block in blocks(text_of(page)) if block.language == "sh" and not block.marker)
+    return any(re.search(r"(make|pip) install|cargo |target/release", block.text) for block in run)
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("source", ALL, ids=[str(page.relative_to(ROOT)) for page in ALL])
-def test_every_sample_of_a_page(source: Path, server: ZooKeeper, witness: Witness, tmp_path: Path, path: str) -> None:
-    witness.kazoo.ensure_path(path)
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(
+            page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.verify] if needs_release_build(page) else []
+        )
+        for page in ALL
+    ],
+)
+def test_every_sample_of_a_page(
+    source: Path, server: ZooKeeper, inspector: Inspector, tmp_path: Path, path: str
+) -> None:
+    inspector.kazoo.ensure_path(path)
     with ExitStack() as stack:
-        # First steps start a server themselves.
+        # The pages of the first steps start a server themselves.
         address = (
             f"127.0.0.1:{stack.enter_context(reserved_port())}" if is_first_steps(source) else server.address + path
         )
-        page = Page(source, tmp_path, address)
+        page = Page(source, tmp_path, address, stack)
+        if page.of("sh") and "go run" in text_of(source) and shutil.which("go") is None:
+            pytest.skip("Go is not installed")
         for block in page.blocks:
             assert block.language in CHECKS, f"{page.name}:{block.line}: no test knows {block.language!r}"
             assert not block.marker or block.marker.startswith((FILE, NOT_RUN)), (
@@ -234,12 +265,14 @@ def check_compiled(
 
 
 def located(page: Page, block: Block, text: str, offset: int = 0) -> str:
-    """So that the compiler's messages name the page."""
+    """Add a line directive, so that the compiler's messages name the page."""
     return f'#line {block.line + 1 + offset} "{page.name}"\n{text}'
 
 
 def split_fragment(text: str) -> tuple[str, str]:
-    """What stands outside of functions, and what is to be in one: includes, functions and types come first."""
+    """Split a fragment into the part outside of functions and the part inside. Includes, functions and types come
+    first.
+    """
     lines = text.splitlines(keepends=True)
     position = 0
     while position < len(lines) and re.match(r"#include|static |struct |class |\s*$", lines[position]):
@@ -304,8 +337,27 @@ def check_sh(page: Page) -> None:
         page.run(["bash", "-eu", "page.sh"], seconds=300, environment=like_a_users(page.directory))
 
 
+def check_properties(page: Page) -> None:
+    """Start a server with the settings of the page. Their files are those that the script has made."""
+    (block,) = page.of("properties")
+    settings = block.text.replace("/etc/zookeeper/tls", str(page.directory))
+    settings = settings.replace("secureClientPort=2281", f"secureClientPort={page.tls_port}")
+    directory = page.directory / "server"
+    directory.mkdir()
+    page.stack.enter_context(ZooKeeper(directory, settings=settings + "secureClientPortAddress=127.0.0.1\n"))
+    wait_until(lambda: accepts_connections(page.tls_port))
+
+
+def accepts_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def step_of(page: Page, block: Block) -> str:
-    """A step of a page's script: its commands, or a file that it writes between them."""
+    """Return a step of the script: the commands of a block, or the command that creates a file."""
     if not block.marker.startswith(FILE):
         return block.text
     name = block.marker.removeprefix(FILE)
@@ -317,7 +369,7 @@ def step_of(page: Page, block: Block) -> str:
 
 
 def inside_the_repository(page: Page) -> None:
-    """What a page finds where it begins."""
+    """Prepare the directory in which a page begins."""
     if page.name.startswith("docs/first-steps/"):
         (page.directory / "zklock").symlink_to(ROOT)
         return
@@ -327,7 +379,9 @@ def inside_the_repository(page: Page) -> None:
 
 
 def like_a_users(directory: Path) -> dict[str, str]:
-    """A home of its own, with nothing installed; what cargo has fetched and built is shared."""
+    """Return an environment with a new home directory, in which nothing is installed. Only the files that cargo has
+    fetched and built are shared.
+    """
     home = directory / "home"
     home.mkdir()
     real = Path.home()
@@ -342,7 +396,7 @@ def like_a_users(directory: Path) -> dict[str, str]:
 
 
 def check_commands(page: Page, block: Block) -> None:
-    """That the shell can read them, and that each program, make target and package is there."""
+    """Check that the shell can read the commands, and that each program, make target and package exists."""
     where = f"{page.name}:{block.line}"
     subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
     makefile = (ROOT / "Makefile").read_text()
@@ -359,14 +413,18 @@ def check_commands(page: Page, block: Block) -> None:
                 if "target" not in file.parts
             )
             assert found or package == "zklock", f"{where}: there is no package {package}"
-        if words[0].startswith(("scripts/", "target/release/")):
-            assert (ROOT / words[0]).exists() or (TARGET.parent / words[0]).exists(), f"{where}: there is no {words[0]}"
+        if words[0].startswith("target/release/"):
+            # The tests use the same program of the debug build.
+            words[0] = str(TARGET / "debug" / Path(words[0]).name)
+            assert Path(words[0]).exists(), f"{where}: there is no {words[0]}"
+        elif words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).exists(), f"{where}: there is no {words[0]}"
         elif "/" not in words[0] and words[0] not in ("cd", "export"):
             assert shutil.which(words[0]), f"{where}: there is no {words[0]}"
 
 
 def commands(text: str) -> Iterator[str]:
-    """Each simple command, without the assignments before it and the comment behind."""
+    """Yield each simple command, without preceding assignments and without the comment at its end."""
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"<<'?(\w+)'?\n.*?\n\1\n", "\n", text, flags=re.DOTALL)
     for line in text.splitlines():
@@ -383,7 +441,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def check_yaml(page: Page) -> None:
-    """Rules for Prometheus go by metrics that a client has, and by labels that these have."""
+    """Check that rules for Prometheus use existing metrics and labels of a client."""
     with StandaloneServer() as server, zklock.Client(server.address) as client:
         exposed = client.prometheus()
     for block in page.of("yaml"):
@@ -399,7 +457,7 @@ def check_yaml(page: Page) -> None:
 
 
 def check_text(page: Page) -> None:
-    """What a page shows is what came of it, but for the numbers."""
+    """Check that the page has printed what it shows, apart from the numbers."""
     for block in page.of("text"):
         for line in filter(None, map(str.strip, block.text.splitlines())):
             pattern = re.sub(r"\d+", r"[0-9a-f]+", re.escape(line))
@@ -409,37 +467,48 @@ def check_text(page: Page) -> None:
 
 
 def check_drawing(page: Page) -> None:
-    """Blocks without a language are drawings."""
+    """Check that a block without a language is a drawing."""
     for block in page.of(""):
         assert re.search(r"[|►─]|--", block.text), f"{page.name}:{block.line}: which language is it in?"
 
 
+def check_console(page: Page) -> None:
+    """Check that a test of the command compares the transcript with a terminal."""
+    test = (ROOT / "command/tests/terminal.rs").read_text()
+    for block in page.of("console"):
+        begin = block.text.split(maxsplit=3)[:3]
+        assert page.name in test, f"{page.name}:{block.line}: no test compares this transcript"
+        assert f"```console\\n{' '.join(begin)}" in test, f"{page.name}:{block.line}: no test compares this transcript"
+
+
 def check_nothing(page: Page) -> None:
-    """A file that the page's commands read."""
+    """Do nothing: the block is a file that the page's commands read."""
 
 
-#: In the order in which they are done.
+#: The checks, in the order in which they run.
 CHECKS = {
     "sh": check_sh,
+    "properties": check_properties,
     "c": check_c,
     "cpp": check_cpp,
     "python": check_python,
     "java": check_java,
     "rust": check_rust,
     "sql": check_sql,
+    "go": check_nothing,
     "cmake": check_nothing,
     "toml": check_nothing,
     "yaml": check_yaml,
     "text": check_text,
+    "console": check_console,
     "": check_drawing,
 }
 
 
-def test_few_samples_are_only_looked_through() -> None:
-    by_hand = [page for page in ALL if page.parent.name != "reference"]
+def test_few_samples_are_not_run() -> None:
     reasons = [
         f"{page.relative_to(ROOT)}:{block.line}: {block.marker}"
-        for page in by_hand
+        for page in pages()
         for block in blocks(page.read_text())
         if block.marker.startswith(NOT_RUN)
     ]
@@ -447,8 +516,8 @@ def test_few_samples_are_only_looked_through() -> None:
     assert len(reasons) <= MOST_NOT_RUN, reasons
 
 
-def test_what_no_command_reads_is_no_file() -> None:
+def test_sample_files_are_used_by_a_command() -> None:
     for page in ALL:
-        for block in blocks(page.read_text()):
+        for block in blocks(text_of(page)):
             if block.language in ("cmake", "toml"):
                 assert block.marker.startswith(FILE), f"{page.relative_to(ROOT)}:{block.line}: which file is it?"

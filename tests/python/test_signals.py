@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals interrupt a wait, and nothing stays behind."""
+"""Ctrl-C and other signals interrupt a wait, and no node remains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 import zklock
-from conftest import Program, Waiter, Witness, wait_until
+from conftest import Inspector, Program, Waiter, wait_until
 from server import ZooKeeper
 
 WAITS = """
@@ -32,21 +32,26 @@ with zklock.Client(sys.argv[1]) as client:
 
 @pytest.mark.parametrize("wait", ["lock.acquire()", "lock.acquire(timeout=60)", "lock.__enter__()"])
 def test_ctrl_c(
-    client: zklock.Client, path: str, witness: Witness, server: ZooKeeper, program: Callable[..., Program], wait: str
+    client: zklock.Client,
+    path: str,
+    inspector: Inspector,
+    server: ZooKeeper,
+    program: Callable[..., Program],
+    wait: str,
 ) -> None:
     with client.mutex(path):
         waiting = program(WAITS.format(wait=wait), server.address, path)
-        assert waiting.says() == "waits"
-        witness.wait_for(path, 2)
+        assert waiting.read_line() == "waits"
+        inspector.wait_for(path, 2)
         started = time.monotonic()
         waiting.process.send_signal(signal.SIGINT)
-        assert waiting.says() == "interrupted FREE"
-        assert time.monotonic() - started < 0.5
-        witness.wait_for(path, 1)
-    waiting.tell()
-    assert waiting.says() == "True"
+        assert waiting.read_line() == "interrupted FREE"
+        assert time.monotonic() - started < 5
+        inspector.wait_for(path, 1)
+    waiting.write_line()
+    assert waiting.read_line() == "True"
     assert waiting.ends() == 0
-    assert witness.nodes(path) == []
+    assert inspector.nodes(path) == []
 
 
 INTERRUPTED = """
@@ -70,11 +75,11 @@ WAITS_OF_OTHERS = [
     ("client.semaphore_mutex(path)", "thing.acquire()", "thing"),
     ("client.semaphore_mutex(path)", "thing.__enter__()", "thing"),
     ("client.rwlock(path).read", "thing.acquire()", "thing"),
-    ("client.rwlock(path).write", "thing.acquire(60)", "thing"),
+    ("client.rwlock(path).write", "thing.acquire(timeout=60)", "thing"),
     (MULTI, "thing.acquire()", "thing"),
     (MULTI, "thing.__enter__()", "thing"),
     (SEMAPHORE, "thing.acquire()", "thing.acquire(timeout=5)"),
-    (SEMAPHORE, "thing.acquire(1, 60)", "thing.acquire(timeout=5)"),
+    (SEMAPHORE, "thing.acquire(1, timeout=60)", "thing.acquire(timeout=5)"),
     ("client.semaphore(path, count_path=path + '-count', initial=1)", "thing.acquire()", "thing.acquire(timeout=5)"),
 ]
 
@@ -83,7 +88,7 @@ WAITS_OF_OTHERS = [
 def test_ctrl_c_of_every_recipe(
     client: zklock.Client,
     path: str,
-    witness: Witness,
+    inspector: Inspector,
     server: ZooKeeper,
     program: Callable[..., Program],
     thing: str,
@@ -96,31 +101,31 @@ def test_ctrl_c_of_every_recipe(
         held = client.rwlock(path).write
     waiting = program(INTERRUPTED.format(thing=thing, wait=wait, again=again), server.address, path)
     with held.acquire() if isinstance(held, zklock.Semaphore) else held:
-        count = len(witness.below(path))
-        waiting.tell()
-        assert waiting.says() == "waits"
-        wait_until(lambda: len(witness.below(path)) > count)
+        count = len(inspector.below(path))
+        waiting.write_line()
+        assert waiting.read_line() == "waits"
+        wait_until(lambda: len(inspector.below(path)) > count)
         started = time.monotonic()
         waiting.process.send_signal(signal.SIGINT)
-        assert waiting.says() == "interrupted"
-        assert time.monotonic() - started < 0.5
-        wait_until(lambda: len(witness.below(path)) == count)
-    waiting.tell()
-    assert waiting.says() == "again"
+        assert waiting.read_line() == "interrupted"
+        assert time.monotonic() - started < 5
+        wait_until(lambda: len(inspector.below(path)) == count)
+    waiting.write_line()
+    assert waiting.read_line() == "again"
     assert waiting.ends() == 0
-    assert witness.below(path) == []
+    assert inspector.below(path) == []
 
 
 def test_ctrl_c_that_nobody_catches(
-    client: zklock.Client, path: str, witness: Witness, server: ZooKeeper, program: Callable[..., Program]
+    client: zklock.Client, path: str, inspector: Inspector, server: ZooKeeper, program: Callable[..., Program]
 ) -> None:
     code = "import sys, zklock\nwith zklock.Client(sys.argv[1]) as client, client.mutex(sys.argv[2]): pass"
     with client.mutex(path):
         waiting = program(f"import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n{code}", server.address, path)
-        witness.wait_for(path, 2)
+        inspector.wait_for(path, 2)
         waiting.process.send_signal(signal.SIGINT)
         assert waiting.ends() == -signal.SIGINT
-        assert len(witness.nodes(path)) == 1
+        assert len(inspector.nodes(path)) == 1
 
 
 def test_ctrl_c_while_it_connects(program: Callable[..., Program]) -> None:
@@ -137,9 +142,9 @@ except KeyboardInterrupt:
         with accepted:
             started = time.monotonic()
             connecting.process.send_signal(signal.SIGINT)
-            assert connecting.says() == "interrupted"
+            assert connecting.read_line() == "interrupted"
             assert connecting.ends() == 0
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5
 
 
 class Alarm(Exception):
@@ -147,7 +152,7 @@ class Alarm(Exception):
 
 
 def test_handlers_run_while_the_main_thread_waits(
-    client: zklock.Client, other_client: zklock.Client, path: str, witness: Witness
+    client: zklock.Client, other_client: zklock.Client, path: str, inspector: Inspector
 ) -> None:
     calls: list[str] = []
 
@@ -160,20 +165,20 @@ def test_handlers_run_while_the_main_thread_waits(
 
     def send(lock: zklock.Mutex) -> None:
         lock.acquire()
-        witness.wait_for(path, 2)
+        inspector.wait_for(path, 2)
         os.kill(os.getpid(), signal.SIGUSR1)
         while not calls:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGUSR2)
         while len(calls) < 2:
             time.sleep(0.005)
-        witness.wait_for(path, 1)
+        inspector.wait_for(path, 1)
         lock.release()
 
     before = signal.signal(signal.SIGUSR1, only_note), signal.signal(signal.SIGUSR2, also_raise)
     try:
         sending = Waiter(lambda: send(other_client.mutex(path)))
-        witness.wait_for(path, 1)
+        inspector.wait_for(path, 1)
         lock = client.mutex(path)
         with pytest.raises(Alarm):
             lock.acquire()
@@ -189,21 +194,21 @@ def test_handlers_run_while_the_main_thread_waits(
 def test_a_signal_every_millisecond_disturbs_no_wait(
     client: zklock.Client, other_client: zklock.Client, path: str
 ) -> None:
-    """Neither does a wait fail, nor is it longer or shorter for it."""
+    """The signals neither end a wait nor change its length."""
     signals: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: signals.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
         with client.mutex(path) as lock:
             started = time.monotonic()
-            assert not other_client.mutex(path).acquire(timeout=0.5)
-            assert 0.5 <= time.monotonic() - started < 1
+            assert not other_client.mutex(path).acquire(timeout=1)
+            assert 1 <= time.monotonic() - started < 5
             assert len(lock.participants()) == 1
             semaphore = client.semaphore(path + "-semaphore", count_path=path + "-count", initial=1)
             with semaphore.acquire(), pytest.raises(zklock.LockTimeout):
-                semaphore.acquire(timeout=0.2)
-            client.set_count(path + "-count", 2)
-            assert client.get_count(path + "-count") == 2
+                semaphore.acquire(timeout=1)
+            client.shared_count_set(path + "-count", 2)
+            assert client.shared_count_get(path + "-count") == 2
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -211,8 +216,8 @@ def test_a_signal_every_millisecond_disturbs_no_wait(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a with block of its own may miss its __exit__: bpo-29988")
-def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str, witness: Witness) -> None:
-    """Among them those in which an acquire has just won."""
+def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str, inspector: Inspector) -> None:
+    """The signals also come at moments in which an acquire has just succeeded."""
     lock = client.mutex(path)
     looping = threading.Event()
 
@@ -234,7 +239,7 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
             sending.result()
             assert not lock.is_held
             looping.clear()
-        witness.wait_for(path, 0)
+        inspector.wait_for(path, 0)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -247,14 +252,14 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         "lock.__exit__(None, None, None)",
         "multi.release()",
         "multi.participants()",
-        "rw.participants()",
+        "rw.queue()",
         "rw.read.release()",
         "semaphore.participants()",
         "semaphore.acquire()",
         "leases.release()",
         "leases.__exit__(None, None, None)",
-        "client.get_count('/a')",
-        "client.set_count('/a', 1)",
+        "client.shared_count_get('/a')",
+        "client.shared_count_set('/a', 1)",
         "client.revoke('/a')",
         "client.fence_check('/a', 1)",
         "client.semaphore('/a', count_path='/b', initial=1)",
@@ -264,14 +269,14 @@ def test_ctrl_c_where_the_server_does_not_answer(
     own_server: ZooKeeper, path: str, program: Callable[..., Program], wait: str
 ) -> None:
     waiting = program(HOLDS_FIRST.format(wait=wait), own_server.address, path)
-    assert waiting.says() == "holds"
-    own_server.freeze()
-    waiting.tell()
-    assert waiting.says() == "waits"
+    assert waiting.read_line() == "holds"
+    own_server.pause()
+    waiting.write_line()
+    assert waiting.read_line() == "waits"
     started = time.monotonic()
     waiting.process.send_signal(signal.SIGINT)
-    assert waiting.says() == "interrupted"
-    assert time.monotonic() - started < 0.5
+    assert waiting.read_line() == "interrupted"
+    assert time.monotonic() - started < 5
     waiting.process.kill()
 
 

@@ -1,4 +1,4 @@
-"""What the page on sizing says about several ensembles is true of its sample."""
+"""The claims of the page on sizing about several ensembles hold for its sample."""
 
 from __future__ import annotations
 

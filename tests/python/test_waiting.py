@@ -1,4 +1,4 @@
-"""What those who wait wait for, as this process knows it."""
+"""Tests of waiting(), which reports what pending calls wait for, as far as this process knows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_waiter_names_the_node_ahead(client: zklock.Client, other_client: zklo
         assert seen.left is not None
         assert 0.0 < seen.left <= 10.0
         assert repr(seen).startswith(f'<zklock.Waiting for NODE "{held.node_path}" since ')
-        # With who is there, it tells whose that is.
+        # Together with participants(), it shows which participant owns the node ahead.
         people = {participant.node_path: participant for participant in held.participants()}
         assert seen.ahead is not None
         assert people[seen.ahead].data == b"host-a"
@@ -35,7 +35,7 @@ def test_a_waiter_names_the_node_ahead(client: zklock.Client, other_client: zklo
 
 def test_a_time_out_says_who_holds(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     with client.mutex(path, data=b"host-a") as held:
-        who = f'held by {held.node_path} (session {client.session_id:#x}, "host-a")'
+        who = f'held by {held.node_path} (session {client.session_id:#x}, data "host-a")'
         with pytest.raises(zklock.LockTimeout) as raised, other_client.mutex(path, timeout=1.0):
             pass
         assert str(raised.value).startswith(f"{path}: not acquired within 1")
@@ -48,16 +48,16 @@ def test_leases_and_counts(client: zklock.Client, path: str) -> None:
         waiter = Waiter(lambda: semaphore.acquire(3).release())
         [seen] = wait_until(lambda: [one for one in semaphore.waiting() if one.waits_for == WaitsFor.COUNT])
         assert (seen.ahead, seen.count, seen.node_path, seen.left) == (f"{path}/size", 1, None, None)
-        client.set_count(f"{path}/size", 3)
+        client.shared_count_set(f"{path}/size", 3)
         [seen] = wait_until(lambda: [one for one in semaphore.waiting() if one.waits_for == WaitsFor.LEASES])
         assert (seen.ahead, seen.count) == (f"{path}/pool/leases", 2)
     waiter.result()
 
 
-def test_without_a_server_it_answers_all_the_same(own_server: ZooKeeper, path: str) -> None:
-    with zklock.Client(own_server.address, session_timeout=2.0) as client:
+def test_waiting_works_without_server(own_server: ZooKeeper, path: str) -> None:
+    with zklock.Client(own_server.address, session_timeout=4) as client:
         lock = client.rwlock(path).read
-        own_server.freeze()
+        own_server.pause()
         waiter = Waiter(lambda: lock.acquire())
         wait_until(lambda: [one.waits_for for one in lock.waiting()] == [WaitsFor.SERVER])
         wait_until(lambda: [one.waits_for for one in lock.waiting()] == [WaitsFor.CONNECTION])

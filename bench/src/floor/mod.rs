@@ -1,31 +1,32 @@
-//! The floors: the least that a client of ZooKeeper has to do for a lock. Blocking sockets, one thread, no error handling, and nothing of
-//! zklock's: they are a witness.
+//! The floors: clients that send only the requests that a lock requires. They use blocking sockets on one thread, have
+//! no error handling, and share no code with zklock, so they serve as an independent reference.
 
-mod queue;
 mod recipe;
+pub(crate) mod tls;
 mod wire;
+mod workers;
 
-use crate::driver::{Driver, Order, Stamp};
+use crate::driver::{Driver, PrepareCommand, Stamp};
 use crate::machine::Nanos;
-use queue::Queue;
-use recipe::Recipe;
+use recipe::FloorRecipe;
+use workers::Workers;
 
-/// A floor, as a driver.
+/// A floor as a driver.
 pub(crate) struct Floor {
-    recipe: Recipe,
-    prepared: Option<Queue>,
+    recipe: FloorRecipe,
+    prepared: Option<Workers>,
 }
 
 impl Floor {
-    /// The floor of that name; `None` where that is none.
+    /// The floor with this name, or `None` if there is none.
     pub(crate) fn new(name: &str) -> Option<Self> {
-        Recipe::of(name).map(|recipe| Self { recipe, prepared: None })
+        FloorRecipe::of(name).map(|recipe| Self { recipe, prepared: None })
     }
 }
 
 impl Driver for Floor {
-    fn prepare(&mut self, order: &Order) -> Result<(), String> {
-        self.prepared = Some(Queue::prepare(self.recipe, order));
+    fn prepare(&mut self, order: &PrepareCommand) -> Result<(), String> {
+        self.prepared = Some(Workers::prepare(self.recipe, order));
         Ok(())
     }
 

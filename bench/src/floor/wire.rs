@@ -1,10 +1,15 @@
-//! ZooKeeper's records, as far as a floor needs them, on a blocking socket: what is asked is collected, and goes out in one write.
+//! The part of ZooKeeper's protocol that a floor needs, on a blocking socket. Requests are collected and sent in one
+//! write.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
-/// A request's kind, by ZooKeeper's number.
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+/// The type of a request, with ZooKeeper's number.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
     Create = 1,
@@ -16,7 +21,7 @@ pub(crate) enum Op {
     CloseSession = -11,
 }
 
-/// A created node's kind.
+/// The create mode of a node.
 #[derive(Clone, Copy)]
 pub(crate) enum Node {
     Persistent = 0,
@@ -24,15 +29,15 @@ pub(crate) enum Node {
     EphemeralSequential = 3,
 }
 
-/// What the server says.
+/// A message from the server.
 pub(crate) enum Message {
-    /// To the oldest request that has none yet: its error code, 0 for none, and the record.
+    /// A reply to the oldest request without one: its error code (0 for none) and its record.
     Reply(i32, Record),
     /// A watch has fired.
     Event(Event, String),
 }
 
-/// What happened to a watched node.
+/// The event of a watched node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Created,
@@ -49,25 +54,46 @@ const NOTIFICATION: i32 = -1;
 const ALL_PERMISSIONS: i32 = 31;
 const ANY_VERSION: i32 = -1;
 const PERSISTENT_RECURSIVE: i32 = 1;
-/// What a lock's node says of its owner, as other libraries' do.
+/// The data of a lock node. Other libraries store the same.
 const DATA: &[u8] = b"127.0.0.1";
 
-/// A connection with a session of its own. It sends no heartbeats: it has to be closed before the session's minute is over.
+/// A connection with its own session. It sends no heartbeats, so it must be closed within the session timeout of one
+/// minute.
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
+    descriptor: RawFd,
     xid: i32,
     out: Vec<u8>,
     read: Vec<u8>,
-    /// Where in `read` the next message begins, and where what was read ends.
+    /// The start of the next message in `read`, and the end of the received bytes.
     begin: usize,
     end: usize,
 }
 
+trait Stream: Read + Write {}
+
+impl<T: Read + Write> Stream for T {}
+
 impl Connection {
     pub(crate) fn open(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("connect to the server");
-        stream.set_nodelay(true).expect("set TCP_NODELAY");
-        let mut connection = Self { stream, xid: 0, out: Vec::new(), read: vec![0; 1 << 20], begin: 0, end: 0 };
+        let socket = connect(address);
+        let descriptor = socket.as_raw_fd();
+        Self::start_session(Box::new(socket), descriptor)
+    }
+
+    /// The certificate of the server must contain the host of `address`.
+    pub(crate) fn open_with_tls(address: &str, config: &Arc<ClientConfig>) -> Self {
+        let (host, _port) = address.rsplit_once(':').expect("a host and a port");
+        let name = ServerName::try_from(host.to_owned()).expect("a name or an address");
+        let tls = ClientConnection::new(Arc::clone(config), name).expect("a TLS configuration");
+        let socket = connect(address);
+        let descriptor = socket.as_raw_fd();
+        Self::start_session(Box::new(StreamOwned::new(tls, socket)), descriptor)
+    }
+
+    fn start_session(stream: Box<dyn Stream>, descriptor: RawFd) -> Self {
+        let (out, read) = (Vec::new(), vec![0; 1 << 20]);
+        let mut connection = Self { stream, descriptor, xid: 0, out, read, begin: 0, end: 0 };
         let (protocol, last_zxid, session, password, read_only) = (0, 0, 0, [0; 16], 0);
         connection.frame(|out| {
             int(out, protocol);
@@ -83,7 +109,7 @@ impl Connection {
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
-        self.stream.as_raw_fd()
+        self.descriptor
     }
 
     pub(crate) fn create(&mut self, path: &str, node: Node) {
@@ -101,7 +127,7 @@ impl Connection {
         });
     }
 
-    /// Reads a node's data, with a watch that leaves nothing behind where there is no such node.
+    /// Reads the data of a node and sets a watch. If the node does not exist, the server sets no watch.
     pub(crate) fn watch(&mut self, path: &str) {
         self.request(Op::GetData, |out| {
             string(out, path);
@@ -109,14 +135,14 @@ impl Connection {
         });
     }
 
-    pub(crate) fn watch_all_below(&mut self, path: &str) {
+    pub(crate) fn add_recursive_watch(&mut self, path: &str) {
         self.request(Op::AddWatch, |out| {
             string(out, path);
             int(out, PERSISTENT_RECURSIVE);
         });
     }
 
-    /// Deletes one node and creates another, both or none.
+    /// Deletes one node and creates another in one transaction.
     pub(crate) fn replace(&mut self, old: &str, new: &str, node: Node) {
         self.request(Op::Multi, |out| {
             multi_header(out, Op::Delete as i32, false);
@@ -127,14 +153,14 @@ impl Connection {
         });
     }
 
-    /// Asks for the node's creation and waits for it; one that is there already will do.
-    pub(crate) fn make_sure_of(&mut self, path: &str) {
+    /// Creates a node and waits for the reply. The node may exist already.
+    pub(crate) fn ensure_exists(&mut self, path: &str) {
         self.create(path, Node::Persistent);
         let error = self.call();
         assert!(error == OK || error == NODE_EXISTS, "create {path}: {error}");
     }
 
-    /// Sends what was asked, waits for the one reply, and returns its error code.
+    /// Sends the collected requests, waits for the only reply, and returns its error code.
     pub(crate) fn call(&mut self) -> i32 {
         self.flush();
         loop {
@@ -149,7 +175,7 @@ impl Connection {
         self.call();
     }
 
-    /// Sends what was asked since the last time, in one write.
+    /// Sends all requests since the last flush in one write.
     pub(crate) fn flush(&mut self) {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).expect("write to the server");
@@ -157,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// The next message; blocks until there is one.
+    /// Blocks until a message arrives, and returns it.
     pub(crate) fn receive(&mut self) -> Message {
         let mut record = self.next_frame();
         let (xid, _zxid, error) = (record.int(), record.long(), record.int());
@@ -173,7 +199,7 @@ impl Connection {
         Message::Event(event, record.string())
     }
 
-    /// Whether a whole message has been read already.
+    /// Whether a complete message has been read already.
     pub(crate) fn has_message(&self) -> bool {
         let read = &self.read[self.begin..self.end];
         read.first_chunk().is_some_and(|&length| read.len() >= 4 + u32::from_be_bytes(length) as usize)
@@ -216,7 +242,13 @@ impl Connection {
     }
 }
 
-/// A record of the server's, read from front to back.
+fn connect(address: &str) -> TcpStream {
+    let socket = TcpStream::connect(address).expect("connect to the server");
+    socket.set_nodelay(true).expect("set TCP_NODELAY");
+    socket
+}
+
+/// A record from the server that is decoded from front to back.
 pub(crate) struct Record {
     bytes: Vec<u8>,
     at: usize,
@@ -235,13 +267,13 @@ impl Record {
         String::from_utf8(self.bytes().to_vec()).expect("a path in UTF-8")
     }
 
-    /// The length and as many bytes; ZooKeeper's null is empty.
+    /// Decodes a length and this number of bytes. ZooKeeper's null becomes an empty slice.
     pub(crate) fn bytes(&mut self) -> &[u8] {
         let length = usize::try_from(self.int()).unwrap_or(0);
         self.take(length)
     }
 
-    /// The header of one result of a transaction, which says what kind of result follows.
+    /// Decodes the header of one result of a transaction. Returns the type of the result.
     pub(crate) fn multi_header(&mut self) -> i32 {
         let kind = self.int();
         let (done, error) = (1, 4);

@@ -1,22 +1,28 @@
-//! Handles: opaque pointers whose value is a ticket for a slot in a table, and which are never dereferenced. So a handle that
-//! was freed, is of another kind, is garbage, or belongs to the parent of a forked process is an error and never a crash.
+//! Handles: opaque pointers that the library never dereferences. The value of a handle identifies a slot in a table. A call
+//! with an invalid handle therefore fails and does not crash. A handle is invalid if it was freed, is of another kind, belongs
+//! to the parent of a forked process, or is not a handle at all.
 //!
 //! ```text
 //! 63      60 59         52 51                 24 23              0
 //!    kind       fork epoch       generation            index
 //! ```
-//! Kinds are not 0, so no handle is NULL, and on the usual 64-bit machines no handle is an address that can be read.
+//!
+//! The number of a kind is never 0, so no handle is NULL. On common 64-bit machines, no handle is the address of readable
+//! memory.
+//!
+//! This module must not use the objects behind the handles. It only stores the objects, and decides when a handle is invalid.
 
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::{Arc, PoisonError};
-#[cfg(not(feature = "loom"))]
+#[cfg(not(zklock_loom))]
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-#[cfg(feature = "loom")]
+#[cfg(zklock_loom)]
 use loom::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use zklock::{Epoch, Error, Result, Status};
+use zklock_core::error::{Error, Result, Status};
+use zklock_process::ForkEpoch;
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a handle takes 64 bits");
@@ -27,21 +33,21 @@ const EPOCH_BITS: u32 = 8;
 const LAST_INDEX: usize = (1 << INDEX_BITS) - 1;
 const LAST_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
 
-/// A C name for a handle, and what stands behind it.
+/// A C type whose pointers are handles.
 pub trait Handle: Sized + 'static {
-    /// What the handle is for.
+    /// The type of the object behind a handle.
     type Object: Send + Sync + 'static;
-    /// Its tag.
-    const KIND: Kind;
+    /// The tag of this kind of handle.
+    const KIND: HandleKind;
 
-    /// Where this process keeps the objects.
+    /// The table in which this process keeps the objects.
     fn table() -> &'static Table<Self::Object>;
 }
 
-/// The kinds of handles, by their tags.
+/// The kinds of handles. The value of each kind is its tag in a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum HandleKind {
     /// `zkl_config`
     Config = 1,
     /// `zkl_client`
@@ -56,35 +62,40 @@ pub enum Kind {
     Leases = 6,
     /// `zkl_op`
     Op = 7,
+    /// `zkl_listener`
+    Listener = 8,
+    /// `zkl_completion_queue`
+    CompletionQueue = 9,
 }
 
-/// Gives an object a handle.
+/// Makes a handle for an object.
 pub fn insert<H: Handle>(object: H::Object) -> Result<*mut H> {
     let Some((index, generation)) = H::table().insert(object) else {
         let message = format!(
-            "no more than {} handles of a kind can live at a time: {} is one too many",
+            "the process already has {} handles of one kind, which is the maximum; it cannot make {}",
             LAST_INDEX + 1,
             H::KIND.name()
         );
         return Err(Error::new(Status::Exhausted, message));
     };
-    Ok(ptr::without_provenance_mut(Ticket { kind: H::KIND, epoch: this_epoch(), index, generation }.pack()))
+    Ok(ptr::without_provenance_mut(HandleKey { kind: H::KIND, epoch: this_epoch(), index, generation }.pack()))
 }
 
-/// The object of a live handle. It stays alive for the caller, whoever frees the handle in the meantime.
+/// Finds the object behind a live handle. The object stays alive for the caller, even if another thread frees the handle in the
+/// meantime.
 pub fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
-    let Ticket { index, generation, .. } = check::<H>(handle.addr())?;
+    let HandleKey { index, generation, .. } = check::<H>(handle.addr())?;
     H::table().get(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
-/// Closes an object, then takes its handle out of service: whoever finds the handle dead finds the object closed. Nothing is
-/// to be done about NULL, nor about a handle of the parent process.
+/// Closes an object, then invalidates its handle. If a thread finds the handle invalid, the object is therefore already closed.
+/// The function ignores a NULL handle and a handle of the parent process.
 pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
     if handle.is_null() {
         return Ok(());
     }
-    let Ticket { index, generation, .. } = match check::<H>(handle.addr()) {
-        Ok(ticket) => ticket,
+    let HandleKey { index, generation, .. } = match check::<H>(handle.addr()) {
+        Ok(key) => key,
         Err(error) if error.status() == Status::Forked => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -94,13 +105,13 @@ pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<
     closed
 }
 
-/// Takes a handle out of service, and gives its object to the caller. Of several who try, one succeeds.
+/// Invalidates a handle and returns its object. If several threads take the same handle, only one thread succeeds.
 pub fn take<H: Handle>(handle: *mut H) -> Result<Arc<H::Object>> {
-    let Ticket { index, generation, .. } = check::<H>(handle.addr())?;
+    let HandleKey { index, generation, .. } = check::<H>(handle.addr())?;
     H::table().remove(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
-/// One kind's objects. Slots are used again in turn, the one that has been free for longest first.
+/// The objects of one kind. A new object gets the slot that has been free for the longest time.
 pub struct Table<T>(RwLock<Slots<T>>);
 
 struct Slots<T> {
@@ -109,19 +120,19 @@ struct Slots<T> {
 }
 
 struct Slot<T> {
-    /// Of the object that is there, or of the next one.
+    /// The generation of the object in the slot. If the slot is empty, this is the generation of the next object.
     generation: u32,
     object: Option<Arc<T>>,
 }
 
-/// Why a table has no object for a ticket.
+/// The reason why a table has no object for a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
+enum LookupError {
     Freed,
     Unknown,
 }
 
-type Found<T> = std::result::Result<Arc<T>, Missing>;
+type LookupResult<T> = std::result::Result<Arc<T>, LookupError>;
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
@@ -146,22 +157,22 @@ impl<T> Table<T> {
         Some((index, 0))
     }
 
-    fn get(&self, index: usize, generation: u32) -> Found<T> {
+    fn get(&self, index: usize, generation: u32) -> LookupResult<T> {
         let slots = self.read();
-        let slot = slots.all.get(index).ok_or(Missing::Unknown)?;
+        let slot = slots.all.get(index).ok_or(LookupError::Unknown)?;
         slot.object
             .as_ref()
             .filter(|_| slot.generation == generation)
             .map(Arc::clone)
-            .ok_or_else(|| slot.missing(generation))
+            .ok_or_else(|| slot.lookup_error(generation))
     }
 
-    fn remove(&self, index: usize, generation: u32) -> Found<T> {
+    fn remove(&self, index: usize, generation: u32) -> LookupResult<T> {
         let mut slots = self.write();
-        let slot = slots.all.get_mut(index).ok_or(Missing::Unknown)?;
-        let missing = slot.missing(generation);
+        let slot = slots.all.get_mut(index).ok_or(LookupError::Unknown)?;
+        let missing = slot.lookup_error(generation);
         let object = slot.object.take_if(|_| slot.generation == generation).ok_or(missing)?;
-        // A slot whose generations are used up is never used again.
+        // After the last generation, the table does not use the slot again.
         if slot.generation < LAST_GENERATION {
             slot.generation += 1;
             slots.free.push_back(index);
@@ -179,23 +190,23 @@ impl<T> Table<T> {
 }
 
 impl<T> Slot<T> {
-    /// What became of a generation that is not there.
-    fn missing(&self, generation: u32) -> Missing {
+    /// Returns the reason why the slot has no object of this generation.
+    fn lookup_error(&self, generation: u32) -> LookupError {
         let used_up = self.generation == LAST_GENERATION && self.object.is_none();
-        if generation < self.generation || used_up { Missing::Freed } else { Missing::Unknown }
+        if generation < self.generation || used_up { LookupError::Freed } else { LookupError::Unknown }
     }
 }
 
-/// What a handle says.
+/// The decoded value of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticket {
-    kind: Kind,
+struct HandleKey {
+    kind: HandleKind,
     epoch: u8,
     generation: u32,
     index: usize,
 }
 
-impl Ticket {
+impl HandleKey {
     const fn pack(self) -> usize {
         let head = (self.kind as usize) << EPOCH_BITS | self.epoch as usize;
         (head << GENERATION_BITS | self.generation as usize) << INDEX_BITS | self.index
@@ -204,7 +215,7 @@ impl Ticket {
     fn unpack(value: usize) -> Option<Self> {
         let head = value >> (INDEX_BITS + GENERATION_BITS);
         Some(Self {
-            kind: Kind::from_tag(head >> EPOCH_BITS)?,
+            kind: HandleKind::from_tag(head >> EPOCH_BITS)?,
             epoch: low_byte(head),
             generation: u32::try_from(value >> INDEX_BITS & LAST_GENERATION as usize).ok()?,
             index: value & LAST_INDEX,
@@ -212,9 +223,18 @@ impl Ticket {
     }
 }
 
-impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Config, Self::Client, Self::Lock, Self::Standalone, Self::Semaphore, Self::Leases, Self::Op];
+impl HandleKind {
+    const ALL: [Self; 9] = [
+        Self::Config,
+        Self::Client,
+        Self::Lock,
+        Self::Standalone,
+        Self::Semaphore,
+        Self::Leases,
+        Self::Op,
+        Self::Listener,
+        Self::CompletionQueue,
+    ];
 
     fn from_tag(tag: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|&kind| kind as usize == tag)
@@ -229,61 +249,65 @@ impl Kind {
             Self::Semaphore => "a semaphore",
             Self::Leases => "a set of leases",
             Self::Op => "an operation",
+            Self::Listener => "a listener",
+            Self::CompletionQueue => "a completion queue",
         }
     }
 }
 
-/// All that can be judged without the table, and thus without a lock that another thread may have held during a fork.
-fn check<H: Handle>(value: usize) -> Result<Ticket> {
+/// Checks a handle without the table. This function must not lock the table: in a forked child, the lock can be held by a
+/// thread that does not exist in the child.
+fn check<H: Handle>(value: usize) -> Result<HandleKey> {
     let expected = H::KIND.name();
     if value == 0 {
         return Err(Error::new(Status::Handle, format!("handle is NULL; expected {expected}")));
     }
-    let ticket = Ticket::unpack(value).ok_or_else(|| refuse::<H>(value, Missing::Unknown))?;
-    // Ancestors have smaller epochs, as long as there are less than 256 of them.
-    let forks = Epoch::current().number();
-    if ticket.epoch != this_epoch() {
-        if forks < 1 << EPOCH_BITS && u64::from(ticket.epoch) > forks {
-            return Err(refuse::<H>(value, Missing::Unknown));
+    let key = HandleKey::unpack(value).ok_or_else(|| refuse::<H>(value, LookupError::Unknown))?;
+    // The handle of an ancestor process has a smaller epoch, if this process has fewer than 256 ancestors.
+    let forks = ForkEpoch::current().fork_count();
+    if key.epoch != this_epoch() {
+        if forks < 1 << EPOCH_BITS && u64::from(key.epoch) > forks {
+            return Err(refuse::<H>(value, LookupError::Unknown));
         }
-        // This path must not allocate: in a child of a raw clone() the allocator's lock may be taken, by a thread that only the parent has.
+        // This path must not allocate. If a thread of the parent held the lock of the allocator during a raw clone(), this lock
+        // stays locked in the child.
         let message = match H::KIND {
-            Kind::Standalone => {
+            HandleKind::Standalone => {
                 "the handle belongs to the parent of this forked process; make a standalone server in the child, and use that"
             }
             _ => "the handle belongs to the parent of this forked process; make a client in the child, and use that",
         };
         return Err(Error::new(Status::Forked, message));
     }
-    if ticket.kind != H::KIND {
-        let message = format!("handle {value:#x}: {} was given where {expected} was expected", ticket.kind.name());
+    if key.kind != H::KIND {
+        let message = format!("handle {value:#x} is {}; expected {expected}", key.kind.name());
         return Err(Error::new(Status::Handle, message));
     }
-    Ok(ticket)
+    Ok(key)
 }
 
-fn refuse<H: Handle>(value: usize, why: Missing) -> Error {
+fn refuse<H: Handle>(value: usize, why: LookupError) -> Error {
     let why = match why {
-        Missing::Freed => "was freed",
-        Missing::Unknown => "is not a handle of zklock",
+        LookupError::Freed => "was freed",
+        LookupError::Unknown => "is not a handle of zklock",
     };
-    Error::new(Status::Handle, format!("handle {value:#x}: {why}; expected {}", H::KIND.name()))
+    Error::new(Status::Handle, format!("handle {value:#x} {why}; expected {}", H::KIND.name()))
 }
 
 fn this_epoch() -> u8 {
-    Epoch::current().number().to_le_bytes()[0]
+    ForkEpoch::current().fork_count().to_le_bytes()[0]
 }
 
 const fn low_byte(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
-#[cfg(all(test, feature = "loom"))]
+#[cfg(all(test, zklock_loom))]
 mod models;
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(all(test, not(zklock_loom)))]
 mod tests {
-    use zklock::PerProcess;
+    use zklock_process::PerProcess;
 
     use super::*;
 
@@ -291,7 +315,7 @@ mod tests {
 
     impl Handle for Thing {
         type Object = u32;
-        const KIND: Kind = Kind::Lock;
+        const KIND: HandleKind = HandleKind::Lock;
 
         fn table() -> &'static Table<u32> {
             static TABLE: PerProcess<Table<u32>> = PerProcess::new(Table::default);
@@ -300,18 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn tickets_survive_packing() {
-        for kind in Kind::ALL {
+    fn keys_survive_packing() {
+        for kind in HandleKind::ALL {
             for (epoch, generation, index) in [(0, 0, 0), (255, LAST_GENERATION, LAST_INDEX), (1, 2, 3)] {
-                let ticket = Ticket { kind, epoch, generation, index };
-                assert_ne!(ticket.pack(), 0);
-                assert_eq!(Ticket::unpack(ticket.pack()), Some(ticket));
+                let key = HandleKey { kind, epoch, generation, index };
+                assert_ne!(key.pack(), 0);
+                assert_eq!(HandleKey::unpack(key.pack()), Some(key));
             }
         }
     }
 
     #[test]
-    fn a_freed_handle_stays_dead_when_its_slot_lives_again() {
+    fn freed_handle_is_refused_after_slot_reuse() {
         let first = insert::<Thing>(1).unwrap();
         assert_eq!(*get(first).unwrap(), 1);
         let kept = get(first).unwrap();
@@ -320,7 +344,7 @@ mod tests {
         assert_eq!((*kept, *get(second).unwrap()), (1, 2));
         for error in [get(first).unwrap_err(), free(first, |_| Ok(())).unwrap_err(), take(first).unwrap_err()] {
             assert_eq!(error.status(), Status::Handle);
-            assert_eq!(error.message(), format!("handle {:#x}: was freed; expected a lock", first.addr()));
+            assert_eq!(error.message(), format!("handle {:#x} was freed; expected a lock", first.addr()));
         }
         let error = free(second, |_| Err(Status::Connection.into())).unwrap_err();
         assert_eq!(error.status(), Status::Connection);
@@ -329,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_taken_once() {
+    fn take_succeeds_once() {
         let handle = insert::<Thing>(3).unwrap();
         assert_eq!(*take(handle).unwrap(), 3);
         assert_eq!(take(handle).unwrap_err().status(), Status::Handle);
@@ -345,14 +369,14 @@ mod tests {
         }
         assert_eq!(table.insert(7), Some((0, 1)));
         assert_eq!(table.insert(8), Some((1, 1)));
-        assert_eq!(table.get(1, 0), Err(Missing::Freed));
-        assert_eq!(table.get(1, 2), Err(Missing::Unknown));
-        assert_eq!(table.get(9, 0), Err(Missing::Unknown));
+        assert_eq!(table.get(1, 0), Err(LookupError::Freed));
+        assert_eq!(table.get(1, 2), Err(LookupError::Unknown));
+        assert_eq!(table.get(9, 0), Err(LookupError::Unknown));
 
         table.write().all[2].generation = LAST_GENERATION;
         assert_eq!(table.insert(9), Some((2, LAST_GENERATION)));
         assert_eq!(*table.remove(2, LAST_GENERATION).unwrap(), 9);
-        assert_eq!(table.remove(2, LAST_GENERATION), Err(Missing::Freed));
+        assert_eq!(table.remove(2, LAST_GENERATION), Err(LookupError::Freed));
         assert_eq!(table.insert(10), Some((3, 0)));
     }
 }

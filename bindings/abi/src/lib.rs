@@ -1,7 +1,7 @@
-//! What zklock's C libraries have in common: handles that survive every misuse, arguments that are checked and named, and the
-//! boundary that turns errors and panics into statuses. It exports nothing itself; each library has a copy of its own, and so
-//! a last error of its own.
+//! The common parts of zklock's C libraries: handles that detect misuse, checks for arguments, and the boundary that converts
+//! errors and panics into statuses. This crate exports no C function. Each C library contains its own copy of this crate, and
+//! has its own last error message.
 
 pub mod arg;
-pub mod guard;
+pub mod boundary;
 pub mod handle;

@@ -1,10 +1,10 @@
-/* Loads the library while it runs, for programs that do without it where it is not installed: dlopen SERVERS PATH NAME ROUNDS
+/* Loads the library at run time, for programs that also work without zklock: dlopen SERVERS PATH NAME ROUNDS
  *
  *     make build && cd bindings/c/examples
  *     cc dlopen.c -o dlopen -I../../../include -ldl
  *     ZKLOCK_LIBRARY=../../../target/release/libzklock.so ./dlopen localhost:2181 /locks/demo alice 3
  *
- * The header gives types and constants; nothing is linked. dlclose() is allowed, and leaves the library where it is.
+ * The program uses only the types and constants of the header, and does not link the library. dlclose() is allowed, but does not unload it.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -17,7 +17,7 @@
 
 #include <zklock.h>
 
-/* What is used of it, by the names of zklock.h. */
+/* The functions that this program uses, with their names in zklock.h. */
 static struct {
     const char *(*zkl_strerror)(int32_t);
     const char *(*zkl_last_error_message)(void);
@@ -37,7 +37,7 @@ static void find(void *loaded, const char *name, void *function)
         fprintf(stderr, "%s\n", dlerror());
         exit(1);
     }
-    /* A pointer to data becomes one to a function in no other way that ISO C knows. */
+    /* ISO C has no other conversion from a data pointer to a function pointer. */
     memcpy(function, &symbol, sizeof symbol);
 }
 
@@ -48,7 +48,7 @@ static void *load(void)
     const char *file = getenv("ZKLOCK_LIBRARY");
     void *loaded = dlopen(file == NULL ? "libzklock.so" : file, RTLD_NOW | RTLD_LOCAL);
     if (loaded == NULL) {
-        fprintf(stderr, "no locks here: %s\n", dlerror());
+        fprintf(stderr, "zklock is not available: %s\n", dlerror());
         exit(1);
     }
     FIND(zkl_strerror);

@@ -1,4 +1,4 @@
-/* Tasks of one thread take turns, with others of other processes, on one lock or several:
+/* Tasks of one thread share one or several locks with tasks of other processes:
  *
  *     epoll SERVERS PATH[,PATH...] NAME TASKS [LIMIT_MS [WORK_MS]]
  *
@@ -6,8 +6,8 @@
  *     cc epoll.c -o epoll -I../../../include -L../../../target/release -lzklock -Wl,-rpath,$PWD/../../../target/release
  *     ./epoll localhost:2181 /locks/demo alice 3 & ./epoll localhost:2181 /locks/demo bob 3
  *
- * No thread waits but in epoll_wait(), and no callback comes from another thread: acquires are operations with descriptors, and a lock that is
- * lost is heard of by the client's own descriptor. A task that does not get its lock within the limit goes without.
+ * The only thread waits only in epoll_wait(), and the library calls no callback on another thread. Each acquire is an operation with a
+ * descriptor. The descriptor of the client reports lost locks. A task that does not acquire its lock within the limit ends without it.
  */
 #define _GNU_SOURCE
 
@@ -24,7 +24,7 @@
 
 enum { MOST_LOCKS = 16 };
 
-/* Waits for its lock by op, then works until the timer, or until it has lost it. Its number is its name as an owner. */
+/* A task waits for its lock with op. Then it works until its timer expires or the lock is lost. Its number is the owner number. */
 struct task {
     enum { WAITS, WORKS, IS_DONE } stage;
     uint64_t owner;
@@ -88,7 +88,7 @@ static void end(struct task *task, const char *how)
     left--;
 }
 
-/* It stops working at once, finished or lost. The library sees to it that the lock's node is removed. */
+/* The task stops at once, because it has finished or has lost the lock. The library removes the node of the lock in the background. */
 static void stop(struct task *task)
 {
     close(task->timer);
@@ -97,7 +97,7 @@ static void stop(struct task *task)
     if (status != ZKL_E_LOST) check("zkl_release_nowait_as", status);
 }
 
-/* What the task does with its lock takes a while, and the loop goes on. */
+/* The work of the task takes a while. The loop continues meanwhile. */
 static void work(struct task *task)
 {
     struct itimerspec pause = {.it_value = {work_ms / 1000, work_ms % 1000 * 1000000L}};
@@ -115,7 +115,7 @@ static void work(struct task *task)
     task->stage = WORKS;
 }
 
-/* The acquire is over: the descriptor leaves the loop before it is closed with the operation. */
+/* The acquire has ended. The loop removes the descriptor before zkl_op_free closes it. */
 static void acquired(struct task *task)
 {
     zkl_status status = zkl_op_result(task->op);
@@ -129,7 +129,7 @@ static void acquired(struct task *task)
     }
 }
 
-/* Comes on this thread, from zkl_client_dispatch_events. A store would be safe without it, by the token; work is not done in vain with it. */
+/* zkl_client_dispatch_events calls this callback on this thread. The token already protects a store; the callback avoids useless work. */
 static void on_event(void *user, const zkl_event *event)
 {
     (void)user;
@@ -166,7 +166,7 @@ static void run(void)
         if (epoll_wait(loop, &event, 1, -1) < 1) continue;
         struct task *task = event.data.ptr;
         if (task == NULL) {
-            check("zkl_client_dispatch_events", zkl_client_dispatch_events(client));
+            check("zkl_client_dispatch_events", zkl_client_dispatch_events(client, &(int32_t){0}));
         } else if (task->stage == WAITS) {
             acquired(task);
         } else {

@@ -1,12 +1,12 @@
-/* Writes to a store under a lock, and shows the store that it holds it: fenced SERVERS LOCK STORE RESOURCE SESSION_MS
+/* Writes to a store during a hold, and proves the hold to the store: fenced SERVERS LOCK STORE RESOURCE SESSION_MS
  *
  *     make build && cd bindings/c/examples
  *     cc fenced.c fenced_sqlite.c -o fenced -I../../../include -L../../../target/release -lzklock -lsqlite3 \
  *         -Wl,-rpath,$PWD/../../../target/release
  *     ./fenced localhost:2181 /locks/report report.db report 2000
  *
- * Each line of its input is written. Stop it (kill -STOP), let another one acquire and write, and let it go on (kill -CONT): what it
- * writes then is refused, however sure it was that it holds the lock. */
+ * The program writes each line of its input. Stop it (kill -STOP), start a second program that acquires and writes, and continue the
+ * first one (kill -CONT): the store refuses its next write, although the program had acquired the lock. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <inttypes.h>
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     check("zkl_lock_node_path", zkl_lock_node_path(lock, node_path, sizeof node_path, &needed));
     printf("acquired TOKEN %" PRId64 "\n", proof.token);
     fflush(stdout);
-    /* The work that takes its time: here, until somebody has typed a line. Whatever was looked up before it may be over. */
+    /* The work takes a while: here, until a line is typed. Therefore, the hold may have ended since the last check. */
     while (fgets(value, sizeof value, stdin) != NULL) {
         value[strcspn(value, "\n")] = '\0';
         say(store_put(store, argv[4], value, proof) ? "written" : "refused");

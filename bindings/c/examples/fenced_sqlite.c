@@ -1,4 +1,4 @@
-/* A store in SQLite that keeps the largest fencing token of each resource, and refuses smaller ones in the same transaction in which it
+/* A store in SQLite that keeps the largest fencing token of each resource, and refuses smaller tokens in the transaction that
  * writes: link with -lsqlite3 (3.24 or later). */
 #include "fenced_store.h"
 
@@ -11,7 +11,7 @@ struct store {
     sqlite3 *db;
 };
 
-/* Ends the program if a call has not done what was expected. */
+/* Ends the program if a call has not returned the expected code. */
 static void check(struct store *store, int expected, int result)
 {
     if (result != expected) {
@@ -36,7 +36,7 @@ struct store *store_open(const char *where)
     return store;
 }
 
-/* Begins a transaction for the holder with this token. Where a larger one was here before, there is none, and 0 is returned. */
+/* Begins a transaction for the holder with this token. If the store has seen a larger token, returns 0 and begins no transaction. */
 static int begin(struct store *store, const char *resource, int64_t token)
 {
     sqlite3_stmt *statement;
@@ -59,7 +59,7 @@ int store_put(struct store *store, const char *resource, const char *value, stru
 {
     sqlite3_stmt *statement;
     if (!begin(store, resource, proof.token)) return 0;
-    /* Whatever the holder wants to write, as long as it is this transaction. */
+    /* The holder may write any data in this transaction. */
     check(store, SQLITE_OK,
           sqlite3_prepare_v2(store->db, "INSERT OR REPLACE INTO item (resource, value) VALUES (?1, ?2)", -1, &statement,
                              NULL));

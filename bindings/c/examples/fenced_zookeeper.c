@@ -1,5 +1,5 @@
-/* Data in the ensemble that has the lock, by ZooKeeper's own C client: a check of the lock's node in the transaction that writes. No
- * token is kept: while the node stands, nobody else is in. Link with -lzookeeper_mt. */
+/* A store in the ensemble of the lock, with ZooKeeper's C client. Each write is a transaction that checks the node of the lock. The
+ * store keeps no token: while the node exists, there is no other holder. Link with -lzookeeper_mt. */
 #define THREADED
 
 #include "fenced_store.h"
@@ -41,11 +41,11 @@ int store_put(struct store *store, const char *resource, const char *value, stru
     zoo_op_result_t results[2] = {{0, NULL, 0, NULL}, {0, NULL, 0, NULL}};
     int code = zoo_create(store->zookeeper, resource, "", 0, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
     if (code != ZOK && code != ZNODEEXISTS) fail(resource, code);
-    /* Version -1: the node is there, whatever its data. Its version changes when somebody asks for the lock back. */
+    /* Version -1 only checks that the node exists. A revocation request changes the data and the version of the node. */
     zoo_check_op_init(&ops[0], proof.node_path, -1);
     zoo_set_op_init(&ops[1], resource, value, (int)strlen(value), -1, NULL);
     code = zoo_multi(store->zookeeper, 2, ops, results);
-    /* Where the connection was lost, nobody knows whether it was written. */
+    /* If the connection was lost, the result of the write is unknown. */
     if (code != ZOK && results[0].err != ZNONODE) fail(resource, code);
     return code == ZOK;
 }

@@ -1,10 +1,10 @@
-/* Tasks of a libuv loop take turns, with others of other processes: libuv SERVERS PATH NAME TASKS
+/* Tasks of a libuv loop share a lock with tasks of other processes: libuv SERVERS PATH NAME TASKS
  *
  *     make build && cd bindings/c/examples
  *     cc libuv.c -o libuv -I../../../include -L../../../target/release -lzklock -luv -Wl,-rpath,$PWD/../../../target/release
  *     ./libuv localhost:2181 /locks/demo alice 3 & ./libuv localhost:2181 /locks/demo bob 3
  *
- * Each acquire is an operation, whose descriptor a uv_poll_t watches. Losses are heard of as in epoll.c, by one more.
+ * Each acquire is an operation, and a uv_poll_t watches its descriptor. Another uv_poll_t could watch for losses, as in epoll.c.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -15,7 +15,7 @@
 #include <uv.h>
 #include <zklock.h>
 
-/* Waits for the lock by op, then works until the timer. Its number is its name as an owner. */
+/* A task waits for the lock with op, and then works until its timer expires. Its number is the owner number. */
 struct task {
     uint64_t owner;
     zkl_op *op;
@@ -57,14 +57,14 @@ static void finish(uv_timer_t *timer)
     check("zkl_release_nowait_as", zkl_release_nowait_as(lock, task->owner));
 }
 
-/* The loop has let go of the descriptor, which the operation closes. */
+/* The loop no longer uses the descriptor, so zkl_op_free may close it. */
 static void forget(uv_handle_t *handle)
 {
     struct task *task = handle->data;
     zkl_op_free(task->op);
 }
 
-/* The lock is the task's. What it does takes a while, and the loop goes on. */
+/* The task holds the lock. Its work takes a while, and the loop continues meanwhile. */
 static void work(uv_poll_t *acquired, int status, int events)
 {
     (void)events;

@@ -1,10 +1,10 @@
-/* Works under a lock, and shows Prometheus how that goes: metrics SERVERS PATH [PORT]
+/* Works with a lock, and serves its metrics to Prometheus: metrics SERVERS PATH [PORT]
  *
  *     make build && cd bindings/c/examples
  *     cc metrics.c -o metrics -I../../../include -L../../../target/release -lzklock -lpthread -Wl,-rpath,$PWD/../../../target/release
  *     ./metrics localhost:2181 /locks/demo 9100 & curl http://127.0.0.1:9100/metrics
  *
- * It prints the address at which its metrics are, and works on until it is ended. Without a port it takes any that is free.
+ * The program prints the address of its metrics, and runs until it is killed. Without PORT, it uses a free port.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -48,20 +48,20 @@ static void *work(void *path)
         zkl_status status = zkl_acquire_timeout(lock, 5000);
         if (status == ZKL_E_TIMEOUT) continue;
         check("zkl_acquire_timeout", status);
-        nanosleep(&pause, NULL); /* the work that only one may do at a time */
+        nanosleep(&pause, NULL); /* the work that requires the lock */
         check("zkl_release", zkl_release(lock));
     }
     return NULL;
 }
 
-/* The metrics as they are now. To be freed. */
+/* Returns the current metrics as text. The caller must free the text. */
 static char *metrics(void)
 {
     char *text = NULL;
     size_t size = 0, needed = 0;
     zkl_status status;
     while ((status = zkl_client_prometheus(client, "app=\"example\"", text, size, &needed)) == ZKL_E_BUFFER) {
-        size = needed + 256; /* it may be longer by then */
+        size = needed + 256; /* the next text may be longer */
         text = realloc(text, size);
         if (text == NULL) abort();
     }
@@ -72,7 +72,7 @@ static char *metrics(void)
 static void answer(FILE *connection)
 {
     char line[1024];
-    /* Whatever is asked for, this is the answer; the request ends with an empty line. */
+    /* The answer is the same for every request. An empty line ends the request. */
     while (fgets(line, sizeof line, connection) != NULL && strcmp(line, "\r\n") != 0) continue;
     char *text = metrics();
     fprintf(connection, "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: %zu\r\n\r\n%s",
@@ -86,7 +86,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s SERVERS PATH [PORT]\n", argv[0]);
         return 2;
     }
-    signal(SIGPIPE, SIG_IGN); /* of whoever does not wait for the answer */
+    signal(SIGPIPE, SIG_IGN); /* if a client closes its connection early */
     check("zkl_client_new", zkl_client_new(argv[1], NULL, &client));
 
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

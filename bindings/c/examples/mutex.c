@@ -1,4 +1,4 @@
-/* Several processes take turns: mutex SERVERS PATH NAME ROUNDS
+/* Several processes share one mutex: mutex SERVERS PATH NAME ROUNDS
  *
  *     make build && cd bindings/c/examples
  *     cc mutex.c -o mutex -I../../../include -L../../../target/release -lzklock -Wl,-rpath,$PWD/../../../target/release
@@ -30,7 +30,7 @@ static void say(const char *name, const char *what, int64_t token)
     fflush(stdout);
 }
 
-/* Whatever only one may do at a time. A store would be given the token, to refuse those that come late. */
+/* The work that requires the lock. A real program passes its token to a store, which refuses late writes. */
 static void work(void)
 {
     struct timespec pause = {0, 100 * 1000 * 1000};

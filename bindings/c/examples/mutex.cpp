@@ -1,4 +1,4 @@
-// Several processes take turns: mutex SERVERS PATH NAME ROUNDS
+// Several processes share one mutex: mutex SERVERS PATH NAME ROUNDS
 //
 //     make build && cd bindings/c/examples
 //     c++ -std=c++17 mutex.cpp -o mutex -I../../../include -L../../../target/release -lzklock -Wl,-rpath,$PWD/../../../target/release
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
                 std::cerr << name << ": another had it all the time\n";
                 return 1;
             }
-            // A store would be given the token, to refuse those that come late.
+            // A real program passes its token to a store, which refuses late writes.
             const std::int64_t token = mutex.fencing_token();
             say(name, "acquired", token);
             std::this_thread::sleep_for(100ms);

@@ -1,10 +1,10 @@
-"""The C library from Python without the Python package, by ctypes: python_ctypes.py SERVERS PATH NAME ROUNDS
+"""Use the C library from Python without the Python package, with ctypes: python_ctypes.py SERVERS PATH NAME ROUNDS
 
     make build && cd bindings/c/examples
     ZKLOCK_LIBRARY=../../../target/release/libzklock.so python3 python_ctypes.py localhost:2181 /locks/demo alice 3
 
-It is how any language with a foreign function interface gets at the library: what a function takes and gives stands in
-zklock.h. (Python programs are better off with the package, which has exceptions, `with`, and Ctrl-C.)
+Any language with a foreign function interface can use the library in this way. The header zklock.h declares the types
+of all functions. (Python programs should use the package instead: it has exceptions, `with` blocks and Ctrl-C.)
 """
 
 import ctypes
@@ -16,7 +16,7 @@ HANDLE = ctypes.c_void_p
 TEXT = ctypes.c_char_p
 STATUS = ctypes.c_int32
 
-# What is used of it: what each function gives, and what it takes.
+# The functions that this program uses: the type of the result, and the types of the parameters.
 FUNCTIONS = {
     "zkl_strerror": (TEXT, STATUS),
     "zkl_last_error_message": (TEXT,),
@@ -31,7 +31,7 @@ FUNCTIONS = {
 
 
 def load():
-    """The library, with the types of its functions: without them, ctypes would cut handles to 32 bits."""
+    """Load the library and set the types of its functions. Without the types, ctypes would cut handles to 32 bits."""
     library = ctypes.CDLL(os.environ.get("ZKLOCK_LIBRARY", "libzklock.so"))
     for name, (gives, *takes) in FUNCTIONS.items():
         function = getattr(library, name)

@@ -1,25 +1,28 @@
-//! A client: one ZooKeeper session.
+//! Clients. Each client has one ZooKeeper session. This module must not use locks and semaphores. A client only keeps the
+//! handles of its locks.
 
 use std::ffi::{c_char, c_int};
 
-use zklock::{Client, ClientState, PerProcess};
+use zklock::internal::PerProcess;
+use zklock::{Client, ClientState};
 use zklock_abi::arg::{self, Output};
-use zklock_abi::guard::{free, guard, status};
-use zklock_abi::handle::{self, Handle, Kind, Table};
+use zklock_abi::boundary::{ffi_call, free, status};
+use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
 use crate::config::{self, zkl_config};
-use crate::event::LockHandles;
+use crate::lock_object::LockHandles;
 use crate::status::zkl_status;
 
-/// A client looks for its first session.
+/// The client is connecting to a server and has not had a session yet.
 pub const ZKL_STATE_CONNECTING: i32 = 0;
-/// Its session has a connection.
+/// The client has a session and a connection.
 pub const ZKL_STATE_CONNECTED: i32 = 1;
-/// The connection is gone; the session may still live, and another connection is being sought.
+/// The client has lost its connection and is trying to connect again. Despite the lost connection, the session may still be
+/// alive.
 pub const ZKL_STATE_SUSPENDED: i32 = 2;
-/// The session ended, and the next one has not begun.
+/// The session of the client has ended, and the client does not have a new session yet.
 pub const ZKL_STATE_LOST: i32 = 3;
-/// The client was closed.
+/// The client is closed.
 pub const ZKL_STATE_CLOSED: i32 = 4;
 
 const _: () = {
@@ -30,109 +33,159 @@ const _: () = {
     assert!(ZKL_STATE_CLOSED == ClientState::Closed as i32);
 };
 
-/// A client: one ZooKeeper session, shared by any number of locks and threads. When a session ends, the client seeks the
-/// next one by itself; what was held is lost.
+/// A client has one ZooKeeper session, which any number of locks and threads can share. If the session ends, all holds of the
+/// client are lost, and the client begins a new session.
 pub struct zkl_client(());
 
-/// What stands behind a client.
-pub struct Session {
+/// The object that a `zkl_client` handle identifies.
+pub struct ClientObject {
     pub(crate) client: Client,
-    /// For its events.
+    /// The lock handles of this client. Events of the client contain these handles.
     pub(crate) handles: LockHandles,
 }
 
 impl Handle for zkl_client {
-    type Object = Session;
-    const KIND: Kind = Kind::Client;
+    type Object = ClientObject;
+    const KIND: HandleKind = HandleKind::Client;
 
-    fn table() -> &'static Table<Session> {
-        static TABLE: PerProcess<Table<Session>> = PerProcess::new(Table::default);
+    fn table() -> &'static Table<ClientObject> {
+        static TABLE: PerProcess<Table<ClientObject>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }
 
-/// Connects, and waits for the session. The servers are a string like "host:2181,host:2181/chroot"; all paths are below the
-/// chroot, if there is one. The config may be NULL for the defaults, and is copied. The client written to *client_out is to
-/// be freed with zkl_client_free.
+/// Makes a client, connects to a ZooKeeper server, and waits until the client has a session. The parameter `servers` is a list
+/// of addresses with an optional chroot, for example "host:2181,host:2181/chroot". All paths that the client uses are relative
+/// to the chroot. If `config` is NULL, the client uses the default settings. If `config` is not NULL, the client copies the
+/// settings of config. The caller must free the new client, `*client_out`, with zkl_client_free.
 ///
-/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_SERVER if the chroot does not exist (the option chroot.create),
-/// ZKL_E_DENIED if it may not be created, ZKL_E_HANDLE and ZKL_E_FORKED (of the config),
-/// ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Blocks until there is a session, but no longer than the connect timeout; any thread.
+/// Returns: ZKL_OK if the client has a session. On failure:
+/// - ZKL_E_INVALID if an argument is not valid, or a file with credentials or certificates is not usable.
+/// - ZKL_E_CONNECTION if no server accepted the client within the connect timeout.
+/// - ZKL_E_AUTH if a server refused the credentials, a callback for credentials failed, or the client or a server refused a
+///   certificate.
+/// - ZKL_E_SERVER if the chroot does not exist and the option chroot.create is off.
+/// - ZKL_E_DENIED if an access control list does not allow the client to create the chroot.
+/// - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Blocks until the client has a session, for at most the connect timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_client_new(
     servers: *const c_char,
     config: *const zkl_config,
     client_out: *mut *mut zkl_client,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let (servers, out) = unsafe { (arg::text("servers", servers)?, Output::new("client_out", client_out)?) };
         let handles = LockHandles::default();
         let client = Client::connect(servers, &config::copy_of(config, &handles)?)?;
-        out.set(handle::insert(Session { client, handles })?);
+        out.set(handle::insert(ClientObject { client, handles })?);
         Ok(())
     })
 }
 
-/// Ends the session and frees the client. Those that wait for its locks wake with ZKL_E_CLOSED, what is held by them is
-/// given up, and later calls on them return ZKL_E_CLOSED; their handles are still to be freed, before or after. NULL is
-/// allowed. In a forked child the parent's session is left alone.
+/// Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
+/// Calls that wait for a lock of the client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
+/// ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter `client`
+/// may be NULL. In a forked child, the call does not change the session of the parent.
 ///
-/// The client's last events are delivered before, as far as there is time, and the rest is dropped; afterwards its callbacks are
-/// not called any more. If one is being called now, that is waited for, however long it takes: do not hold a lock that it needs.
-/// (A callback that frees its own client is not waited for, and is the last to be called; nor are events delivered of another client
-/// that it frees on the library's thread.) Other clients' callbacks can delay it by the two seconds below, and no longer. Of a
-/// client that polls its events, the last are delivered by the thread that frees it.
+/// Before the client closes, it delivers its queued events, but only for a limited time. The client drops the events that are
+/// still queued after this time. If the program polls the events of this client, the calling thread delivers the queued events.
+/// After zkl_client_free has returned, the library does not call any callback of the client.
 ///
-/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
-/// Blocks until the server has confirmed and the last callback has returned, but for callbacks that take longer no more than
-/// two seconds; any thread.
+/// If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
+/// The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
+/// the call by at most two seconds.
+///
+/// A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
+/// library then calls no further callback of the client. If a callback on the event thread frees another client, the library
+/// drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
+/// client for the holds that end.
+///
+/// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+/// Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
+/// two seconds, plus the running time of callbacks. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
     free(|| handle::free(client, |session| session.client.close()));
 }
 
-/// How the client's session stands.
+/// Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. Its chroot must be the
+/// chroot of the client, or the list has no chroot. The chroot of the client does not change.
 ///
-/// Returns: a ZKL_STATE_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
-    guard(|| Ok(handle::get(client)?.client.state()? as i32))
-}
-
-/// The id of the client's session, as the servers' logs have it. It may be negative.
+/// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except
+/// in two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown,
+/// some clients move to an added server, so that each server has about the same number of clients. Before a client moves, it
+/// waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its holds are
+/// ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
 ///
-/// Returns: the id; 0 while there is none, and on failure, in which case zkl_client_state returns a negative status.
-/// Does not block; any thread.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
-    guard(|| handle::get(client)?.client.session_id())
-}
-
-/// Calls the callbacks that wait, those of events and of revocations, one after the other, in the order in which things happened,
-/// on the calling thread. Those that come to wait meanwhile are left for the next time. At any time one thread calls; where another
-/// one does, or the calling one, in a callback, it goes on, and this returns 0.
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_INVALID if the list is not valid or has another chroot. The client then keeps its server list.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 ///
-/// Returns: how many were called; or the negative ZKL_E_INVALID where the client's config did not say zkl_config_set_poll_events;
-/// ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Blocks as long as the callbacks do; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
-pub extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client) -> i32 {
-    guard(|| {
-        let called = handle::get(client)?.client.dispatch_events()?;
-        Ok(i32::try_from(called).unwrap_or(i32::MAX))
+pub unsafe extern "C" fn zkl_client_set_servers(client: *mut zkl_client, servers: *const c_char) -> zkl_status {
+    status(|| {
+        let session = handle::get(client)?;
+        // SAFETY: the caller keeps the pointer valid during the call.
+        session.client.set_servers(unsafe { arg::text("servers", servers)? })
     })
 }
 
-/// A descriptor for poll, select, epoll and event loops: readable while callbacks wait to be called (level-triggered), and when the client
-/// is freed. It is the library's: not to be read, written to or closed; it is closed with the client, and epoll forgets what is closed.
-/// Where another thread than the one that frees the client is to hear of it, have that one wait for a duplicate (dup) of its own.
+/// Reports the session state of a client.
 ///
-/// Returns: the descriptor; or a negative status, as zkl_client_dispatch_events.
-/// Does not block; any thread.
+/// Returns: a ZKL_STATE_*, which is 0 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL).
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
+    ffi_call(|| Ok(handle::get(client)?.client.state()? as i32))
+}
+
+/// Reports the session id of a client. The logs of the servers show the same id. A session id may be negative.
+///
+/// Returns: the session id. The function returns 0 if the client has no session, or if the call failed. To find out whether a
+/// call failed, call zkl_client_state. After such a failure, zkl_client_state returns a negative status.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
+    ffi_call(|| handle::get(client)?.client.session_id())
+}
+
+/// Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
+/// the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
+/// call. Only one thread at a time delivers the events of a client. The call delivers nothing if another thread is delivering
+/// events of the client, or if a callback of the client makes the call.
+///
+/// Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
+/// - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Blocks while the callbacks run. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client, count_out: *mut i32) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("count_out", count_out)? };
+        let called = handle::get(client)?.client.dispatch_events()?;
+        out.set(i32::try_from(called).unwrap_or(i32::MAX));
+        Ok(())
+    })
+}
+
+/// Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
+/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
+/// program must not read, write or close the descriptor. The library closes the descriptor when it closes the client. The
+/// kernel then removes the closed descriptor from every epoll set. If one thread can free the client while another thread
+/// polls, the polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+///
+/// Returns: the descriptor, which is 0 or more.
+/// On failure, the function returns one of the statuses of zkl_client_dispatch_events.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_event_fd(client: *const zkl_client) -> c_int {
-    guard(|| handle::get(client)?.client.event_fd())
+    ffi_call(|| handle::get(client)?.client.event_fd())
 }

@@ -1,23 +1,35 @@
-//! The C ABI of zklock. The header `include/zklock.h` is made from this crate, so the comments on exported items speak to C
-//! programmers.
+//! The C ABI of zklock. The header `include/zklock.h` is generated from this crate. The comments on exported items therefore
+//! address C programmers.
 //!
-//! Every exported function is a line or two: it turns its arguments into values ([`arg`](zklock_abi::arg),
-//! [`handle`](zklock_abi::handle)), calls the Rust API, and runs inside the one boundary ([`guard`](zklock_abi::guard)), which
-//! turns errors and panics into statuses. A function is `unsafe` exactly if it reads or writes the caller's memory; handles are
-//! numbers and are never dereferenced.
+//! Every exported function converts its arguments into values ([`arg`](zklock_abi::arg), [`handle`](zklock_abi::handle)) and
+//! calls the Rust API. A boundary around each function ([`boundary`](zklock_abi::boundary)) converts errors and panics into
+//! statuses. A function is `unsafe` only if it reads or writes memory of the caller. Handles are numbers, and the library never
+//! dereferences a handle.
+//!
+//! The modules do not use each other in a circle. From the bottom to the top: `status` and `callback`, `lock_object`, `event`,
+//! `config`, `client`, `lock`, `semaphore`, and then all other modules. This crate must not contain rules about locks.
 
-#![allow(non_camel_case_types, reason = "the names are C's")]
-#![allow(clippy::missing_safety_doc, reason = "the header's comments are for C; what callers owe is in its preamble")]
+#![allow(non_camel_case_types, reason = "the names follow the style of C")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the comments become the C header, whose preamble states the obligations of callers"
+)]
 
+pub mod callback;
 pub mod client;
+pub mod completion_queue;
 pub mod config;
 pub mod event;
+pub mod listener;
 pub mod lock;
+pub mod lock_object;
 pub mod log;
 pub mod metrics;
 pub mod op;
 pub mod participant;
+pub mod request;
 pub mod revocation;
 pub mod semaphore;
+pub mod start;
 pub mod status;
 pub mod waiting;

@@ -1,28 +1,29 @@
-//! Locks: acquire, release, and what can be asked of a hold.
+//! Locks: the functions that acquire and release a lock, and queries about a hold. This module must not use semaphores, and must
+//! not set callbacks.
 
-use std::ffi::c_char;
-use std::ops::Deref;
+use std::ffi::{c_char, c_void};
 
-use zklock::{Error, Lock, LockState, MAX_DATA, Owner, PerProcess, Result, Status};
+use zklock::{Error, Lock, LockState, MAX_DATA, Owner, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::guard::{free, guard, status};
-use zklock_abi::handle::{self, Handle, Kind, Table};
+use zklock_abi::boundary::{ffi_call, free, predicate, status};
+use zklock_abi::handle;
 
-use crate::client::{Session, zkl_client};
-use crate::event::LockHandles;
-use crate::revocation::Callbacks;
+use crate::client::{ClientObject, zkl_client};
+use crate::lock_object::{LockObject, zkl_lock};
 use crate::status::zkl_status;
 
-/// Nobody in this process holds the lock by this handle.
-pub const ZKL_LOCK_FREE: i32 = 0;
-/// Held, and safe.
-pub const ZKL_LOCK_HELD: i32 = 1;
-/// Safe as long as the lease runs, but the connection is gone, or the hold is not confirmed since it came back.
-pub const ZKL_LOCK_SUSPENDED: i32 = 2;
-/// The lease is over: it may be lost. It becomes ZKL_LOCK_HELD again, or ZKL_LOCK_LOST.
-pub const ZKL_LOCK_UNCERTAIN: i32 = 3;
-/// Lost for good: its session ended, or its node was removed. Releasing it reports that, and clears it.
-pub const ZKL_LOCK_LOST: i32 = 4;
+/// The owner does not hold the lock. No ZKL_LOCK_* has the same value as a ZKL_STATE_*.
+pub const ZKL_LOCK_FREE: i32 = 10;
+/// The owner holds the lock, and the hold is safe.
+pub const ZKL_LOCK_HELD: i32 = 11;
+/// The hold is safe until the session lease ends, but the client cannot confirm the hold at this moment. The client has either
+/// lost its connection, or has connected again and has not confirmed the hold yet.
+pub const ZKL_LOCK_SUSPENDED: i32 = 12;
+/// The session lease has ended, and the hold may be lost. An uncertain hold later becomes ZKL_LOCK_HELD or ZKL_LOCK_LOST.
+pub const ZKL_LOCK_UNCERTAIN: i32 = 13;
+/// The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
+/// fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
+pub const ZKL_LOCK_LOST: i32 = 14;
 
 const _: () = {
     assert!(ZKL_LOCK_FREE == LockState::Free as i32);
@@ -32,62 +33,24 @@ const _: () = {
     assert!(ZKL_LOCK_LOST == LockState::Lost as i32);
 };
 
-/// More locks are not made into one.
+/// The largest number of locks in one multi-lock.
 const MAX_LOCKS: usize = 4096;
 
-/// What can be acquired and released: a mutex, one half of a read/write lock, a semaphore mutex, or several of them as one.
-/// Threads that share it exclude each other, like those of other processes, and queue fairly.
-pub struct zkl_lock(());
-
-/// What stands behind a lock: the lock, and where events find its handle. They name a multi-lock's locks, and never itself.
-pub struct Named {
-    lock: Lock,
-    handles: Option<LockHandles>,
-    pub(crate) callbacks: Callbacks,
-}
-
-impl Named {
-    fn close(&self) -> Result<()> {
-        let closed = self.lock.close();
-        if let Some(handles) = &self.handles {
-            handles.remove(self.lock.id());
-        }
-        self.callbacks.close();
-        closed
-    }
-}
-
-impl Deref for Named {
-    type Target = Lock;
-
-    fn deref(&self) -> &Lock {
-        &self.lock
-    }
-}
-
-impl Handle for zkl_lock {
-    type Object = Named;
-    const KIND: Kind = Kind::Lock;
-
-    fn table() -> &'static Table<Named> {
-        static TABLE: PerProcess<Table<Named>> = PerProcess::new(Table::default);
-        TABLE.get()
-    }
-}
-
-/// Makes a mutex on a path like "/locks/nightly-report": re-entrant, each thread owning its own hold; on the same znodes as
-/// Curator's InterProcessMutex. Nothing is sent yet. The lock written to *lock_out is to be freed with zkl_lock_free.
+/// Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
+/// mutex uses the same znodes as Curator's InterProcessMutex. The function sends no request to a server. The caller must free
+/// the new lock, `*lock_out`, with zkl_lock_free.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_mutex_new(
     client: *mut zkl_client,
     path: *const c_char,
     lock_out: *mut *mut zkl_lock,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let (path, out) = unsafe { (arg::text("path", path)?, Output::new("lock_out", lock_out)?) };
         let session = handle::get(client)?;
         out.set(insert(&session, session.client.mutex(path)?)?);
@@ -95,24 +58,35 @@ pub unsafe extern "C" fn zkl_mutex_new(
     })
 }
 
-/// Lets the threads of this process that queue for this mutex pass it on among themselves, up to max_passes times in a row, before
-/// its node is given up; 0 as at first: never. It concerns acquires by this handle that begin later, and goes for all handles of one
-/// client on one path that are set so: one node stands for all who wait by them, in the order in which they began, and a release gives it to the
-/// next of them without asking a server. It pays where many threads of one process want one lock.
+/// Sets the maximum number of local hand-overs in a row. In a local hand-over, a release passes the mutex to the next waiter of
+/// this process without a request to a server. After `max_passes` local hand-overs in a row, the next release deletes the node
+/// of the mutex. The default is 0. With a limit of 0, every release deletes the node.
 ///
-/// Fairness: who waits in another process, behind that node, waits for at most max_passes holds more than without (the largest of the
-/// handles' numbers). Then the node is removed, and the next thread here joins the queue at its end. Nobody here overtakes
-/// another: who gives up leaves the place to the next.
+/// The setting applies to later acquires through this handle. Local hand-over works among all handles of one client that have
+/// the same path and a limit above 0. One node in the queue, the common node, represents all waiters of these handles. The
+/// waiters acquire the mutex in the order in which they began to wait. Local hand-over helps if many threads of one process
+/// acquire the same lock.
 ///
-/// Only a hold that is ZKL_LOCK_HELD is passed on, and none whose node somebody has asked for (zkl_set_revocable). The node keeps the
-/// data of the acquire that made it. All holds that were passed on have the fencing token of the first: a store that is to tell them apart
-/// compares zkl_fencing_pass, too. A multi-lock joins with nodes of its own, and what it has got is not passed on. With a
-/// limit of 0, an acquire that finds others of this process there fails without asking a server. zkl_participants shows the one node,
-/// and zkl_waiting all who wait by the handle.
+/// Local hand-over can delay other processes. If a waiter of another process is in the queue behind the common node, this
+/// waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses
+/// the limit of the handle that releases.
+/// After the common node is deleted, the next waiter of this process joins the end of the queue. Waiters of this process do not
+/// overtake each other. If a waiter stops waiting, the next waiter of this process takes its place in the queue.
 ///
-/// Returns: ZKL_OK; ZKL_E_UNSUPPORTED for all but mutexes; ZKL_E_INVALID for a negative number; ZKL_E_HANDLE, ZKL_E_FORKED,
-/// ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Local hand-over takes place only if the state of the hold is ZKL_LOCK_HELD and the node has received no revocation request
+/// (zkl_set_revocable). The common node keeps the data of the acquire that created the node. All holds under one node have the
+/// same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass (zkl_fencing_pass).
+///
+/// A multi-lock joins the queue with its own node, and never takes part in local hand-over. If another owner of this process
+/// holds the mutex or waits for it, an acquire with timeout 0 fails without a request to a server. The
+/// function zkl_participants shows only the common node, and zkl_waiting shows all waiters of the handle.
+///
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_UNSUPPORTED if the lock is not a mutex.
+/// - ZKL_E_INVALID if `max_passes` is negative.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_mutex_set_local_handover(lock: *mut zkl_lock, max_passes: i32) -> zkl_status {
     status(|| {
@@ -122,20 +96,22 @@ pub extern "C" fn zkl_mutex_set_local_handover(lock: *mut zkl_lock, max_passes: 
     })
 }
 
-/// Makes a lock on a path that is not re-entrant, and that any thread may release; on the same znodes as Curator's
-/// InterProcessSemaphoreMutex. A thread that acquires it again waits for a release. Nothing is sent yet. The lock
-/// written to *lock_out is to be freed with zkl_lock_free.
+/// Makes a semaphore mutex on a path. A semaphore mutex is not re-entrant, and any thread may release it. The semaphore mutex
+/// uses the same znodes as Curator's InterProcessSemaphoreMutex. If a thread acquires a semaphore mutex that the thread already
+/// holds, the call waits until another thread releases the lock. The function sends no request to a server. The caller must
+/// free the new lock, `*lock_out`, with zkl_lock_free.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_semaphore_mutex_new(
     client: *mut zkl_client,
     path: *const c_char,
     lock_out: *mut *mut zkl_lock,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let (path, out) = unsafe { (arg::text("path", path)?, Output::new("lock_out", lock_out)?) };
         let session = handle::get(client)?;
         out.set(insert(&session, session.client.semaphore_mutex(path)?)?);
@@ -143,15 +119,22 @@ pub unsafe extern "C" fn zkl_semaphore_mutex_new(
     })
 }
 
-/// Makes the two halves of a read/write lock on a path: readers share it, a writer has it alone; on the same znodes as
-/// Curator's InterProcessReadWriteLock, as of 5.5. Each half is re-entrant, each thread owning its own holds. A thread that writes may
-/// also acquire the read lock, and goes on reading when it releases the write lock: no other writer gets in between. A thread
-/// that reads may not acquire the write lock: ZKL_E_DEADLOCK. Nothing is sent yet. The locks written to *read_out and *write_out
-/// are to be freed with zkl_lock_free, in any order; on failure neither is written.
+/// Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read lock at the
+/// same time. While a writer holds the write lock, no other owner can hold the read lock or the write lock. Both locks use the
+/// same znodes as Curator's InterProcessReadWriteLock in version 5.5 and later. The function sends no request to a server.
+///
+/// Both locks are re-entrant, and each thread has its own holds. A thread that holds the write lock may also acquire the read
+/// lock. If the thread then releases the write lock, the thread keeps the read lock. No other writer can acquire the write lock
+/// during this downgrade. If a thread that holds only the read lock tries to acquire the write lock, the acquire fails with
+/// ZKL_E_DEADLOCK.
+///
+/// The caller must free the new locks, `*read_out` and `*write_out`, with zkl_lock_free. The caller may free the two locks in
+/// any order. On failure, the function writes neither `*read_out` nor `*write_out`.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_rwlock_new(
     client: *mut zkl_client,
     path: *const c_char,
@@ -159,127 +142,165 @@ pub unsafe extern "C" fn zkl_rwlock_new(
     write_out: *mut *mut zkl_lock,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends all three for the length of the call.
+        // SAFETY: the caller keeps all three pointers valid during the call.
         let (path, for_read, for_write) = unsafe {
             (arg::text("path", path)?, Output::new("read_out", read_out)?, Output::new("write_out", write_out)?)
         };
         if read_out == write_out {
-            return Err(Error::new(Status::Invalid, "read_out and write_out are the same; expected a place for each"));
+            return Err(Error::new(
+                Status::Invalid,
+                "read_out and write_out are the same pointer; expected two different pointers",
+            ));
         }
         let session = handle::get(client)?;
         let both = session.client.rwlock(path)?;
         let read = insert(&session, both.read)?;
-        let write = insert(&session, both.write).inspect_err(|_| drop(handle::free(read, Named::close)))?;
+        let write = insert(&session, both.write).inspect_err(|_| drop(handle::free(read, LockObject::close)))?;
         for_read.set(read);
         for_write.set(write);
         Ok(())
     })
 }
 
-/// Makes one lock of several, 4096 at most, each of a path of its own: like Curator's InterProcessMultiLock, it is acquired and
-/// released as a whole, within one time limit. While it is held, each of them is; what the thread held of them before is entered
-/// once more. They may be of different kinds and of different clients; where one is a multi-lock, its locks are taken.
+/// Makes a multi-lock: a lock that consists of up to 4096 member locks, each on its own path. Each acquire and each release of
+/// the multi-lock applies to all member locks. An acquire has one timeout for all member locks. While an owner holds the
+/// multi-lock, the owner holds each member lock. If the owner already holds a member lock, the acquire of the multi-lock
+/// re-enters this lock. The member locks may have different kinds and belong to different clients. If an element of the array
+/// locks is itself a multi-lock, the new multi-lock contains the member locks of this element.
 ///
-/// Mutexes and read/write locks of one client are joined in one transaction, so that two multi-locks of the same locks
-/// in another order do not deadlock. Others are acquired one after the other, in an order that is the same for all programs that name
-/// their servers alike, and given back if one can't be got.
+/// Mutexes and read/write locks of one client join their queues in one transaction. Two multi-locks that list the same locks in
+/// different orders therefore do not deadlock. The multi-lock acquires all remaining member locks one by one. The order of
+/// these acquires is the same in all programs that write their server lists in the same way. If a member lock cannot be
+/// acquired, the library releases the member locks that it has already acquired.
 ///
-/// The handles stay the caller's. Once one of the locks is freed, or its client, the multi-lock is of no use: those that
-/// wait for it wake with ZKL_E_CLOSED, and later calls return that. The lock written to *lock_out is to be freed with zkl_lock_free, which
-/// wakes those that wait for the multi-lock, and changes nothing for its locks, held or not.
+/// The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
+/// becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
+/// with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
+/// multi-lock does not change the member locks.
 ///
-/// Returns: ZKL_OK; ZKL_E_INVALID for no locks, too many, or two on one path; ZKL_E_HANDLE and ZKL_E_FORKED, with the index in the
-/// message; ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
+/// - ZKL_E_HANDLE or ZKL_E_FORKED if an element of the array `locks` is not a live lock of this process. The error message
+///   contains the index of the element.
+/// - Other failures: ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_multi_new(
     locks: *const *mut zkl_lock,
     count: usize,
     lock_out: *mut *mut zkl_lock,
 ) -> zkl_status {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller of this function has the same duties as the caller of `multi`.
     status(|| unsafe { multi(locks, count, lock_out, Lock::multi) })
 }
 
-/// The same, but that the locks are acquired one after the other, in the order given, as Curator's InterProcessMultiLock does: for
-/// programs that share their paths with Curator's and name them in the same order. Beside Curator's, zkl_multi_new may find that
-/// each waits for the other, and takes a third of a second to give way. Programs that name the same locks in different orders
-/// deadlock with this one.
+/// Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's InterProcessMultiLock
+/// acquires its locks in the same way. Use this function if other programs use multi-locks of Curator on the same paths. All
+/// programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
 ///
-/// Returns: as zkl_multi_new.
-/// Does not block; any thread.
+/// A multi-lock made with zkl_multi_new can deadlock with a multi-lock of Curator. The multi-lock of zklock detects the
+/// deadlock, leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with
+/// zkl_multi_new_in_order can deadlock if programs list the same locks in different orders.
+///
+/// Returns: the statuses of zkl_multi_new.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_multi_new_in_order(
     locks: *const *mut zkl_lock,
     count: usize,
     lock_out: *mut *mut zkl_lock,
 ) -> zkl_status {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller of this function has the same duties as the caller of `multi`.
     status(|| unsafe { multi(locks, count, lock_out, Lock::multi_in_order) })
 }
 
 /// # Safety
-/// `locks` has `count` elements, and `lock_out` can be written to, or they are NULL.
+/// `locks` is NULL or points to `count` elements. `lock_out` is NULL or points to writable memory.
 unsafe fn multi(
     locks: *const *mut zkl_lock,
     count: usize,
     lock_out: *mut *mut zkl_lock,
     together: fn(&[&Lock]) -> Result<Lock>,
 ) -> Result<()> {
-    // SAFETY: the caller lends both for the length of the call.
+    // SAFETY: the caller keeps both pointers valid during the call.
     let (locks, out) = unsafe { (arg::list("locks", locks, count, MAX_LOCKS)?, Output::new("lock_out", lock_out)?) };
     let at = |at, error: Error| Error::new(error.status(), format!("locks[{at}]: {error}"));
     let member = |(index, &lock): (usize, &*mut zkl_lock)| handle::get(lock).map_err(|error| at(index, error));
     let members = locks.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let lock = together(&members.iter().map(|member| &member.lock).collect::<Vec<_>>())?;
-    out.set(handle::insert(Named { lock, handles: None, callbacks: Callbacks::default() })?);
+    let handles = members.iter().flat_map(|member| member.handles.iter().cloned()).collect();
+    out.set(handle::insert(LockObject::new(lock, handles))?);
     Ok(())
 }
 
-/// Gives a lock a handle, which events find.
-fn insert(session: &Session, lock: Lock) -> Result<*mut zkl_lock> {
-    let (id, handles) = (lock.id(), Some(session.handles.clone()));
-    let handle = handle::insert(Named { lock, handles, callbacks: Callbacks::default() })?;
+/// Makes a handle for a lock, and adds the handle to the table for events.
+fn insert(session: &ClientObject, lock: Lock) -> Result<*mut zkl_lock> {
+    let id = lock.id();
+    let handle = handle::insert(LockObject::new(lock, vec![session.handles.clone()]))?;
     session.handles.add(id, handle);
     Ok(handle)
 }
 
-/// Frees a lock. Those that wait on it wake with ZKL_E_CLOSED; what is held by it, by whatever thread, is released without
-/// waiting for the server. NULL is allowed. In a forked child the parent's hold is left alone. A lock that is part of a
-/// multi-lock is closed all the same, and the multi-lock with it; a multi-lock's own locks stay as they are, held or not.
+/// Frees a lock. Calls that wait for the lock through this handle fail with ZKL_E_CLOSED. The library releases all holds that
+/// were acquired through this handle, and does not wait for the server. The parameter `lock` may be NULL. In a forked child,
+/// the call does not change the holds of the parent.
 ///
-/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
-/// Does not block; any thread.
+/// Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks.
+///
+/// Returns nothing. If `lock` is not a live handle, the call has no effect. The last error message does not change.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
     free(|| handle::free(lock, |lock| lock.close()));
 }
 
-/// Acquires the lock for the calling thread, or enters it once more; each entry takes a release. (A semaphore mutex can't be
-/// entered twice.) A multi-lock is acquired as a whole, or not at all. Waits without limit, also through losses of the connection
-/// and of the session. To have an end, use zkl_acquire_timeout. Goroutines, greenlets and fibers of one thread share its holds, and
-/// do not exclude each other: use zkl_acquire_as.
+/// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and increments
+/// the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of a
+/// multi-lock acquires either all member locks or no member lock.
 ///
-/// Returns: ZKL_OK, and the thread holds the lock; on every failure this call has entered nothing:
-/// ZKL_E_CANCELED by zkl_cancel; ZKL_E_CLOSED by zkl_lock_free or zkl_client_free; ZKL_E_DEADLOCK where this thread would
-/// wait for itself, since it holds the path by another handle of the client, or reads where it wants to write (a semaphore mutex
-/// knows no owner, and waits), and in a callback (Callbacks, above); ZKL_E_LOST where this thread's hold was lost and is not released yet;
-/// ZKL_E_FOREIGN where another family of locks uses the path; ZKL_E_EXHAUSTED at the end of the path's sequence numbers,
-/// and where the paths of all nodes of the client would take more than session.max_path_bytes (docs/sizing.md);
-/// ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Blocks until it has the lock; any thread.
+/// The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
+/// limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share the holds of this thread
+/// and do not exclude each other. Green threads must use zkl_acquire_as.
+///
+/// Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
+/// - ZKL_E_CANCELED if zkl_cancel ended the wait.
+/// - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
+/// - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
+///   wait for itself. A semaphore mutex does not check for this deadlock.
+/// - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock.
+/// - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
+/// - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
+/// - ZKL_E_FOREIGN if another lock recipe uses the path.
+/// - ZKL_E_EXHAUSTED if the path has no sequence numbers left, or if the node paths of the client would exceed
+///   session.max_path_bytes (docs/sizing.md).
+/// - ZKL_E_INVALID if the nodes of a multi-lock are too large for one transaction of the server.
+/// - ZKL_E_INVALID if the servers do not accept the access control lists of the client (docs/acl.md).
+/// - Other failures: ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_CONNECTION, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
+///   ZKL_E_INTERNAL.
+///
+/// Blocks until the thread holds the lock. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub extern "C" fn zkl_acquire(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.acquire(None))
 }
 
-/// The same with a limit in milliseconds over all that it takes: -1 for none, 0 to look once without waiting for anybody.
+/// Acquires the lock for the calling thread within a timeout. All other rules of zkl_acquire also apply to this function. The
+/// parameter `timeout_ms` is the time limit for the whole call in milliseconds, or -1 for no limit. With timeout 0, the call
+/// makes one attempt and does not wait for other participants.
 ///
-/// Returns: as zkl_acquire; ZKL_E_TIMEOUT where the lock was not got in time, never early; ZKL_E_CONNECTION where no server
-/// had answered by then; ZKL_E_INVALID for another negative limit.
-/// Blocks until it has the lock, but no longer than the limit; with 0, for one answer of the server, and a second at most.
-/// Any thread.
+/// Returns: the statuses of zkl_acquire, and also:
+/// - ZKL_E_TIMEOUT if the lock was not acquired within the timeout. The call never returns this status early.
+/// - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
+/// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+///
+/// Blocks until the thread holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
+/// second. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> zkl_status {
     status(|| {
         let timeout = arg::timeout(timeout_ms)?;
@@ -287,140 +308,210 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
     })
 }
 
-/// Releases one entry of the calling thread; the last one gives the lock up. A semaphore mutex may be released by any thread,
-/// whichever acquired it by this handle. Of a multi-lock, all that the thread holds of its locks is released by one entry each,
-/// whatever becomes of the others, and the first failure is returned.
+/// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
+/// longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
+/// call releases every member lock that the thread holds, even if the release of another member lock fails. If a release fails,
+/// the call returns the first failure.
 ///
-/// Returns: ZKL_OK, and the server has confirmed that the lock's node is gone, or the lock was passed on to another thread of this
-/// process (zkl_mutex_set_local_handover); ZKL_E_NOT_OWNER where this thread does not hold the lock (a semaphore mutex: nobody does
-/// by this handle), and nothing changes; ZKL_E_LOST where the hold had been lost, so that others may have held it in the meantime;
-/// ZKL_E_CONNECTION where no server confirmed within the session timeout, and the library goes on trying;
-/// ZKL_E_CLOSED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// With ZKL_E_LOST and ZKL_E_CONNECTION the entry is released, too; as is, with ZKL_E_CLOSED for a multi-lock one of whose locks was
-/// freed, what is left of it.
-/// Blocks for the session timeout at most; any thread.
+/// Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
+/// confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
+/// (zkl_mutex_set_local_handover), the call returns ZKL_OK without a request to a server. On failure:
+/// - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
+///   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
+/// - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
+/// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+///   node.
+/// - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
+///   multi-lock.
+/// - ZKL_E_DENIED if the client may not delete its node. The node remains until zkl_client_free closes the client, or until an
+///   operator grants the permission (docs/acl.md).
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_SERVER, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// The call decrements the hold count even if it fails with ZKL_E_LOST, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
+/// ZKL_E_DENIED or ZKL_E_SERVER.
+///
+/// Blocks for at most the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.release())
 }
 
-/// The same without waiting for the server: the library sees to it that the lock's node is removed.
+/// Releases the lock once for the calling thread, and does not wait for the server. The library deletes the node of the lock in
+/// the background.
 ///
-/// Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL, as zkl_release.
-/// Does not block; any thread.
+/// Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. The statuses have
+/// the same meanings as for zkl_release.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release_nowait(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.release_nowait())
 }
 
-/// Wakes those that wait on this handle now, in any thread, with ZKL_E_CANCELED. Who waits later is not concerned, nor is
-/// what is held. A wait that is just succeeding may still return ZKL_OK. Those who wait for a multi-lock do so on its handle,
-/// and not on those of its locks.
+/// Ends the wait of every call that waits for the lock through this handle, in all threads. The waiting calls fail with
+/// ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
+/// return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
+/// a member lock.
 ///
-/// Returns: ZKL_OK, also where nobody waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread, but not from a signal handler.
+/// Returns: ZKL_OK, even if no thread waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function, but a signal handler must not.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_cancel(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.cancel())
 }
 
-/// Whether the calling thread holds the lock, and safely so at this moment: its session is surely alive, by the clock of
-/// this machine. A semaphore mutex is held by the thread that acquired it, until any thread releases it. A multi-lock is held
-/// while all of its locks are.
+/// Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
+/// to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
+/// that has acquired a semaphore mutex holds the semaphore mutex until any thread releases it. For a multi-lock, the result is
+/// 1 only if the thread holds all member locks.
 ///
-/// Returns: 1, 0, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. A negative number is true in
-/// C: compare with 1.
-/// Does not block; any thread.
+/// Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
+/// is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_is_held(lock: *const zkl_lock) -> i32 {
-    guard(|| Ok(i32::from(handle::get(lock)?.is_held()?)))
+    predicate(|| handle::get(lock)?.is_held())
 }
 
-/// The same for any thread of this process that holds by this handle.
+/// Reports whether any owner in this process holds the lock through this handle, and whether the hold is safe at this moment.
+/// This function is for monitoring. A result of 1 does not mean that the caller holds the lock.
 ///
-/// Returns: as zkl_is_held.
-/// Does not block; any thread.
+/// Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
+/// zkl_lock_state_in_process.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_is_held_in_process(lock: *const zkl_lock) -> i32 {
-    guard(|| Ok(i32::from(handle::get(lock)?.is_held_in_process()?)))
+    predicate(|| handle::get(lock)?.is_held_in_process())
 }
 
-/// How the calling thread's hold stands; where it has none, that of the thread of this process that holds by this handle (of a
-/// read lock, of any of them). A multi-lock stands as badly as the worst of its locks, and is free if one of them is.
+/// Reports the state of the calling thread's hold. The state is ZKL_LOCK_FREE if the calling thread has no hold, even if
+/// another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
+/// held, the state of the multi-lock is ZKL_LOCK_FREE.
 ///
-/// Returns: a ZKL_LOCK_*, or the negative ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
+/// ZKL_E_INTERNAL).
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_state(lock: *const zkl_lock) -> i32 {
-    guard(|| Ok(handle::get(lock)?.state()? as i32))
+    ffi_call(|| Ok(handle::get(lock)?.state()? as i32))
 }
 
-/// The fencing token of that hold: a number that grows with every hold of the path. A store that refuses a smaller token
-/// than the largest it has seen is safe from writers that lost their lock and have not noticed. A multi-lock that was joined in one
-/// transaction has one token for all its locks; otherwise, or where some were held before, this is the smallest of them, and a
-/// store is better given the token of the lock that guards it.
+/// Reports the state of a hold that was acquired through this handle. The hold can belong to any owner in this process. If
+/// several owners hold a read lock, the function reports the state of one of their holds. The function reports a lost hold only
+/// if no other hold exists.
 ///
-/// Returns: ZKL_OK with *token_out set; ZKL_E_NOT_OWNER where nobody in this process holds by this handle; ZKL_E_LOST where
-/// the hold was lost; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_lock_state_in_process(lock: *const zkl_lock) -> i32 {
+    ffi_call(|| Ok(handle::get(lock)?.state_in_process()? as i32))
+}
+
+/// Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
+/// store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
+/// smaller tokens is safe from writers that have lost their lock without noticing the loss.
+///
+/// If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
+/// member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens are different, give
+/// each store the token of the member lock that protects this store.
+///
+/// Returns: ZKL_OK, with the token in `*token_out`. On failure:
+/// - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
+/// - ZKL_E_LOST if the hold of the thread was lost.
+/// - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mut i64) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("token_out", token_out)? };
         out.set(handle::get(lock)?.fencing_token()?);
         Ok(())
     })
 }
 
-/// How often the lock had been passed on in this process, with the same token, when that hold began (zkl_mutex_set_local_handover);
-/// 0 for a hold that came through the queue. Of a multi-lock: that which belongs to the token. A store that is to tell the
-/// threads of one process apart refuses a smaller token, and with an equal token a smaller pass.
+/// Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
+/// This function is for monitoring. A store needs the token of the owner that writes to the store. To get the token of an
+/// owner, call zkl_fencing_token or zkl_fencing_token_as.
 ///
-/// Returns: as zkl_fencing_token, with *pass_out set.
-/// Does not block; any thread.
+/// Returns: ZKL_OK, with the token in `*token_out`. On failure:
+/// - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
+/// - ZKL_E_LOST if all holds through this handle were lost.
+/// - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, pass_out: *mut i64) -> zkl_status {
+pub unsafe extern "C" fn zkl_fencing_token_in_process(lock: *const zkl_lock, token_out: *mut i64) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
-        let out = unsafe { Output::new("pass_out", pass_out)? };
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("token_out", token_out)? };
+        out.set(handle::get(lock)?.fencing_token_in_process()?);
+        Ok(())
+    })
+}
+
+/// Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
+/// (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
+/// hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
+/// pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
+/// the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes with the same
+/// token, the store must refuse a write with a smaller fencing pass than an earlier write.
+///
+/// Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, fencing_pass_out: *mut i64) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("fencing_pass_out", fencing_pass_out)? };
         out.set(i64::from(handle::get(lock)?.fencing_pass()?));
         Ok(())
     })
 }
 
-/// Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it and whichever recipe it
-/// is: a mutex, a read/write lock (then also that of one of several readers), a semaphore, a semaphore mutex, or one path of a
-/// multi-lock; made by zklock or by Curator. What the answer says was true at a moment since the call began, also where the client's
-/// server lags behind the others. A waiter's token is not a holder's. The leases of a semaphore count once whoever got them has left
-/// its inner mutex.
+/// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any client of
+/// zklock or Curator. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
+/// multi-locks. A read lock may have several holders. The token of a waiter is not valid. The token of semaphore leases becomes
+/// valid when the owner of the leases has left the inner mutex of the semaphore.
 ///
-/// For a hold of one's own zkl_is_held is the answer that costs nothing, and knows of its lease: here a hold counts for as
-/// long as its node is there. Neither takes the place of the store's own comparison of tokens, for the answer may be old when it is
-/// read; docs/fencing.md has that.
+/// The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
+/// result may be outdated when the program reads the result. A store must therefore compare tokens, even if the program calls
+/// zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
+/// zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
+/// node of the hold exists.
 ///
-/// Returns: 1; 0, also where there is no such path; or the negative ZKL_E_INVALID, also for a token below 1; ZKL_E_HANDLE,
-/// ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. A negative number is
-/// true in C: compare with 1.
-/// Blocks for the session timeout at most; any thread.
+/// Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
+/// fails does not write `*valid_out`, and the caller must then not read `*valid_out`. On failure:
+/// - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
+///   ZKL_E_SERVER, ZKL_E_INTERNAL.
+///
+/// Blocks for at most the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fence_check(client: *mut zkl_client, path: *const c_char, token: i64) -> i32 {
-    guard(|| {
-        // SAFETY: the caller lends it for the length of the call.
-        let path = unsafe { arg::text("path", path)? };
-        Ok(i32::from(handle::get(client)?.client.fence_check(path, token)?))
+pub unsafe extern "C" fn zkl_fence_check(
+    client: *mut zkl_client,
+    path: *const c_char,
+    token: i64,
+    valid_out: *mut i32,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps both pointers valid during the call.
+        let (path, out) = unsafe { (arg::text("path", path)?, Output::new("valid_out", valid_out)?) };
+        out.set(i32::from(handle::get(client)?.client.fence_check(path, token)?));
+        Ok(())
     })
 }
 
-/// How long that hold is safe without hearing from a server, in milliseconds, rounded down; 0 where it is not safe now. Of a
-/// multi-lock: the shortest time of its locks.
+/// Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
+/// rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
+/// member locks.
 ///
-/// Returns: as zkl_fencing_token, with *remaining_ms_out set.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_out: *mut i64) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
         let remaining = handle::get(lock)?.remaining()?;
         out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
@@ -428,29 +519,96 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
     })
 }
 
-/// The data of the nodes that later acquires create, for people and tools to see who holds and who waits; by default the
-/// host's address, as Curator has it. The len bytes are copied, 512 KiB at most. With len 0 the nodes are empty, and data may
-/// be NULL. Of a multi-lock: of all its locks, in the place of their own.
+/// Gets the time for which a hold that was acquired through this handle remains safe. The hold can belong to any owner in this
+/// process. This function is for monitoring.
+///
+/// Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_remaining_ms_in_process(lock: *const zkl_lock, remaining_ms_out: *mut i64) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
+        let remaining = handle::get(lock)?.remaining_in_process()?;
+        out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
+        Ok(())
+    })
+}
+
+/// Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
+/// is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
+/// With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
+/// itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. A call of
+/// zkl_cancel does not end this wait.
+///
+/// To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
+/// number, any thread can wait with zkl_wait_lost_as.
+///
+/// Returns: never ZKL_OK. The status reports how the wait ended:
+/// - ZKL_E_LOST if the hold is no longer safe. To find out whether the hold is lost or uncertain, call zkl_lock_state.
+/// - ZKL_E_TIMEOUT if the hold is still safe at the end of the timeout. The call never returns this status early.
+/// - ZKL_E_NOT_OWNER if the thread has no hold, or if the hold is released during the wait.
+/// - ZKL_E_CLOSED if the lock or its client is freed.
+/// - ZKL_E_DEADLOCK if a callback makes the call and `timeout_ms` is not 0.
+/// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_wait_lost(lock: *mut zkl_lock, timeout_ms: i64) -> zkl_status {
+    wait_lost(lock, Owner::current_thread(), timeout_ms)
+}
+
+/// Waits until the hold of `owner` is lost or unsafe. This function never returns OK.
+pub(crate) fn wait_lost(lock: *mut zkl_lock, owner: Owner, timeout_ms: i64) -> zkl_status {
+    status(|| {
+        let timeout = arg::timeout(timeout_ms)?;
+        let lock = handle::get(lock)?;
+        let is_lost = lock.wait_lost_as(owner, timeout)?;
+        Err(wait_lost_error(&format!("{}: the hold is", lock.path()), is_lost, timeout_ms))
+    })
+}
+
+/// Returns the error that describes how a wait for a loss ended.
+pub(crate) fn wait_lost_error(whose: &str, is_lost: bool, timeout_ms: i64) -> Error {
+    if is_lost {
+        Error::new(Status::Lost, format!("{whose} no longer safe"))
+    } else {
+        Error::new(Status::Timeout, format!("{whose} still safe after {timeout_ms} ms"))
+    }
+}
+
+/// Sets the data of the nodes that later acquires create. The data shows which program holds the lock, and which programs wait
+/// for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes from data. The
+/// maximum of `len` is 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For a
+/// multi-lock, the call sets the data of all member locks, and replaces their previous data.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_lock_set_data(lock: *mut zkl_lock, data: *const u8, len: usize) -> zkl_status {
+pub unsafe extern "C" fn zkl_lock_set_data(lock: *mut zkl_lock, data: *const c_void, len: usize) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends them for the length of the call.
+        // SAFETY: the caller keeps these bytes valid during the call.
         let data = unsafe { arg::bytes("data", data, len, MAX_DATA)? };
         handle::get(lock)?.set_data(Some(data))
     })
 }
 
-/// The path of the calling thread's node, without the client's chroot, for a transaction of the program's own that is to fail
-/// once the lock is lost, by a check of that node. It is written to the size bytes at buf, with a NUL; how many bytes it takes,
-/// to *needed_out. With size 0, buf may be NULL.
+/// Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
+/// program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
 ///
-/// Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_NOT_OWNER where this thread
-/// does not hold the lock; ZKL_E_LOST where the hold was lost; ZKL_E_INVALID, also for a multi-lock: ask its locks; ZKL_E_HANDLE,
-/// ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function writes
+/// the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+///
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+/// - ZKL_E_NOT_OWNER if the calling thread does not hold the lock.
+/// - ZKL_E_LOST if the hold of the thread was lost.
+/// - ZKL_E_INVALID if an argument is not valid, or if the lock is a multi-lock. A program can call the function for each member
+///   lock instead.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_lock_node_path(
     lock: *const zkl_lock,
@@ -459,16 +617,19 @@ pub unsafe extern "C" fn zkl_lock_node_path(
     needed_out: *mut usize,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
         buffer.set(&node_path(&*handle::get(lock)?, Owner::current_thread())?)
     })
 }
 
-/// The path of the one node by which `owner` holds a lock.
+/// Returns the path of the node by which `owner` holds a lock. The function fails for a multi-lock.
 pub(crate) fn node_path(lock: &Lock, owner: Owner) -> Result<String> {
     if !lock.members().is_empty() {
-        return Err(Error::new(Status::Invalid, "a multi-lock has a node for each of its locks: ask them"));
+        return Err(Error::new(
+            Status::Invalid,
+            "a multi-lock has a node for each member lock; call the function for a member lock",
+        ));
     }
-    Ok(lock.node_paths_by(owner)?.into_iter().next().ok_or(Status::NotOwner)?)
+    Ok(lock.node_paths_as(owner)?.into_iter().next().ok_or(Status::NotOwner)?)
 }

@@ -1,26 +1,32 @@
-//! The log: how a program hears what the library has to say about itself.
+//! The log: messages of the library about its own work. The log belongs to the process, so this module must not use objects of
+//! a client.
 
-use std::ffi::{CString, c_char, c_void};
-use std::sync::Arc;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use zklock::{Error, Level, LogCalls, LogHandler, LogLine, Status, set_log_handler};
-use zklock_abi::guard::status;
+use zklock::internal::{
+    EventSource, Level, LogDispatch, LogHandler, LogLine, PerProcess, WakeSocket, set_log_handler, set_log_level,
+};
+use zklock::{Error, Result, Status};
+use zklock_abi::arg::Output;
+use zklock_abi::boundary::{ffi_call, status};
 
-use crate::event::{User, zkl_user_drop};
+use crate::callback::{UserData, zkl_user_drop};
 use crate::status::zkl_status;
 
-/// Nothing is logged, as at first.
+/// The library logs nothing. This level is the default.
 pub const ZKL_LOG_OFF: i32 = 0;
-/// Somebody has to do something: credentials were refused.
+/// Log lines about problems that need action, for example refused credentials.
 pub const ZKL_LOG_ERROR: i32 = 1;
-/// Something was lost, or may soon be: a lock, a lease, a session, a connection.
+/// Log lines about locks, leases, sessions and connections that were lost, or that may be lost soon.
 pub const ZKL_LOG_WARN: i32 = 2;
-/// What becomes of sessions and connections.
+/// Log lines about changes of sessions and connections.
 pub const ZKL_LOG_INFO: i32 = 3;
-/// What becomes of each acquire and each hold.
+/// Log lines about changes of acquires and holds.
 pub const ZKL_LOG_DEBUG: i32 = 4;
-/// Each request, each answer.
+/// A log line for each request and for each answer.
 pub const ZKL_LOG_TRACE: i32 = 5;
 
 const _: () = {
@@ -31,55 +37,67 @@ const _: () = {
     assert!(ZKL_LOG_TRACE == Level::Trace as i32);
 };
 
-/// A field of a line. This struct will stay as it is.
+/// A field of a log line. Later versions do not change this struct.
 #[repr(C)]
 pub struct zkl_log_field {
-    /// What it is called: path, token, session, server, cause and others.
+    /// The name of the field, for example path, token, session, server or cause.
     pub name: *const c_char,
-    /// Its value as text.
+    /// The value of the field as text.
     pub value: *const c_char,
 }
 
-/// A line of the log. All memory is the library's, and valid during the callback.
+/// A line of the log. All memory of the struct belongs to the library and is valid until the callback returns.
 #[repr(C)]
 pub struct zkl_log {
-    /// The library's own size of this struct. New fields are only ever appended: look at them where size covers them.
+    /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+    /// field, the program must check that size includes the field.
     pub size: u32,
-    /// A ZKL_LOG_*.
+    /// The level of the line: a ZKL_LOG_*.
     pub level: i32,
-    /// When it was written: nanoseconds since 1970, by the clock of the day.
+    /// The wall-clock time at which the line was written, in nanoseconds since 1970.
     pub time_ns: i64,
-    /// What it is about: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself. Others are for
-    /// what should not happen.
+    /// The subject of the line: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself.
+    /// Lines with other targets report internal problems that should not occur.
     pub target: *const c_char,
-    /// The message and the fields, ready to be printed. No newline is at its end.
+    /// The message and the fields as printable text, without a newline at the end.
     pub line: *const c_char,
-    /// The message alone, which is the same for all that is of one kind.
+    /// The message without the fields. All lines of one kind have the same message.
     pub message: *const c_char,
     /// The fields.
     pub fields: *const zkl_log_field,
-    /// How many there are.
+    /// The number of fields.
     pub field_count: usize,
 }
 
-/// Is called with each line of the log. It must return: no exception, no longjmp.
+/// A callback that receives each log line. The callback must return normally. A callback must not throw an exception or call
+/// longjmp.
 pub type zkl_log_cb = Option<unsafe extern "C" fn(user: *mut c_void, log: *const zkl_log)>;
 
-/// Has cb called, with user as it was given, for each line up to this level (a ZKL_LOG_*) that the library logs in this process,
-/// whichever client it is of. It takes the place of the one before, whose last call is over when this returns. With cb NULL or
-/// ZKL_LOG_OFF nothing is logged any more, which costs nothing; what was logged by then is told before, as far as two seconds allow.
+/// Sets the callback for log lines. The callback receives the log lines of all clients of this process. The parameter `level`
+/// (a ZKL_LOG_*) is the most detailed level that the library logs. For each log line, the library calls `cb` and passes `user`
+/// to `cb`. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
+/// running any more. If `cb` is NULL or `level` is ZKL_LOG_OFF, the call turns logging off. Logging that is turned off costs
+/// nothing. A call that turns logging off first waits up to two seconds for the delivery of queued lines.
 ///
-/// The calls come one after the other, in the order in which things happened with each client, on the thread of the library that calls the
-/// callbacks of events, also where clients poll theirs; that thread goes on as long as there is a cb. What cb may call stands under
-/// Callbacks, above; of what is logged meanwhile on the thread that calls it, warnings and errors alone are told. While it does not return, 4096 lines wait. What comes
-/// on top of that is dropped, and a line of the target "zklock::log" says how many those were.
+/// The event thread calls `cb` for one line after the other, even if clients poll their events. With zkl_set_log_polling, the
+/// program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
+/// in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
+/// `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
 ///
-/// user_drop, which may be NULL, is called once: when another cb has taken the place of this one, or none, and cb has returned for the
-/// last time. With cb NULL or ZKL_LOG_OFF it is called at once. In a forked child nobody is called by what the parent has set, nor is user_drop.
+/// While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
+/// later logs the number of dropped lines with the target "zklock::log".
 ///
-/// Returns: ZKL_OK; ZKL_E_INVALID for another level, ZKL_E_INTERNAL, ZKL_E_UNSUPPORTED where a program in Rust has the library linked
-/// into it and listens to tracing by itself, and user is not taken.
-/// Blocks until the call of the one before that is under way has returned, unless it is that which asks; any thread.
+/// If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced or removed. The library calls
+/// `user_drop` only once, after the last call of `cb` has returned. If `cb` is NULL or `level` is ZKL_LOG_OFF, the library
+/// calls `user_drop` at once. In a forked child, the library calls neither the callback nor the `user_drop` of the parent.
+///
+/// Returns: ZKL_OK. If the call fails, the library does not use the pointer `user` and does not call `user_drop`. On failure:
+/// - ZKL_E_INVALID if `level` is not a ZKL_LOG_*.
+/// - ZKL_E_UNSUPPORTED if the library is linked into a Rust program that has its own tracing subscriber.
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Blocks while the previous callback is running, unless the previous callback itself makes the call. A call that turns logging
+/// off also waits for queued lines, for at most two seconds. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_set_log_callback(
     level: i32,
@@ -87,38 +105,183 @@ pub unsafe extern "C" fn zkl_set_log_callback(
     user: *mut c_void,
     user_drop: zkl_user_drop,
 ) -> zkl_status {
+    status(|| set(level, cb, user, user_drop, || Ok((LogDispatch::EventThread, None))))
+}
+
+/// Sets the callback for log lines, and lets the program itself call the callback. The program watches the descriptor of
+/// zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
+/// programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
+/// function. Each of the two functions replaces the callback of the other function. A call that turns logging off first
+/// delivers the queued lines on the calling thread.
+///
+/// Returns: the statuses of zkl_set_log_callback.
+/// Blocks while the previous callback is running, unless the previous callback itself makes the call. Any thread may call this
+/// function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_set_log_polling(
+    level: i32,
+    cb: zkl_log_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+) -> zkl_status {
     status(|| {
-        let level = match level {
-            ZKL_LOG_OFF => None,
-            ZKL_LOG_ERROR => Some(Level::Error),
-            ZKL_LOG_WARN => Some(Level::Warn),
-            ZKL_LOG_INFO => Some(Level::Info),
-            ZKL_LOG_DEBUG => Some(Level::Debug),
-            ZKL_LOG_TRACE => Some(Level::Trace),
-            other => {
-                let message = format!("level is {other}; expected a ZKL_LOG_*, which are 0 to 5");
-                return Err(Error::new(Status::Invalid, message));
-            }
-        };
-        let user = Arc::new(User::new(user, user_drop));
-        let handler = cb.filter(|_| level.is_some()).map(|cb| {
-            let user = Arc::clone(&user);
-            Arc::new(move |line: &LogLine| tell(cb, user.pointer(), line)) as Arc<LogHandler>
-        });
-        set_log_handler(level.unwrap_or(Level::Error), LogCalls::OnThread, handler)?;
-        user.take();
+        set(level, cb, user, user_drop, || {
+            let polled = Arc::new(PolledLog::new()?);
+            let notified = Arc::clone(&polled);
+            Ok((LogDispatch::Notifier(Arc::new(move |source| notified.notify(source))), Some(polled)))
+        })
+    })
+}
+
+/// Gets the descriptor of the log, for poll, select, epoll and event loops. The descriptor is readable while log lines are queued
+/// (level-triggered). The descriptor belongs to the library, and the program must not read, write or close the descriptor. The
+/// library closes the descriptor when a call of zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
+///
+/// Returns: the descriptor, which is 0 or more. Every call returns the same descriptor until the callback is replaced, unless the
+/// program has closed the descriptor. On failure:
+/// - ZKL_E_INVALID if no callback is set with zkl_set_log_polling.
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_log_event_fd() -> c_int {
+    ffi_call(|| polled_log()?.descriptor())
+}
+
+/// Delivers the queued log lines. The function calls the callback of zkl_set_log_polling on the calling thread, once for each
+/// line, for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
+/// delivering log lines, or if the callback itself makes the call.
+///
+/// Returns: ZKL_OK, with the number of delivered lines in `*count_out`. On failure:
+/// - ZKL_E_INVALID if no callback is set with zkl_set_log_polling, or if `count_out` is NULL.
+/// - ZKL_E_INTERNAL.
+///
+/// Blocks while the callback runs. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_log_dispatch(count_out: *mut i32) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("count_out", count_out)? };
+        out.set(polled_log()?.dispatch());
         Ok(())
     })
 }
 
-fn tell(cb: unsafe extern "C" fn(*mut c_void, *const zkl_log), user: *mut c_void, line: &LogLine) {
+/// Sets the callback for log lines. `dispatch` selects the thread that calls the callback.
+fn set(
+    level: i32,
+    cb: zkl_log_cb,
+    user: *mut c_void,
+    user_drop: zkl_user_drop,
+    dispatch: impl FnOnce() -> Result<(LogDispatch, Option<Arc<PolledLog>>)>,
+) -> Result<()> {
+    let level = match level {
+        ZKL_LOG_OFF => None,
+        ZKL_LOG_ERROR => Some(Level::Error),
+        ZKL_LOG_WARN => Some(Level::Warn),
+        ZKL_LOG_INFO => Some(Level::Info),
+        ZKL_LOG_DEBUG => Some(Level::Debug),
+        ZKL_LOG_TRACE => Some(Level::Trace),
+        other => {
+            let message = format!("level is {other}; expected a ZKL_LOG_* value, 0 to 5");
+            return Err(Error::new(Status::Invalid, message));
+        }
+    };
+    let user = Arc::new(UserData::new(user, user_drop));
+    let handler = cb.filter(|_| level.is_some()).map(|cb| {
+        let user = Arc::clone(&user);
+        Arc::new(move |line: &LogLine| call_log_callback(cb, user.pointer(), line)) as Arc<LogHandler>
+    });
+    let (dispatch, polled) = if handler.is_some() { dispatch()? } else { (LogDispatch::EventThread, None) };
+    if let (None, Ok(before)) = (&handler, polled_log()) {
+        // The calling thread delivers the queued lines, because the library would wait for the program. Without further lines,
+        // the delivery ends.
+        set_log_level(None);
+        before.dispatch();
+    }
+    set_log_handler(level.unwrap_or(Level::Error), dispatch, handler)?;
+    *lock(POLLED_LOG.get()) = polled;
+    user.take_ownership();
+    Ok(())
+}
+
+/// The log of a program that calls the callback itself, or `None`.
+static POLLED_LOG: PerProcess<Mutex<Option<Arc<PolledLog>>>> = PerProcess::new(Mutex::default);
+
+/// The largest number of lines that one call delivers. The queue of the log contains at most this number of lines.
+const MAX_LINES: i32 = 4096;
+
+/// The log of a program that calls the callback itself.
+struct PolledLog(Mutex<PolledState>);
+
+struct PolledState {
+    descriptor: WakeSocket,
+    /// The source of the queued lines, or `None` if no line is queued.
+    source: Option<EventSource>,
+}
+
+impl PolledLog {
+    fn new() -> Result<Self> {
+        Ok(Self(Mutex::new(PolledState { descriptor: WakeSocket::new()?, source: None })))
+    }
+
+    /// Records that lines are queued. The log calls this method while it holds its own lock.
+    fn notify(self: &Arc<Self>, source: EventSource) {
+        let mut state = lock(&self.0);
+        state.source = Some(source);
+        state.descriptor.signal();
+        drop(state);
+        // If two threads set callbacks at the same time, the log decides which callback stays.
+        *lock(POLLED_LOG.get()) = Some(Arc::clone(self));
+    }
+
+    fn dispatch(&self) -> i32 {
+        // The log calls `notify` again while further lines are queued.
+        (1..=MAX_LINES)
+            .take_while(|_| self.take_source().is_some_and(|source| source.dispatch_next()))
+            .last()
+            .unwrap_or(0)
+    }
+
+    fn take_source(&self) -> Option<EventSource> {
+        let mut state = lock(&self.0);
+        state.descriptor.clear();
+        state.source.take()
+    }
+
+    fn descriptor(&self) -> Result<c_int> {
+        let mut state = lock(&self.0);
+        if !state.descriptor.is_ours() {
+            state.descriptor = WakeSocket::new()?;
+            if state.source.is_some() {
+                state.descriptor.signal();
+            }
+        }
+        Ok(state.descriptor.as_raw_fd())
+    }
+}
+
+fn polled_log() -> Result<Arc<PolledLog>> {
+    let polled = lock(POLLED_LOG.get()).clone();
+    polled.ok_or_else(|| {
+        let message =
+            "the program does not poll the log; expected an earlier call of zkl_set_log_polling with a callback";
+        Error::new(Status::Invalid, message)
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn call_log_callback(cb: unsafe extern "C" fn(*mut c_void, *const zkl_log), user: *mut c_void, line: &LogLine) {
     let text = |text: &str| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
     let (target, message, whole) = (text(line.target), text(&line.message), text(&line.to_string()));
     let fields: Vec<_> = line.fields.iter().map(|(name, value)| (text(name), text(&value.to_string()))).collect();
     let fields: Vec<_> =
         fields.iter().map(|(name, value)| zkl_log_field { name: name.as_ptr(), value: value.as_ptr() }).collect();
     let since = line.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let told = zkl_log {
+    let c_log = zkl_log {
         size: SIZE,
         level: line.level as i32,
         time_ns: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
@@ -128,8 +291,8 @@ fn tell(cb: unsafe extern "C" fn(*mut c_void, *const zkl_log), user: *mut c_void
         fields: fields.as_ptr(),
         field_count: fields.len(),
     };
-    // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
-    unsafe { cb(user, &raw const told) };
+    // SAFETY: the caller passed a function of this type, and the arguments outlive the call.
+    unsafe { cb(user, &raw const c_log) };
 }
 
 const SIZE: u32 = size_of::<zkl_log>() as u32;

@@ -1,18 +1,20 @@
-//! What a client has done so far, in numbers, and as a text for Prometheus.
+//! The metrics of a client, as a struct and as text for Prometheus. This module must not change or count anything: the engine
+//! counts.
 
 use std::ffi::c_char;
 
 use zklock::{Histogram, Labels, Metrics};
-use zklock_abi::arg::{self, Buffer, Prefix};
-use zklock_abi::guard::status;
+use zklock_abi::arg::{self, Buffer, SizedOutput};
+use zklock_abi::boundary::status;
 use zklock_abi::handle;
 
 use crate::client::zkl_client;
 use crate::status::zkl_status;
 
-/// How many buckets a zkl_histogram has.
+/// The number of buckets in a zkl_histogram.
 pub const ZKL_HISTOGRAM_BUCKETS: usize = 24;
-/// The bound of the first of them, in nanoseconds; that of bucket i is ZKL_HISTOGRAM_FIRST_NS << i.
+/// The upper bound of the first bucket of a histogram, in nanoseconds. Bucket i has the upper bound ZKL_HISTOGRAM_FIRST_NS <<
+/// i.
 pub const ZKL_HISTOGRAM_FIRST_NS: i64 = 50000;
 
 const _: () = {
@@ -20,120 +22,128 @@ const _: () = {
     assert!(matches!(Histogram::bound(0), Some(first) if first.as_nanos() == ZKL_HISTOGRAM_FIRST_NS as u128));
 };
 
-/// How long things took. This struct will stay as it is.
+/// A histogram of durations. Later versions do not change this struct.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct zkl_histogram {
-    /// How often something was measured.
+    /// The number of measured durations.
     pub count: u64,
-    /// How long it took in all, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
-    /// How often it took at most so long: ZKL_HISTOGRAM_FIRST_NS << i, which is 50 us, 100 us and so on up to 209.7152 s. Each
-    /// includes those before it. The last has no bound: it is count.
+    /// The cumulative buckets. Bucket i is the number of durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The
+    /// upper bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
     pub buckets: [u64; ZKL_HISTOGRAM_BUCKETS],
 }
 
-/// What a client has done since it was made, and how it stands, at one moment. Counters only grow.
+/// The metrics of a client at one moment. The gauges show the current state of the client. The counters and the histograms show
+/// the activity since the client was made. The value of a counter never decreases.
 ///
-/// A multi-lock that is joined in one transaction is one acquire, and a hold for each of its locks; one that is taken step by step
-/// is an acquire for each step, in the client of that step. Calls that are refused for their arguments are not counted.
+/// If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
+/// multi-lock is acquired in several steps, each step counts as one acquire of the client that makes the step. The metrics do
+/// not count calls with invalid arguments.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct zkl_metrics {
-    /// How many bytes were written by zkl_client_metrics. New fields are only ever appended: those that this does not cover are not
-    /// known to the library.
+    /// The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
+    /// know any field beyond this number of bytes.
     pub size: u32,
-    /// How the session stands: a ZKL_STATE_*.
+    /// The state of the session: a ZKL_STATE_*.
     pub state: i32,
-    /// The session timeout in force, in milliseconds.
+    /// The negotiated session timeout in milliseconds.
     pub session_timeout_ms: i64,
-    /// Holds that there are now, safe or not; those that were lost are not among them.
+    /// The current number of holds. The number includes uncertain holds, but not lost holds.
     pub held: u64,
-    /// Acquires that wait now.
+    /// The current number of waiting acquires.
     pub waiting: u64,
-    /// Contenders whose nodes are to go, and no server has confirmed it yet.
+    /// The current number of nodes that the client is removing from queues. The number includes a node until a server confirms
+    /// its removal.
     pub leaving: u64,
-    /// Watches that a server is believed to keep for the session.
+    /// The number of watches that a server keeps for the session, as far as the client knows.
     pub watches: u64,
-    /// Acquires that got their lock or leases, by a hold of their own.
+    /// The number of acquires that succeeded with a new hold.
     pub acquires_ok: u64,
-    /// Acquires that ended with ZKL_E_TIMEOUT: others were ahead until their time was over, or at their one look.
+    /// The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead.
     pub acquires_timeout: u64,
-    /// Acquires that the program itself ended: ZKL_E_CANCELED, or ZKL_E_CLOSED where the handle or the client was.
+    /// The number of acquires that the program ended. These acquires ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+    /// the program freed the handle or the client.
     pub acquires_canceled: u64,
-    /// Acquires that ended with ZKL_E_CONNECTION: no server answered in time.
+    /// The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time.
     pub acquires_connection: u64,
-    /// Acquires that failed in another way.
+    /// The number of acquires that failed in another way.
     pub acquires_failed: u64,
-    /// Times that a hold was entered once more by its owner.
+    /// The number of acquires that re-entered a hold.
     pub reentries: u64,
-    /// Acquires that got their lock after they had waited for another contender, those that it was passed on to in this process
-    /// among them.
+    /// The number of acquires that succeeded after they had waited for another participant. The number includes local
+    /// hand-overs.
     pub handovers: u64,
-    /// Times that a lock was passed on to another thread of this process, without a server.
+    /// The number of local hand-overs.
     pub local_passes: u64,
-    /// Holds that the program gave back, or that ended with their handle or client.
+    /// The number of holds that the program released, or that ended because the program freed the handle or the client.
     pub releases: u64,
-    /// Holds that were lost since their session ended.
+    /// The number of holds that were lost because their session ended.
     pub losses_session: u64,
-    /// Holds that were lost since somebody else deleted their node.
+    /// The number of holds that were lost because another client deleted their node.
     pub losses_deleted: u64,
-    /// Times that a hold became ZKL_LOCK_SUSPENDED.
+    /// The number of times that a hold became ZKL_LOCK_SUSPENDED.
     pub suspensions: u64,
-    /// Times that a hold became ZKL_LOCK_UNCERTAIN.
+    /// The number of times that a hold became ZKL_LOCK_UNCERTAIN.
     pub uncertainties: u64,
-    /// Times that a server refused to delete a node of ours. It is asked again until it does.
+    /// The number of times that a server refused to delete a node of this client. The client repeats the request until the
+    /// server deletes the node.
     pub deletes_refused: u64,
-    /// Attempts to connect to a server.
+    /// The number of attempts to connect to a server.
     pub connection_attempts: u64,
-    /// Connections that came to stand: the server took the session and the credentials.
+    /// The number of established connections. A connection is established when the server has accepted the session and the
+    /// credentials.
     pub connections: u64,
-    /// Those of them that took the place of one before.
+    /// The number of established connections that replaced an earlier connection.
     pub reconnects: u64,
-    /// Connections that stood and were lost.
+    /// The number of established connections that were lost.
     pub connections_lost: u64,
-    /// Sessions that were begun.
+    /// The number of sessions that began.
     pub sessions: u64,
-    /// Sessions that ended, and were not closed: what was held was lost with them.
+    /// The number of sessions that ended although the program had not closed the client. All holds of such a session were lost.
     pub sessions_lost: u64,
-    /// Requests that were sent to servers; neither pings nor handshakes.
+    /// The number of requests sent to servers, without pings and handshakes.
     pub requests: u64,
-    /// Requests that were answered.
+    /// The number of requests that servers answered.
     pub answers: u64,
-    /// Pings that were sent to servers.
+    /// The number of pings sent to servers.
     pub pings: u64,
-    /// Changes of watched nodes that servers told of.
+    /// The number of watch events that servers sent.
     pub watch_events: u64,
-    /// Bytes that were sent to servers, or are about to be.
+    /// The number of bytes sent to servers, including bytes that the client is about to send.
     pub bytes_sent: u64,
-    /// Bytes that came from servers.
+    /// The number of bytes received from servers.
     pub bytes_received: u64,
-    /// How long acquires that got what they wanted took, from the call to the grant.
+    /// The durations of successful acquires, from the call until the owner held the lock or the leases.
     pub waits: zkl_histogram,
-    /// How long holds lasted that are over, from the grant to the release or the loss.
+    /// The durations of holds that have ended, from the end of the acquire to the release or the loss.
     pub holds: zkl_histogram,
-    /// How long servers took to answer requests, from the sending to the moment at which the answer was read.
+    /// The durations of requests, from the moment when the client sent the request to the moment when the client read the
+    /// answer.
     pub round_trips: zkl_histogram,
 }
 
-/// What a client has done so far, and how it stands: counters, histograms and gauges, of one moment. No server is asked, and it goes on
-/// to work when the session was lost. docs/observability.md says what to watch.
+/// Gets the metrics of a client at one moment. The metrics are counters, histograms and gauges. The call sends no request, and
+/// works even after the session was lost. The page docs/observability.md explains which metrics to watch.
 ///
-/// size is sizeof(zkl_metrics) as the program was compiled, at least 4 bytes. As many bytes are written to metrics_out, and no more
-/// than the library's own struct has; which of the two it was, is in its first field. So the fields that are newer than the library have
-/// what they had before: a program that may meet an older one sets the struct to zero first.
+/// The parameter `size` is sizeof(zkl_metrics) in the program, and at least 4. The function writes size bytes to `metrics_out`,
+/// or fewer bytes if the struct of the library is smaller. The first field then contains the number of bytes that the function
+/// has written. If the library is older than the header of the program, the function does not write the newer fields. A program
+/// that may run with an older library should set the struct to zero before the call.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_client_metrics(
     client: *const zkl_client,
-    metrics_out: *mut zkl_metrics,
     size: usize,
+    metrics_out: *mut zkl_metrics,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
-        let out = unsafe { Prefix::new("metrics_out", metrics_out, size, size_of::<u32>())? };
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { SizedOutput::new("metrics_out", metrics_out, size, size_of::<u32>())? };
         let written = out.size();
         let mut metrics = zkl_metrics::from(&handle::get(client)?.client.metrics()?);
         metrics.size = u32::try_from(written).unwrap_or(u32::MAX);
@@ -142,15 +152,21 @@ pub unsafe extern "C" fn zkl_client_metrics(
     })
 }
 
-/// The same in the text form that Prometheus reads (its exposition format, version 0.0.4), to be served as "text/plain; version=0.0.4".
-/// labels are put to each of them, to tell this client from others: name="value",other="value" as Prometheus has them, with \\, \" and
-/// \n for what can't stand in a value; or NULL for none. The text is written to the size bytes at buf, with a NUL; how many bytes
-/// it takes, to *needed_out. With size 0, buf may be NULL. It takes about 12 KiB, and can be longer from one call to the next: give
-/// it some room, or try again.
+/// Gets the metrics of a client in the text format of Prometheus (exposition format, version 0.0.4). An HTTP server should
+/// serve the text with the content type "text/plain; version=0.0.4". The text has about 12 KiB, and its length can increase
+/// between two calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
 ///
-/// Returns: ZKL_OK; ZKL_E_BUFFER where it does not fit: nothing is written but *needed_out; ZKL_E_INVALID, also for labels that
-/// Prometheus would not take; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels have the form
+/// of Prometheus: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the function
+/// adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The
+/// function writes the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+///
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_BUFFER if the text does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
+/// - ZKL_E_INVALID if an argument is not valid, for example if Prometheus would not accept the labels.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_client_prometheus(
     client: *const zkl_client,
@@ -160,9 +176,9 @@ pub unsafe extern "C" fn zkl_client_prometheus(
     needed_out: *mut usize,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the string valid during the call.
         let labels = if labels.is_null() { "" } else { unsafe { arg::text("labels", labels)? } };
         let labels = Labels::parse(labels)?;
         buffer.set(&handle::get(client)?.client.metrics()?.prometheus(&labels))

@@ -1,56 +1,78 @@
-//! Acquiring without blocking a thread: operations, their descriptors, and the owners that a program names itself.
+//! Operations, which are acquires and requests that do not block a thread. Each operation can have a descriptor. This module
+//! starts only acquires: `start.rs` starts requests. This module also contains the functions for owner numbers. This module
+//! must not set callbacks.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zklock::{Acquiring, AcquiringLeases, Error, OnceFd, Owner, PerProcess, Result, Status};
+use zklock::internal::{OnceWakeSocket, PerProcess};
+use zklock::{Acquiring, AcquiringLeases, Error, Owner, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
-use zklock_abi::guard::{free, guard, status};
-use zklock_abi::handle::{self, Handle, Kind, Table};
+use zklock_abi::boundary::{ffi_call, free, predicate, status};
+use zklock_abi::handle::{self, Handle, HandleKind, Table};
 
-use crate::lock::{node_path, zkl_lock};
+use crate::client::zkl_client;
+use crate::lock::{node_path, wait_lost};
+use crate::lock_object::zkl_lock;
+use crate::participant::zkl_participant;
+use crate::request::{Request, RequestAnswer};
 use crate::semaphore::{positive, zkl_leases, zkl_semaphore};
 use crate::status::zkl_status;
 
-/// An acquire under way. It goes on by itself, whether anybody waits for it or not, and ends within its limit.
+/// The calling thread as the owner of a hold. Every other number, including 0, is an owner number that the program chooses.
+pub(crate) const ZKL_OWNER_THREAD: u64 = u64::MAX;
+
+/// An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
+/// thread waits for it. An acquire ends within its timeout. All other operations end within the time for which the blocking form
+/// of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases, zkl_op_value,
+/// zkl_op_participant, zkl_op_client and zkl_op_semaphore.
 pub struct zkl_op(());
 
-/// What stands behind an operation.
-pub struct Started {
-    acquire: Acquire,
-    descriptor: Arc<Descriptor>,
+/// The object that a `zkl_op` handle identifies.
+pub struct OpObject {
+    work: Work,
+    descriptor: Arc<CompletionFd>,
+    /// The error message of the operation. The field is empty until the program first asks for the message.
+    message: OnceLock<CString>,
 }
 
-/// Made by the first request for it, and made anew if another part of the program has closed it. It is used under the lock only, so taking it
-/// out closes it.
+/// The descriptor that reports the end of an operation. The first call of `zkl_op_fd` creates the descriptor. If the program
+/// has closed the descriptor, the next call creates another descriptor. The library uses the descriptor only while the mutex is
+/// locked. Removing the descriptor from the mutex therefore closes the descriptor at once.
 #[derive(Default)]
-struct Descriptor(Mutex<Option<OnceFd>>);
+struct CompletionFd(Mutex<Option<OnceWakeSocket>>);
 
-enum Acquire {
+pub(crate) enum Work {
     Lock(Acquiring),
     Leases(AcquiringLeases),
+    Request(Request),
 }
 
 impl Handle for zkl_op {
-    type Object = Started;
-    const KIND: Kind = Kind::Op;
+    type Object = OpObject;
+    const KIND: HandleKind = HandleKind::Op;
 
-    fn table() -> &'static Table<Started> {
-        static TABLE: PerProcess<Table<Started>> = PerProcess::new(Table::default);
+    fn table() -> &'static Table<OpObject> {
+        static TABLE: PerProcess<Table<OpObject>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }
 
-/// Starts to acquire the lock for an owner, as zkl_acquire_timeout does for a thread, and does not wait for it. Owner 0 is the calling
-/// thread; any other number is an owner of your own, like a task or a request: holds belong to it, re-entrancy goes by it, and any
-/// thread may act for it. The operation written to *op_out is to be freed with zkl_op_free.
+/// Starts to acquire the lock for an owner, and does not wait for the result. All other rules of zkl_acquire_timeout also apply
+/// to this function. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
+/// owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
+/// can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
+/// zkl_op_free.
 ///
-/// Returns: ZKL_OK, and how the acquire ends is said by zkl_op_result, also where that is known at once; ZKL_E_INVALID as
-/// zkl_acquire_timeout; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
+/// - ZKL_E_INVALID in the cases in which zkl_acquire_timeout fails with this status.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_acquire_start(
     lock: *mut zkl_lock,
     owner: u64,
@@ -58,20 +80,23 @@ pub unsafe extern "C" fn zkl_acquire_start(
     op_out: *mut *mut zkl_op,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
-        out.set(insert(Acquire::Lock(handle::get(lock)?.start_acquire(owner_of(owner), timeout)?))?);
+        out.set(insert(Work::Lock(handle::get(lock)?.start_acquire(owner_of(owner), timeout)?))?);
         Ok(())
     })
 }
 
-/// Starts to acquire so many leases, all or none, as zkl_semaphore_acquire_timeout does, and does not wait for them. Once the operation has
-/// ended with ZKL_OK they are to be taken with zkl_op_leases. The operation written to *op_out is to be freed with zkl_op_free.
+/// Starts to acquire `quantity` leases, and does not wait for the result. The operation acquires either all of these leases or
+/// no lease. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
+/// ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
-/// Returns: as zkl_acquire_start; ZKL_E_INVALID also for a quantity below 1, and one above max_leases.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
+/// max_leases.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_semaphore_acquire_start(
     semaphore: *mut zkl_semaphore,
     quantity: i32,
@@ -79,47 +104,77 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
     op_out: *mut *mut zkl_op,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("op_out", op_out)? };
         let timeout = arg::timeout(timeout_ms)?;
         let quantity = positive(quantity)?;
-        out.set(insert(Acquire::Leases(handle::get(semaphore)?.start_acquire(quantity, timeout)?))?);
+        out.set(insert(Work::Leases(handle::get(semaphore)?.start_acquire(quantity, timeout)?))?);
         Ok(())
     })
 }
 
-/// A descriptor that becomes readable when the operation is over, however it ended, and stays so: for poll, select, epoll and event loops.
-/// It is the library's: not to be read, written or closed. It is made by the first call, and closed by zkl_op_free; take it out of a
-/// loop before that. Operations whose descriptor nobody asks for have none. A forked child should not use it.
+/// Gets a descriptor that becomes readable when the operation ends, with or without success, and then stays readable. The
+/// program can pass the descriptor to poll, select, epoll and event loops. The descriptor belongs to the library, and the
+/// program must not read, write or close the descriptor. A call of zkl_op_free closes the descriptor. The program must remove
+/// the descriptor from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an
+/// operation. A forked child should not use the descriptor.
 ///
-/// Returns: the descriptor, the same each time, unless the program has closed it: then another one; or the negative ZKL_E_EXHAUSTED where the process has no descriptor left: the operation goes on,
-/// and this may be tried again; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: the descriptor, which is 0 or more. Every call returns the same descriptor, unless the program has closed the
+/// descriptor. On failure:
+/// - ZKL_E_EXHAUSTED if the process has no descriptors left. Despite this failure, the operation continues, and the program may
+///   call zkl_op_fd again.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL. All statuses are negative.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
-    guard(|| handle::get(op)?.descriptor())
+    ffi_call(|| handle::get(op)?.descriptor())
 }
 
-/// How the operation ended. Once this, or zkl_op_wait, has returned ZKL_OK for a lock, the owner holds it, and freeing the
-/// operation changes nothing about that.
+/// Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for the acquire of a lock, the owner holds the
+/// lock. A later call of zkl_op_free then does not release the lock.
 ///
-/// Returns: ZKL_E_INVALID while it still runs, and only then; ZKL_OK; failures as zkl_acquire_timeout or as
-/// zkl_semaphore_acquire_timeout, with ZKL_E_UNSUPPORTED in the place of an ZKL_E_INVALID that is found later than at the start;
-/// ZKL_E_CANCELED also by zkl_op_cancel; ZKL_E_CLOSED also where another thread frees the operation; ZKL_E_HANDLE, ZKL_E_FORKED,
-/// ZKL_E_INTERNAL. It may be asked as often as one likes, and gives the same each time.
-/// Does not block; any thread.
+/// Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
+/// status:
+/// - ZKL_OK if the operation acquired the lock or the leases, or if another operation has succeeded.
+/// - ZKL_E_TIMEOUT if the timeout of the operation ended first.
+/// - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
+/// - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
+/// - Other failures: the statuses of zkl_acquire_timeout, the statuses of zkl_semaphore_acquire_timeout, or the statuses of the
+///   blocking form of the call that the operation makes, for example the statuses of zkl_release.
+///
+/// The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_result(op: *mut zkl_op) -> zkl_status {
     status(|| handle::get(op)?.result())
 }
 
-/// Waits until the operation is over, with a limit of its own in milliseconds: -1 for none, 0 to look. The operation is not
-/// concerned by this limit, and goes on. Several threads may wait.
+/// Describes why an operation failed. The text is for people and logs. Any thread can read the text, even if another thread
+/// called zkl_op_result.
 ///
-/// Returns: as zkl_op_result; ZKL_E_TIMEOUT also where the operation still runs at the end of this limit: zkl_op_result tells the two
-/// apart, for it is ZKL_E_INVALID then. ZKL_E_INVALID for a negative limit other than -1. ZKL_E_DEADLOCK in a callback, where it would
-/// have to wait.
-/// Blocks until the operation is over, but no longer than the limit; any thread.
+/// Returns: a string, never NULL. The string is valid until the operation is freed. The string is empty while the operation is
+/// running, and after the operation has ended with ZKL_OK. If `op` is not an operation of this process, the string is "not an
+/// operation of this process". In this case, zkl_last_error_message returns the details (ZKL_E_HANDLE, ZKL_E_FORKED,
+/// ZKL_E_INTERNAL).
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_op_message(op: *const zkl_op) -> *const c_char {
+    let message = ffi_call(|| Ok(handle::get(op)?.message()));
+    if message.is_null() { c"not an operation of this process".as_ptr() } else { message }
+}
+
+/// Waits until an operation ends. The parameter `timeout_ms` is the time limit of this wait in milliseconds. With -1, the call
+/// waits without a limit. With 0, the call checks the operation once. If the time limit ends the wait, the operation itself
+/// continues. Several threads may wait for one operation.
+///
+/// Returns: the statuses of zkl_op_result, and also:
+/// - ZKL_E_PENDING if the operation is still running at the end of the time limit.
+/// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
+/// - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
+///
+/// Blocks until the operation ends, for at most the time limit. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
     status(|| {
@@ -128,48 +183,173 @@ pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
     })
 }
 
-/// Cancels the operation: it ends with ZKL_E_CANCELED, and leaves nothing. One that is just succeeding may still end with ZKL_OK; one that is
-/// over stays as it is.
+/// Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
+/// library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
+/// operation has already ended, its result does not change. The call has no effect on any other operation, for example a
+/// release, a query, or the end of a client.
 ///
-/// Returns: ZKL_OK, also where it is over; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block; any thread, but not from a signal handler.
+/// Returns: ZKL_OK, even if the call has no effect; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function, but a signal handler must not.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_cancel(op: *mut zkl_op) -> zkl_status {
-    status(|| match &handle::get(op)?.acquire {
-        Acquire::Lock(lock) => lock.cancel(),
-        Acquire::Leases(leases) => leases.cancel(),
+    status(|| match &handle::get(op)?.work {
+        Work::Lock(lock) => lock.cancel(),
+        Work::Leases(leases) => leases.cancel(),
+        Work::Request(request) => {
+            request.cancel();
+            Ok(())
+        }
     })
 }
 
-/// Takes the leases of an operation that has ended with ZKL_OK. Those written to *leases_out are to be given back with
+/// Takes the leases of an operation that has ended with ZKL_OK. The caller must release the leases, `*leases_out`, with
 /// zkl_leases_release.
 ///
-/// Returns: ZKL_OK; ZKL_E_INVALID while the operation still runs, where they were taken before, and for an operation on a lock; where
-/// it ended with a failure, that one, as zkl_op_result; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_PENDING while the operation is still running.
+/// - ZKL_E_INVALID if the leases were already taken, or if the operation does not acquire leases.
+/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn zkl_op_leases(op: *mut zkl_op, leases_out: *mut *mut zkl_leases) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("leases_out", leases_out)? };
         let op = handle::get(op)?;
-        let Acquire::Leases(acquiring) = &op.acquire else {
-            return Err(Error::new(Status::Invalid, "the operation acquires a lock, and no leases"));
+        let Work::Leases(acquiring) = &op.work else {
+            return Err(no_result("leases", "acquires leases"));
         };
         op.result()?;
-        let leases = acquiring.wait_for(Duration::ZERO).ok_or_else(still_runs)??;
+        let leases = acquiring.wait_for(Duration::ZERO).ok_or_else(pending_error)??;
         out.set(handle::insert::<zkl_leases>(leases)?);
         Ok(())
     })
 }
 
-/// Frees an operation. What nobody has heard of does not stay: one that still runs is cancelled, and if it had got the lock, but
-/// neither zkl_op_result nor zkl_op_wait had returned ZKL_OK yet, the lock is released again, without waiting for the server. So are leases
-/// that were not taken. A hold that was told of stays, and is released by its owner. Those that wait in zkl_op_wait wake with
-/// ZKL_E_CLOSED. NULL is allowed. In a forked child nothing is touched.
+/// Gets the number that an operation has found: the value of a shared count (zkl_shared_count_get_start), 1 or 0 for a fencing
+/// token (zkl_fence_check_start), or the number of participants (zkl_participants_start, zkl_queue_start,
+/// zkl_semaphore_participants_start). The program may call the function any number of times.
 ///
-/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
-/// Does not block; any thread.
+/// Returns: ZKL_OK, with the number in `*value_out`. On failure:
+/// - ZKL_E_PENDING while the operation is still running.
+/// - ZKL_E_INVALID if an argument is not valid, or if another function has started the operation.
+/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("value_out", value_out)? };
+        let does = "reads a shared count, checks a fencing token or lists participants";
+        out.set(handle::get(op)?.answer("value", does, |answer| match answer {
+            RequestAnswer::Number(value) => Some(*value),
+            RequestAnswer::Participants(found) => i64::try_from(found.len()).ok(),
+            _ => None,
+        })?);
+        Ok(())
+    })
+}
+
+/// Gets a participant that an operation has found (zkl_participants_start, zkl_queue_start, zkl_semaphore_participants_start).
+/// The parameter `index` selects the participant. The index of the first participant in the queue is 0, and zkl_op_value gets
+/// the number of participants. The struct belongs to the library, and is valid until the operation is freed.
+///
+/// Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
+/// - ZKL_E_PENDING while the operation is still running.
+/// - ZKL_E_INVALID if an argument is not valid, for example if `index` is too large, or if another function has started the
+///   operation.
+/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zkl_op_participant(
+    op: *const zkl_op,
+    index: usize,
+    participant_out: *mut *const zkl_participant,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("participant_out", participant_out)? };
+        let op = handle::get(op)?;
+        let found = op.answer("participants", "lists participants", |answer| match answer {
+            RequestAnswer::Participants(found) => Some(found),
+            _ => None,
+        })?;
+        let participant = found.get(index).ok_or_else(|| {
+            let message = format!("index is {index}; expected less than {}, the number of participants", found.len());
+            Error::new(Status::Invalid, message)
+        })?;
+        out.set(participant.as_ptr());
+        Ok(())
+    })
+}
+
+/// Takes the client of an operation of zkl_client_start that has ended with ZKL_OK. The caller must free the client,
+/// `*client_out`, with zkl_client_free.
+///
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_PENDING while the operation is still running.
+/// - ZKL_E_INVALID if an argument is not valid, if the client was already taken, or if another function has started the
+///   operation.
+/// - One of the statuses of zkl_op_result, if the operation has failed.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_op_client(op: *mut zkl_op, client_out: *mut *mut zkl_client) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("client_out", client_out)? };
+        let client = handle::get(op)?.answer("client", "connects a client", |answer| match answer {
+            RequestAnswer::Client(place) => Some(take_once("client", place)),
+            _ => None,
+        })??;
+        out.set(handle::insert(client)?);
+        Ok(())
+    })
+}
+
+/// Takes the semaphore of an operation of zkl_semaphore_new_counted_start that has ended with ZKL_OK. The caller must free the
+/// semaphore, `*semaphore_out`, with zkl_semaphore_free.
+///
+/// Returns: the statuses of zkl_op_client.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *mut zkl_semaphore) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("semaphore_out", semaphore_out)? };
+        let semaphore = handle::get(op)?.answer("semaphore", "makes a semaphore", |answer| match answer {
+            RequestAnswer::Semaphore(place) => Some(take_once("semaphore", place)),
+            _ => None,
+        })??;
+        out.set(handle::insert(semaphore)?);
+        Ok(())
+    })
+}
+
+/// Frees an operation. If the operation acquires, connects or waits for a loss, and is still running, the call cancels the
+/// operation. Any other operation continues to its end, for example a release. Calls of zkl_op_wait that wait for the operation
+/// fail with ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
+///
+/// If the program frees the operation before it has taken the client of the operation (zkl_op_client), the library closes the
+/// client in the background, and calls no further callback of this client.
+///
+/// A successful acquire owns the lock until zkl_op_result or zkl_op_wait has returned ZKL_OK. If the program frees a
+/// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for
+/// the server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
+/// zkl_op_wait has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
+///
+/// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
     free(|| {
@@ -180,12 +360,16 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
     });
 }
 
-/// Acquires the lock for an owner, as zkl_acquire_timeout does for the calling thread, which owner 0 stands for, and waits. For green threads
-/// (goroutines, greenlets, fibers), which share a thread: give each a number of its own. The call blocks the whole thread.
+/// Acquires the lock for an owner, and waits for the lock. All other rules of zkl_acquire_timeout also apply to this function.
+/// To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers) need this
+/// function if several green threads share one thread. Give each green thread its own owner number. The call blocks the whole
+/// thread with all its green threads.
 ///
-/// Returns: as zkl_acquire_timeout.
-/// Blocks until the owner has the lock, but no longer than the limit, as zkl_acquire_timeout; any thread.
+/// Returns: the statuses of zkl_acquire_timeout.
+/// Blocks until the owner holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
+/// second. Any thread may call this function.
 #[unsafe(no_mangle)]
+#[must_use]
 pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
     status(|| {
         let timeout = arg::timeout(timeout_ms)?;
@@ -193,74 +377,86 @@ pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i6
     })
 }
 
-/// Releases one entry of an owner, as zkl_release does for the calling thread, which owner 0 stands for.
+/// Releases the lock once for an owner. The rules of zkl_release also apply to this function. To act for the calling thread,
+/// pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_release.
-/// Blocks for the session timeout at most; any thread, whichever acquired.
+/// Returns: the statuses of zkl_release.
+/// Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
     status(|| handle::get(lock)?.release_as(owner_of(owner)))
 }
 
-/// The same without waiting for the server: the library sees to it that the lock's node is removed.
+/// Releases the lock once for an owner, and does not wait for the server. The library deletes the node of the lock in the
+/// background.
 ///
-/// Returns: as zkl_release_nowait.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_release_nowait.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_release_nowait_as(lock: *mut zkl_lock, owner: u64) -> zkl_status {
     status(|| handle::get(lock)?.start_release(owner_of(owner), false)?.wait())
 }
 
-/// Whether an owner holds the lock, and safely so at this moment, as zkl_is_held does for the calling thread, which owner 0 stands for.
+/// Reports whether an owner holds the lock, and whether the hold is safe at this moment. The rules of zkl_is_held also apply to
+/// this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_is_held: compare with 1.
-/// Does not block; any thread.
+/// Returns: 1 or 0, with the same meaning as the result of zkl_is_held. To get an error status instead of 0, call
+/// zkl_lock_state_as.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
-    guard(|| Ok(i32::from(handle::get(lock)?.is_held_by(owner_of(owner))?)))
+    predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
 }
 
-/// How the hold of an owner stands; unlike with zkl_lock_state, nobody else's is looked at where it has none.
+/// Reports the state of the hold of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling
+/// thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_lock_state.
-/// Does not block; any thread.
+/// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
-    guard(|| Ok(handle::get(lock)?.state_by(owner_of(owner))? as i32))
+    ffi_call(|| Ok(handle::get(lock)?.state_as(owner_of(owner))? as i32))
 }
 
-/// The fencing token of the hold of an owner, and of nobody else.
+/// Gets the fencing token of the hold of an owner. The rules of zkl_fencing_token also apply to this function. To act for the
+/// calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_fencing_token; ZKL_E_NOT_OWNER where that owner does not hold the lock.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64, token_out: *mut i64) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("token_out", token_out)? };
-        out.set(handle::get(lock)?.fencing_token_by(owner_of(owner))?);
+        out.set(handle::get(lock)?.fencing_token_as(owner_of(owner))?);
         Ok(())
     })
 }
 
-/// How often the lock had been passed on in this process when the hold of an owner, and of nobody else, began, as zkl_fencing_pass.
+/// Gets the fencing pass of the hold of an owner. The rules of zkl_fencing_pass also apply to this function. To act for the
+/// calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_fencing_token_as, with *pass_out set.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_fencing_pass_as(lock: *const zkl_lock, owner: u64, pass_out: *mut i64) -> zkl_status {
+pub unsafe extern "C" fn zkl_fencing_pass_as(
+    lock: *const zkl_lock,
+    owner: u64,
+    fencing_pass_out: *mut i64,
+) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
-        let out = unsafe { Output::new("pass_out", pass_out)? };
-        out.set(i64::from(handle::get(lock)?.fencing_pass_by(owner_of(owner))?));
+        // SAFETY: the caller keeps the pointer valid during the call.
+        let out = unsafe { Output::new("fencing_pass_out", fencing_pass_out)? };
+        out.set(i64::from(handle::get(lock)?.fencing_pass_as(owner_of(owner))?));
         Ok(())
     })
 }
 
-/// How long the hold of an owner, and of nobody else, is safe without hearing from a server, in milliseconds, as zkl_remaining_ms.
+/// Gets the time in milliseconds for which the hold of an owner remains safe even if no server answers. The rules of
+/// zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
-/// Returns: as zkl_fencing_token_as, with *remaining_ms_out set.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_remaining_ms_as(
     lock: *const zkl_lock,
@@ -268,18 +464,29 @@ pub unsafe extern "C" fn zkl_remaining_ms_as(
     remaining_ms_out: *mut i64,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("remaining_ms_out", remaining_ms_out)? };
-        let remaining = handle::get(lock)?.remaining_by(owner_of(owner))?;
+        let remaining = handle::get(lock)?.remaining_as(owner_of(owner))?;
         out.set(i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX));
         Ok(())
     })
 }
 
-/// The path of the node of an owner, as zkl_lock_node_path for that of the calling thread, which owner 0 stands for.
+/// Waits until the hold of an owner is no longer safe. The rules of zkl_wait_lost also apply to this function. To act for the
+/// calling thread, pass ZKL_OWNER_THREAD as owner. Any thread may wait for any owner.
 ///
-/// Returns: as zkl_lock_node_path.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_wait_lost.
+/// Blocks until the wait ends, for at most the timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
+    wait_lost(lock, owner_of(owner), timeout_ms)
+}
+
+/// Gets the path of the node by which an owner holds the lock. The rules of zkl_lock_node_path also apply to this function. To
+/// act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+///
+/// Returns: the statuses of zkl_lock_node_path.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_lock_node_path_as(
     lock: *const zkl_lock,
@@ -289,82 +496,113 @@ pub unsafe extern "C" fn zkl_lock_node_path_as(
     needed_out: *mut usize,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends both for the length of the call.
+        // SAFETY: the caller keeps both pointers valid during the call.
         let buffer = unsafe { Buffer::new(buf, size, needed_out)? };
         buffer.set(&node_path(&*handle::get(lock)?, owner_of(owner))?)
     })
 }
 
-impl Started {
-    fn new(acquire: Acquire) -> Result<Self> {
-        let started = Self { acquire, descriptor: Arc::default() };
-        let known = match &started.acquire {
-            Acquire::Lock(lock) => lock.look_for(Duration::ZERO),
-            Acquire::Leases(leases) => leases.look_for(Duration::ZERO),
-        };
-        match known {
+impl OpObject {
+    fn new(work: Work) -> Result<Self> {
+        let started = Self { work, descriptor: Arc::default(), message: OnceLock::new() };
+        match started.peek_result() {
             Some(Err(error)) if error.status() == Status::Invalid => Err(error),
             _ => Ok(started),
         }
     }
 
     fn result(&self) -> Result<()> {
-        self.look_for(Duration::ZERO).ok_or_else(still_runs)?
+        self.wait_and_keep(Duration::ZERO).ok_or_else(pending_error)?
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<()> {
         let Some(limit) = timeout else {
             loop {
-                if let Some(result) = self.look_for(Duration::MAX) {
+                if let Some(result) = self.wait_and_keep(Duration::MAX) {
                     return result;
                 }
             }
         };
-        self.look_for(limit).ok_or_else(|| {
-            let message = format!("the operation still runs after a wait of {} ms, and goes on", limit.as_millis());
-            Error::new(Status::Timeout, message)
+        self.wait_and_keep(limit).ok_or_else(|| {
+            let message = format!("the operation is still running after a wait of {} ms", limit.as_millis());
+            Error::new(Status::Pending, message)
         })?
     }
 
-    /// How it ended. A lock belongs to its owner from now on; leases do when they are taken.
-    fn look_for(&self, slice: Duration) -> Option<Result<()>> {
-        let result = match &self.acquire {
-            Acquire::Lock(lock) => lock.wait_for(slice),
-            Acquire::Leases(leases) => leases.look_for(slice),
-        };
-        result.map(|result| result.map_err(found_late))
+    /// Waits for at most `slice`, and returns the result of the operation if the operation has ended. If the operation has
+    /// acquired a lock, the lock now belongs to its owner. If the operation has acquired leases, they belong to the operation
+    /// until the program takes the leases.
+    fn wait_and_keep(&self, slice: Duration) -> Option<Result<()>> {
+        match &self.work {
+            Work::Lock(lock) => lock.wait_for(slice),
+            Work::Leases(leases) => leases.look_for(slice),
+            Work::Request(request) => request.wait_for(slice),
+        }
+    }
+
+    /// Returns the result of the operation, if the operation has ended. Unlike `wait_and_keep`, this method does not pass an
+    /// acquired lock to its owner.
+    fn peek_result(&self) -> Option<Result<()>> {
+        match &self.work {
+            Work::Lock(lock) => lock.look_for(Duration::ZERO),
+            Work::Leases(leases) => leases.look_for(Duration::ZERO),
+            Work::Request(request) => request.wait_for(Duration::ZERO),
+        }
+    }
+
+    /// Returns what `take` finds in the answer of a request that has succeeded. For the error message, `what` is the expected
+    /// part of the answer, and `does` says what an operation with such an answer does.
+    fn answer<'a, T>(&'a self, what: &str, does: &str, take: impl FnOnce(&'a RequestAnswer) -> Option<T>) -> Result<T> {
+        let Work::Request(request) = &self.work else { return Err(no_result(what, does)) };
+        take(request.answer()?).ok_or_else(|| no_result(what, does))
+    }
+
+    fn message(&self) -> *const c_char {
+        let Some(Err(error)) = self.peek_result() else { return c"".as_ptr() };
+        // Only a message from a server can contain a NUL.
+        let text = || CString::new(error.message().replace('\0', "\u{fffd}")).unwrap_or_default();
+        self.message.get_or_init(text).as_ptr()
     }
 
     fn descriptor(&self) -> Result<c_int> {
         let (number, is_new) = self.descriptor.number()?;
         if is_new {
             let descriptor = Arc::clone(&self.descriptor);
-            let signal = move || descriptor.signal();
-            match &self.acquire {
-                Acquire::Lock(lock) => lock.on_done(signal)?,
-                Acquire::Leases(leases) => leases.on_done(signal)?,
-            }
+            self.on_done(move || descriptor.signal())?;
         }
         Ok(number)
     }
 
+    /// Calls `hook` when the operation has ended, or at once if the operation has already ended.
+    pub(crate) fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        match &self.work {
+            Work::Lock(lock) => lock.on_done(hook),
+            Work::Leases(leases) => leases.on_done(hook),
+            Work::Request(request) => {
+                request.on_done(hook);
+                Ok(())
+            }
+        }
+    }
+
     fn close(&self) {
-        match &self.acquire {
-            Acquire::Lock(lock) => lock.abandon(),
-            Acquire::Leases(leases) => leases.abandon(),
+        match &self.work {
+            Work::Lock(lock) => lock.abandon(),
+            Work::Leases(leases) => leases.abandon(),
+            Work::Request(request) => request.abandon(),
         }
         drop(self.descriptor.lock().take());
     }
 }
 
-impl Descriptor {
-    /// The descriptor, and whether it was made by this call.
+impl CompletionFd {
+    /// Returns the descriptor, and whether this call created it.
     fn number(&self) -> Result<(c_int, bool)> {
         let mut place = self.lock();
         if let Some(descriptor) = place.as_ref().filter(|descriptor| descriptor.is_ours()) {
             return Ok((descriptor.as_raw_fd(), false));
         }
-        Ok((place.insert(OnceFd::new()?).as_raw_fd(), true))
+        Ok((place.insert(OnceWakeSocket::new()?).as_raw_fd(), true))
     }
 
     fn signal(&self) {
@@ -373,30 +611,33 @@ impl Descriptor {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<OnceFd>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OnceWakeSocket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn insert(acquire: Acquire) -> Result<*mut zkl_op> {
-    handle::insert(Started::new(acquire)?)
+/// Makes a handle for an operation that has started.
+pub(crate) fn insert(work: Work) -> Result<*mut zkl_op> {
+    handle::insert(OpObject::new(work)?)
 }
 
-/// INVALID says that an operation still runs.
-fn found_late(error: Error) -> Error {
-    match error.status() {
-        Status::Invalid => Error::new(Status::Unsupported, error.message().to_owned()),
-        _ => error,
-    }
+fn no_result(what: &str, does: &str) -> Error {
+    Error::new(Status::Invalid, format!("the operation has no {what}; expected an operation that {does}"))
 }
 
-fn still_runs() -> Error {
-    Error::new(Status::Invalid, "the operation still runs")
+/// Takes an object that an operation gives away only once.
+fn take_once<T>(what: &str, place: &Mutex<Option<T>>) -> Result<T> {
+    let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    taken.ok_or_else(|| Error::new(Status::Invalid, format!("the {what} of this operation was already taken")))
 }
 
-fn owner_of(number: u64) -> Owner {
+fn pending_error() -> Error {
+    Status::Pending.into()
+}
+
+pub(crate) fn owner_of(number: u64) -> Owner {
     match number {
-        0 => Owner::current_thread(),
-        _ => Owner::Custom(number),
+        ZKL_OWNER_THREAD => Owner::current_thread(),
+        _ => Owner::task(number),
     }
 }

@@ -1,37 +1,51 @@
-//! Revocation: a request to give up what is held, and who hears of it.
+//! Requests to release a lock or leases, and the functions that set the callbacks for these requests. This module must not keep
+//! a callback: the object of the lock or of the semaphore keeps the callback.
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use zklock::{Result, Status};
 use zklock_abi::arg;
-use zklock_abi::guard::status;
+use zklock_abi::boundary::status;
 use zklock_abi::handle;
 
+use crate::callback::{UserData, zkl_user_drop};
 use crate::client::zkl_client;
-use crate::event::{User, zkl_user_drop};
-use crate::lock::zkl_lock;
+use crate::lock_object::zkl_lock;
 use crate::semaphore::zkl_semaphore;
 use crate::status::zkl_status;
 
-/// Is called when somebody asks for the lock to be given up. It must return: no exception, no longjmp.
+/// A callback that receives revocation requests for a lock. The callback must return normally. A callback must not throw an
+/// exception or call longjmp.
 pub type zkl_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_void, lock: *mut zkl_lock)>;
 
-/// Is called when somebody asks for leases of the semaphore to be given back. It must return: no exception, no longjmp.
+/// A callback that receives revocation requests for leases of a semaphore. The callback must return normally. A callback must
+/// not throw an exception or call longjmp.
 pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_void, semaphore: *mut zkl_semaphore)>;
 
-/// Has cb called, with user and the lock as they were given, whenever somebody asks for what is held or waited for by this lock
-/// to be given up (zkl_revoke, Curator's Revoker): once for each node that is asked for. It is a request: nothing is taken away.
-/// The calls come on the thread of the event callbacks, one after the other with those, in the order in which things happened, and cb
-/// may do what these may (Callbacks, above). While nobody is called, a node that is asked for again and again may be told once. Since holds belong to threads, that of a mutex or a read/write lock is to be released by its own.
+/// Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
+/// release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
+/// lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
+/// `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
+/// than 1024 requests are queued, the library may drop the oldest requests.
 ///
-/// Another callback takes the place of the one before; with cb NULL there is none any more, and user_drop is called at once.
-/// user_drop, which may be NULL, is called once: when another callback has taken its place, the lock or its client was freed, and
-/// cb has returned for the last time. A call that is just beginning when the lock is freed may still come. The callback of a multi-lock is
-/// that of each of its locks, in the place of their own, and serves until the multi-lock is freed, or all of them are.
+/// The library delivers revocation requests and events on the same thread, in the order in which the requests and events
+/// occurred. The rules for event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock
+/// belongs to an owner, for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
 ///
-/// Returns: ZKL_OK; ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL, and user is not taken: user_drop is not called.
-/// Does not block; any thread.
+/// A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
+/// `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
+/// library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
+/// wait.
+///
+/// If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
+/// was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
+/// while the library is about to call `cb`, the library may still make this call of `cb`.
+///
+/// The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
+/// the multi-lock or all of its member locks are freed.
+///
+/// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
+/// use the pointer `user` and does not call `user_drop`.
+/// Blocks while the previous callback is running. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_set_revocable(
     lock: *mut zkl_lock,
@@ -41,22 +55,24 @@ pub unsafe extern "C" fn zkl_set_revocable(
 ) -> zkl_status {
     status(|| {
         let named = handle::get(lock)?;
-        // A handle is a number; as one it may go to another thread.
+        // The callback may run on another thread. The closure therefore captures the handle as a number.
         let address = lock.addr();
         let cb = cb.map(|cb| {
             move |user: *mut c_void| {
-                // SAFETY: the caller gave a function of this type, and `user` for it.
+                // SAFETY: the caller passed a function of this type, and `user` as the argument of this function.
                 unsafe { cb(user, std::ptr::without_provenance_mut(address)) };
             }
         });
-        named.callbacks.set(cb, User::new(user, user_drop), |handler| named.set_revocable(handler))
+        named.callbacks.set(cb, UserData::new(user, user_drop), |handler| named.set_revocable(handler))
     })
 }
 
-/// The same for a semaphore, of which leases are asked back. Those that are out when it is freed can't be asked back any more.
+/// Sets the callback for revocation requests for the leases of a semaphore. The rules of zkl_set_revocable also apply to the
+/// leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
+/// held.
 ///
-/// Returns: as zkl_set_revocable.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_set_revocable.
+/// Blocks while the previous callback is running. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_semaphore_set_revocable(
     semaphore: *mut zkl_semaphore,
@@ -69,96 +85,26 @@ pub unsafe extern "C" fn zkl_semaphore_set_revocable(
         let address = semaphore.addr();
         let cb = cb.map(|cb| {
             move |user: *mut c_void| {
-                // SAFETY: as above.
+                // SAFETY: the caller passed a function of this type, and `user` as the argument of this function.
                 unsafe { cb(user, std::ptr::without_provenance_mut(address)) };
             }
         });
-        open.callbacks.set(cb, User::new(user, user_drop), |handler| open.set_revocable(handler))
+        open.callbacks.set(cb, UserData::new(user, user_drop), |handler| open.set_revocable(handler))
     })
 }
 
-/// Asks the owner of a node to give up what he holds or waits for by it. The node's path is that which zkl_participants shows. It is a
-/// request, which he hears of if he wants to (zkl_set_revocable, Curator's makeRevocable).
+/// Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
+/// waiting. The parameter `node_path` is a path that zkl_participants shows. The owner receives the request only if its program
+/// has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
 ///
-/// Returns: ZKL_OK, also where there is no such node: it was given up; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
-/// ZKL_E_CONNECTION, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
-/// Blocks for the session timeout at most; any thread.
+/// Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
+/// ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+/// Blocks for at most the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_revoke(client: *mut zkl_client, node_path: *const c_char) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let node_path = unsafe { arg::text("node_path", node_path)? };
         handle::get(client)?.client.revoke(node_path)
     })
-}
-
-/// What the core calls with the path of a node that is asked for.
-type Handler = Box<dyn Fn(&str) + Send + Sync>;
-
-/// The callbacks of one handle: that which is in force, and others that the core has not let go of yet.
-#[derive(Default)]
-pub struct Callbacks(Mutex<Given>);
-
-#[derive(Default)]
-struct Given {
-    callbacks: Vec<Weak<Callback>>,
-    is_closed: bool,
-}
-
-/// A callback's user, until the handle is freed. It belongs to the core, which drops it when it needs it no more.
-struct Callback(Mutex<Option<Arc<User>>>);
-
-impl Callbacks {
-    /// Has the core take a callback, or none. If it does not, the user stays with the program.
-    fn set<F: Fn(*mut c_void) + Send + Sync + 'static>(
-        &self,
-        cb: Option<F>,
-        user: User,
-        give: impl FnOnce(Option<Handler>) -> Result<()>,
-    ) -> Result<()> {
-        let user = Arc::new(user);
-        let callback = Arc::new(Callback(Mutex::new(Some(Arc::clone(&user)))));
-        let handler = cb.map(|cb| self.handler(cb, Arc::clone(&callback))).transpose()?;
-        give(handler).inspect_err(|_| callback.retire())?;
-        user.take();
-        Ok(())
-    }
-
-    fn handler<F: Fn(*mut c_void) + Send + Sync + 'static>(&self, cb: F, callback: Arc<Callback>) -> Result<Handler> {
-        let mut given = lock(&self.0);
-        if given.is_closed {
-            return Err(Status::Closed.into());
-        }
-        given.callbacks.retain(|callback| callback.strong_count() > 0);
-        given.callbacks.push(Arc::downgrade(&callback));
-        Ok(Box::new(move |_| {
-            let user = lock(&callback.0).clone();
-            if let Some(user) = user {
-                cb(user.pointer());
-            }
-        }))
-    }
-
-    /// The handle is freed: they are not called any more.
-    pub(crate) fn close(&self) {
-        let given = {
-            let mut given = lock(&self.0);
-            given.is_closed = true;
-            std::mem::take(&mut given.callbacks)
-        };
-        given.iter().filter_map(Weak::upgrade).for_each(|callback| callback.retire());
-    }
-}
-
-impl Callback {
-    /// It is not called any more.
-    fn retire(&self) {
-        let user = lock(&self.0).take();
-        // Not under the lock: it may call the program.
-        drop(user);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

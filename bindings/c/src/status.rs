@@ -1,30 +1,52 @@
-//! Statuses: their texts, and the message of the last failure. The numbers `ZKL_E_*` in the header are made from the table
-//! in the core.
+//! The texts of the statuses, and the message of the last failure. The macros `ZKL_E_*` in the header are generated from the
+//! status table of the core. This module must not use other modules of this crate.
 
 use std::ffi::{CStr, c_char};
 
 use zklock::Status;
-use zklock_abi::guard;
+use zklock_abi::boundary;
 
-/// How a call ended: ZKL_OK, or a negative ZKL_E_*. Numbers are never reused.
+/// The result of a call: ZKL_OK, or a negative ZKL_E_*. The number of a status never changes and is never reused.
 pub type zkl_status = i32;
 
 pub(crate) const ZKL_OK: zkl_status = 0;
 
-/// The version of the library that runs, like "0.1.0".
+/// Reports the version of the library that the program runs with, for example "0.1.0".
 ///
-/// Returns: a static text, never NULL.
-/// Does not block; any thread; leaves the last error message alone.
+/// Returns: a static string, never NULL.
+/// Does not block. Any thread may call this function. The call does not change the last error message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// What a status means, in one sentence without a full stop.
+/// Reports the version of the library that the program runs with as a number: 10000 * major + 100 * minor + patch. Two versions
+/// can be compared as numbers. The macro ZKL_VERSION_NUMBER is the number of the header.
 ///
-/// Returns: a static text, never NULL; "unknown status" for a number that is none.
-/// Does not block; any thread; leaves the last error message alone.
+/// Returns: the number, for example 100 for version 0.1.0.
+/// Does not block. Any thread may call this function. The call does not change the last error message.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_version_number() -> i32 {
+    VERSION_NUMBER
+}
+
+const VERSION_NUMBER: i32 = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
+    + 100 * number(env!("CARGO_PKG_VERSION_MINOR"))
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+#[allow(clippy::panic, reason = "runs in the compiler, which reports the panic as an error")]
+const fn number(text: &str) -> i32 {
+    match i32::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("cargo gives a number"),
+    }
+}
+
+/// Returns a short text that describes a status. The text has no full stop at its end.
+///
+/// Returns: a static string, never NULL; "unknown status" if `status` is not a known number.
+/// Does not block. Any thread may call this function. The call does not change the last error message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_strerror(status: i32) -> *const c_char {
     match Status::ALL.iter().position(|known| known.number() == status) {
@@ -34,22 +56,24 @@ pub extern "C" fn zkl_strerror(status: i32) -> *const c_char {
     }
 }
 
-/// What went wrong in this thread's last call of zklock, with the values and the servers concerned: for people and logs.
-/// Programs go by the status.
+/// Describes the last failure of the calling thread. The message names the values and servers that were involved. The message
+/// is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
+/// change the message.
 ///
-/// Returns: a text, never NULL; empty if the last call succeeded. It is UTF-8, cut after 1023 bytes, and stays valid until
-/// the thread's next call of zklock, except zkl_version, zkl_strerror, zkl_status_errno and this one.
-/// Does not block; each thread has its own.
+/// Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
+/// most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version, zkl_strerror,
+/// zkl_status_errno and zkl_last_error_message.
+/// Does not block. Each thread has its own message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_last_error_message() -> *const c_char {
-    guard::last_error()
+    boundary::last_error()
 }
 
-/// The errno value that comes nearest to a status: ETIMEDOUT, ECANCELED, EPERM, EDEADLK and so on. It is returned, and not
-/// written to errno.
+/// Converts a status into the closest errno value, for example ETIMEDOUT, ECANCELED, EPERM or EDEADLK. The function returns the
+/// errno value, and does not set errno.
 ///
-/// Returns: 0 for ZKL_OK, EINVAL for a number that is no status.
-/// Does not block; any thread; leaves the last error message alone.
+/// Returns: the errno value; 0 for ZKL_OK; EINVAL if `status` is not a known number.
+/// Does not block. Any thread may call this function. The call does not change the last error message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_status_errno(status: i32) -> i32 {
     match status {
@@ -63,7 +87,7 @@ fn text(index: usize) -> &'static CStr {
     CStr::from_bytes_with_nul(text).unwrap_or_default()
 }
 
-/// The table's texts as C wants them, one after the other.
+/// The texts of the status table. Each text ends with a NUL, and the next text follows directly.
 static TEXTS: [u8; TEXTS_SIZE] = texts();
 
 #[allow(clippy::indexing_slicing, reason = "runs in the compiler, which refuses a wrong index")]

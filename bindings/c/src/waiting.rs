@@ -1,4 +1,5 @@
-//! What those who wait wait for, as this process knows it.
+//! Pending acquires, and the reason why each acquire waits. This process does not always know the reason. This module must not
+//! keep the callback: the callback runs only during the call.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -6,24 +7,24 @@ use std::time::Duration;
 
 use zklock::{Result, Waiting, WaitsFor};
 use zklock_abi::arg;
-use zklock_abi::guard::status;
+use zklock_abi::boundary::status;
 use zklock_abi::handle;
 
-use crate::lock::zkl_lock;
+use crate::lock_object::zkl_lock;
 use crate::semaphore::zkl_semaphore;
 use crate::status::zkl_status;
 
-/// It waits for a connection to a server. Its place in the queue is kept as long as the session lives.
+/// The acquire waits for a connection to a server. The acquire keeps its place in the queue while the session is alive.
 pub const ZKL_WAITS_FOR_CONNECTION: i32 = 0;
-/// It waits for an answer of the server.
+/// The acquire waits for an answer from the server.
 pub const ZKL_WAITS_FOR_SERVER: i32 = 1;
-/// It waits for the node ahead, and those before that one.
+/// The acquire waits until nodes ahead of its node in the queue are deleted.
 pub const ZKL_WAITS_FOR_NODE: i32 = 2;
-/// It waits for leases that are out.
+/// The acquire waits until other owners release leases.
 pub const ZKL_WAITS_FOR_LEASES: i32 = 3;
-/// It waits for the count to say that there are enough leases at all.
+/// The acquire waits until the shared count is raised.
 pub const ZKL_WAITS_FOR_COUNT: i32 = 4;
-/// It wants to enter a hold of its own thread once more, whose lease is over, and waits until that is safe again, or lost.
+/// The acquire re-enters a hold whose session lease has ended. The acquire waits until this hold is safe again or lost.
 pub const ZKL_WAITS_FOR_OWN_HOLD: i32 = 5;
 
 const _: () = {
@@ -35,62 +36,73 @@ const _: () = {
     assert!(ZKL_WAITS_FOR_OWN_HOLD == WaitsFor::OwnHold as i32);
 };
 
-/// An acquire that waits. All memory is the library's, and valid during the callback.
+/// A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns.
 #[repr(C)]
 pub struct zkl_wait {
-    /// The library's own size of this struct. New fields are only ever appended: look at them where size covers them.
+    /// The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+    /// field, the program must check that size includes the field.
     pub size: u32,
-    /// A ZKL_WAITS_FOR_*.
+    /// The reason for the wait: a ZKL_WAITS_FOR_*.
     pub waits_for: i32,
-    /// The path of its own node, as zkl_participants shows it, or NULL while it has none. Of several: where it has to wait.
+    /// The path of the node that the acquire has in the queue. The path has the form that zkl_participants shows. The field is
+    /// NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in the queue
+    /// in which the acquire waits.
     pub node_path: *const c_char,
-    /// What is in its way: the path of the nearest node ahead, as zkl_participants shows it, of the leases' directory, or of the
-    /// count; NULL where that is not known. Without a connection: what was, when there was one.
+    /// The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
+    /// for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
+    /// count. The path of a node has the form that zkl_participants shows. The field is NULL if the path is not known. Without
+    /// a connection, the field contains the last known path.
     pub ahead: *const c_char,
-    /// The session that owns that node; 0 where that is not known.
+    /// The session that owns the nearest node ahead; 0 if this session is not known.
     pub session_id: i64,
-    /// How many there are to go before, when they were last counted: nodes ahead, leases that have to come back, or that the count is
-    /// too low by; 0 where that is not known.
+    /// The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
+    /// is the number of leases by which the count is too low. The number can be outdated, because it comes from the last answer
+    /// of the server. The field is 0 if the number is not known.
     pub count: u64,
-    /// How long it has waited, in milliseconds.
+    /// The time for which the acquire has waited, in milliseconds.
     pub waited_ms: i64,
-    /// How long it will wait at most, in milliseconds; -1 without a limit.
+    /// The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit.
     pub left_ms: i64,
 }
 
-/// Is called with each acquire that waits. It must return: no exception, no longjmp.
+/// A callback that receives each pending acquire. The callback must return normally. A callback must not throw an exception or
+/// call longjmp.
 pub type zkl_waiting_cb = Option<unsafe extern "C" fn(user: *mut c_void, wait: *const zkl_wait)>;
 
-/// Calls cb once for each acquire by this handle that waits, in any thread of this process, with what it waits for, in the order in
-/// which they began, and with user as it was given. Those who wait for a multi-lock do so on its handle, and not on those of its locks.
-/// The callback may call any function of zklock. It is what the client knows: no server is asked, so it answers where none does.
-/// Who stands ahead in other processes, zkl_participants tells, by the same paths. Who waits behind others of his process
-/// (zkl_mutex_set_local_handover) has no node of his own: that which stands for all of them is ahead.
+/// Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
+/// passes `user` to `cb`. The acquires can belong to any thread of this process. The function calls `cb` in the order in which
+/// the acquires began. The callback may call any function of zklock. The handle of a multi-lock shows the acquires of the
+/// multi-lock. The handles of its member locks do not show these acquires.
 ///
-/// Returns: ZKL_OK, also where nobody waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. Where it
-/// fails, cb was not called.
-/// Does not block; any thread, and cb is called on that thread.
+/// The function shows information that the client already has, and sends no request. The function therefore works even if no
+/// server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
+/// can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. The
+/// field ahead then names the common node of these acquires.
+///
+/// Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
+/// call fails, the function has not called `cb`.
+/// Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_waiting(lock: *const zkl_lock, cb: zkl_waiting_cb, user: *mut c_void) -> zkl_status {
-    show(cb, user, || handle::get(lock)?.waiting())
+    call_for_each(cb, user, || handle::get(lock)?.waiting())
 }
 
-/// The same for those who wait for leases of a semaphore by this handle.
+/// Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
 ///
-/// Returns: as zkl_waiting.
-/// Does not block; any thread, and cb is called on that thread.
+/// Returns: the statuses of zkl_waiting.
+/// Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_semaphore_waiting(
     semaphore: *const zkl_semaphore,
     cb: zkl_waiting_cb,
     user: *mut c_void,
 ) -> zkl_status {
-    show(cb, user, || handle::get(semaphore)?.waiting())
+    call_for_each(cb, user, || handle::get(semaphore)?.waiting())
 }
 
-fn show(cb: zkl_waiting_cb, user: *mut c_void, find: impl FnOnce() -> Result<Vec<Waiting>>) -> zkl_status {
+fn call_for_each(cb: zkl_waiting_cb, user: *mut c_void, find: impl FnOnce() -> Result<Vec<Waiting>>) -> zkl_status {
     status(|| {
-        let cb = cb.ok_or_else(|| arg::is_null("cb"))?;
+        let cb = cb.ok_or_else(|| arg::null_error("cb"))?;
         for waiting in find()? {
             let (node_path, ahead) = (text(waiting.node_path), text(waiting.ahead));
             let wait = zkl_wait {
@@ -103,14 +115,14 @@ fn show(cb: zkl_waiting_cb, user: *mut c_void, find: impl FnOnce() -> Result<Vec
                 waited_ms: milliseconds(waiting.waited),
                 left_ms: waiting.left.map_or(-1, milliseconds),
             };
-            // SAFETY: the caller gave a function of this type; what it is lent outlives the call.
+            // SAFETY: the caller passed a function of this type, and the arguments outlive the call.
             unsafe { cb(user, &raw const wait) };
         }
         Ok(())
     })
 }
 
-/// ZooKeeper allows no NUL in a path.
+/// ZooKeeper does not allow a NUL in a path.
 fn text(path: Option<String>) -> Option<CString> {
     path.and_then(|path| CString::new(path).ok())
 }

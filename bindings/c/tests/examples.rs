@@ -1,5 +1,5 @@
-//! The programs of bindings/c/examples: each is compiled as strictly as the library's own tests, and run on a real ZooKeeper server. (Those that
-//! write to a store are in fencing.rs.)
+//! Compiles each program of bindings/c/examples with all warnings enabled, and runs it on a real
+//! ZooKeeper server. (fencing.rs runs the programs that write to a store.)
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 #![allow(clippy::string_slice, reason = "names of nodes are plain ASCII")]
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use library::{STRICTER, compile, output};
-use zklock_rig::{Raw, ZooKeeper, wait_until};
+use zklock_test_support::{RawClient, ZooKeeper, wait_until};
 
 #[test]
 fn processes_take_turns() {
@@ -28,30 +28,31 @@ fn processes_take_turns_in_cpp() {
 }
 
 #[test]
-fn tasks_of_epoll_loops_take_turns() {
+fn epoll_example_tasks_take_turns() {
     take_turns(Command::new(epoll()), "/locks/epoll");
 }
 
 #[test]
-fn a_task_goes_without_what_it_does_not_get_in_time() {
+fn epoll_example_task_times_out_while_the_lock_is_held() {
     let server = ZooKeeper::shared();
     let printed =
         output(Command::new(epoll()).args([&server.address(), "/locks/one,/locks/two", "carol", "4", "1000", "2000"]));
     let ends = |what| printed.lines().filter(|line| line.split(' ').nth(1) == Some(what)).count();
-    // Two locks, with two tasks each, of which one is too late: work takes longer than the limit.
+    // Two locks with two tasks each. One task of each pair times out, because the work takes longer than the limit.
     assert_eq!((ends("acquired"), ends("released"), ends("timeout")), (2, 2, 2), "{printed}");
 }
 
-/// An operator deletes the node of a task that works: it stops long before it is done, and the next one gets the lock.
+/// An operator deletes the node of a task during its work. The task stops long before its work is done, and the next
+/// task gets the lock.
 #[test]
-fn a_task_hears_that_its_lock_is_lost() {
+fn epoll_example_task_stops_when_its_lock_is_lost() {
     let (server, path) = (ZooKeeper::shared(), "/locks/epoll-lost");
-    let mut raw = Raw::connect(&server.address(), 60_000);
+    let mut raw = RawClient::connect(&server.address(), 60_000);
     let mut command = Command::new(epoll());
     command.args([&server.address(), path, "dave", "2", "60000", "60000"]).stdout(Stdio::piped());
     let mut program = command.spawn().unwrap();
     let mut lines = BufReader::new(program.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The next one may be in before the first has heard of it.
+    // The next task may get the lock before the first one has noticed the loss.
     let mut said = String::new();
     let mut await_line = |line: &str| {
         while !said.contains(line) {
@@ -68,24 +69,24 @@ fn a_task_hears_that_its_lock_is_lost() {
 }
 
 #[test]
-fn tasks_of_libuv_loops_take_turns() {
+fn libuv_example_tasks_take_turns() {
     take_turns(Command::new(c("libuv", &["-std=c11", "-Wl,--no-as-needed", "-luv"])), "/locks/libuv");
 }
 
 #[test]
-fn processes_that_load_the_library_take_turns() {
+fn dlopen_example_processes_take_turns() {
     take_turns(by_name(c("dlopen", &["-std=c99"])), "/locks/dlopen");
 }
 
 #[test]
-fn python_without_the_package_takes_turns() {
+fn ctypes_and_cffi_examples_take_turns() {
     let mut command = by_name("python3");
     command.arg(example("python_ctypes.py"));
     take_turns(command, "/locks/ctypes");
     let python = library::root().join("target/venv/bin/python");
     assert!(python.exists(), "target/venv is missing: make setup");
     let mut command = by_name(python);
-    command.arg(example("python_cffi.py")).env("ZKLOCK_HEADER", library::include().join("zklock.h"));
+    command.arg(example("python_cffi.py")).env("ZKLOCK_HEADER", library::include().join("zklock_ffi.h"));
     take_turns(command, "/locks/cffi");
 }
 
@@ -102,16 +103,16 @@ fn c(name: &str, flags: &[&str]) -> PathBuf {
     )
 }
 
-/// A program that finds the library by itself.
+/// A program that locates the library itself.
 fn by_name(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("ZKLOCK_LIBRARY", library::directory().join("libzklock.so"));
     command
 }
 
-/// It works on until it is killed, and says in the meantime how that goes.
+/// The program works until it is killed, and serves its metrics meanwhile.
 #[test]
-fn the_example_of_metrics_shows_them() {
+fn metrics_example_serves_the_metrics() {
     let mut command = Command::new(c("metrics", &["-std=c99"]));
     command.args([&ZooKeeper::shared().address(), "/locks/metrics"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -138,7 +139,7 @@ fn the_example_of_metrics_shows_them() {
     assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
 }
 
-/// Two processes of an example, each of which is in three times.
+/// Runs two processes of an example. Each acquires the lock three times.
 fn take_turns(command: Command, path: &str) {
     let address = ZooKeeper::shared().address();
     let children = ["alice", "bob"].map(|name| {
@@ -149,7 +150,7 @@ fn take_turns(command: Command, path: &str) {
     });
     let printed = children.map(|child| child.join().unwrap()).concat();
 
-    // By time, holds do not overlap and their tokens grow.
+    // In the order of time, holds do not overlap and tokens grow.
     let mut lines: Vec<(i64, i64, &str)> = printed.lines().map(parse).collect();
     lines.sort_unstable();
     assert_eq!(lines.len(), 12, "{printed}");
@@ -162,7 +163,7 @@ fn take_turns(command: Command, path: &str) {
     }
 }
 
-/// Time, token and what happened.
+/// The time, the token and the event of a line.
 fn parse(line: &str) -> (i64, i64, &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let &[_name, what, "TOKEN", token, time] = &words[..] else { panic!("unexpected line: {line}") };

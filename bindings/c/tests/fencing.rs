@@ -1,5 +1,5 @@
-//! The examples of stores that refuse whoever writes late: a process is stopped past its session while it holds, another one writes,
-//! and the first goes on.
+//! Tests of the examples whose stores reject stale writes. A holder is stopped for longer than its session timeout,
+//! another process writes, and the first process continues.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use library::compile;
-use zklock_rig::{Raw, ZooKeeper};
+use zklock_test_support::{RawClient, ZooKeeper};
 
 #[test]
-fn a_store_in_sqlite_refuses_who_writes_late() {
+fn sqlite_store_refuses_a_stale_token() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fenced-{}.db", std::process::id()));
     let _ = std::fs::remove_file(&file);
     let program = Program::compile("sqlite", "-lsqlite3");
@@ -23,14 +23,14 @@ fn a_store_in_sqlite_refuses_who_writes_late() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Also while somebody asks for the lock back, which changes its node's data and version.
+/// The store also works while a revocation request changes the data and the version of the lock node.
 #[test]
-fn a_store_in_zookeeper_refuses_who_writes_late() {
+fn zookeeper_store_refuses_a_stale_token() {
     let server = ZooKeeper::shared();
     let program = Program::compile("zookeeper", "-lzookeeper_mt");
     let (lock, data) = ("/fencing/zookeeper", "/fencing-data");
     stop_write_go_on(&program, lock, &server.address(), data);
-    let mut raw = Raw::connect(&server.address(), 60_000);
+    let mut raw = RawClient::connect(&server.address(), 60_000);
     assert_eq!(raw.data(data).unwrap(), b"two");
 
     let mut holder = program.start(lock, &server.address(), data);
@@ -43,11 +43,12 @@ fn a_store_in_zookeeper_refuses_who_writes_late() {
     assert_eq!(raw.data(data).unwrap(), b"three");
 }
 
-/// One holds and is stopped; another one gets the lock and writes; the first goes on, and does not know yet.
+/// The first process holds the lock and is stopped. Another process gets the lock and writes. The first process
+/// continues and does not know about the loss yet.
 fn stop_write_go_on(program: &Program, lock: &str, store: &str, resource: &str) {
     let mut first = program.start(lock, store, resource);
     assert_eq!(first.write("zero"), "written");
-    assert_eq!(first.write("one"), "written", "its own token is not too small");
+    assert_eq!(first.write("one"), "written", "the store accepts the token of the holder");
     first.signal("-STOP");
     first.send("late");
     let mut second = program.start(lock, store, resource);
@@ -76,7 +77,7 @@ impl Program {
         Self(compile("gcc", &["-std=c99", "-Wl,--no-as-needed", library], &sources, &format!("fenced-{store}")))
     }
 
-    /// Starts one, and waits until it holds. Its session is short.
+    /// Starts a process with a short session timeout, and waits until it holds the lock.
     fn start(&self, lock: &str, store: &str, resource: &str) -> Running {
         let mut process = Command::new(&self.0)
             .args([&ZooKeeper::shared().address(), lock, store, resource, "1500"])
@@ -107,7 +108,7 @@ impl Running {
         self.line()
     }
 
-    /// Its last line.
+    /// Ends the process and returns its last line.
     fn end(&mut self) -> String {
         drop(self.process.stdin.take());
         let last = self.line();

@@ -1,37 +1,132 @@
-//! The committed header is the one that the crate makes. `ZKL_BLESS=1` writes it anew.
+//! The committed header must match the header that is generated from the crate. `ZKL_BLESS=1` writes it again.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod drift;
+mod flat;
+mod prototypes;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::path::Path;
 
+use prototypes::{Function, Kind, Returns};
 use zklock::Status;
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 17] = [
     "status",
     "config",
     "client",
+    "callback",
+    "lock_object",
     "lock",
     "semaphore",
     "op",
+    "completion_queue",
+    "start",
     "revocation",
     "participant",
     "waiting",
     "event",
+    "listener",
     "metrics",
     "log",
 ];
 
+/// The attribute of functions whose result tells the program whether it acquired something.
+const NODISCARD: &str = "
+/* Makes the compiler warn if a program ignores a result. A program may define this macro as empty. */
+#ifndef ZKL_NODISCARD
+#if (defined(__cplusplus) && __cplusplus >= 201703L) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define ZKL_NODISCARD [[nodiscard]]
+#elif defined(__GNUC__)
+#define ZKL_NODISCARD __attribute__((__warn_unused_result__))
+#else
+#define ZKL_NODISCARD
+#endif
+#endif
+";
+
+/// cbindgen cannot express the largest number of a type.
+const OWNER_THREAD: &str = "
+/** The owner number of the calling thread. Every other number, including 0, is an owner that the program has numbered. */
+#define ZKL_OWNER_THREAD UINT64_MAX
+";
+
 #[test]
-fn the_header_is_up_to_date() {
-    drift::check("zklock.h", &SOURCES, &(version() + &statuses()));
+fn the_headers_are_up_to_date() {
+    drift::check("zklock.h", &SOURCES, &(NODISCARD.to_owned() + &version() + OWNER_THREAD + &statuses()));
+    drift::compare("zklock_ffi.h", &flat::make(&header()));
 }
 
-/// The version as macros, for a program that is compiled with more than one.
+/// A caller can always distinguish a value from an error, and knows which parameters a call writes to.
+#[test]
+fn functions_return_a_value_or_a_status_and_output_parameters_come_last() {
+    for function in functions() {
+        let is_output = |kind: &Kind| {
+            matches!(kind, Kind::HandleOut(_) | Kind::NumberOut | Kind::StructOut | Kind::Buffer | Kind::Array)
+        };
+        let mut parameters =
+            function.parameters.iter().map(|parameter| &parameter.kind).skip_while(|kind| !is_output(kind));
+        // A buffer or an array and its size belong together.
+        assert!(
+            parameters.all(|kind| is_output(kind) || *kind == Kind::Count),
+            "{}: what goes in comes after what goes out",
+            function.name
+        );
+        let named = function.parameters.iter().all(|parameter| {
+            parameter.name.ends_with("_out")
+                == (is_output(&parameter.kind) && !matches!(parameter.kind, Kind::Buffer | Kind::Array))
+        });
+        assert!(named, "{}: exactly the outputs have names that end with _out", function.name);
+        if function.returns == Returns::Answer {
+            // States and descriptors are never negative, and a program does not use them as conditions.
+            let is_state_or_descriptor = ["_state", "_state_as", "_state_in_process", "_fd"];
+            assert!(is_state_or_descriptor.iter().any(|end| function.name.ends_with(end)), "{}", function.name);
+        }
+    }
+}
+
+/// A program that ignores such a result may hold a lock without knowing it.
+#[test]
+fn every_function_that_acquires_or_creates_warns_of_an_unused_result() {
+    let checked: BTreeSet<String> =
+        functions().into_iter().filter(|function| function.is_checked).map(|function| function.name).collect();
+    let expected = |name: &str| {
+        ["_new", "_acquire", "_start", "_listen"].iter().any(|part| name.contains(part)) && !name.ends_with("_free")
+            || ["zkl_op_leases", "zkl_op_client", "zkl_op_semaphore"].contains(&name)
+    };
+    let all: BTreeSet<String> =
+        functions().into_iter().map(|function| function.name).filter(|name| expected(name)).collect();
+    assert!(all.len() > 12 && checked == all, "{checked:?}, not {all:?}");
+}
+
+fn functions() -> Vec<Function> {
+    prototypes::read(&header())
+}
+
+fn header() -> String {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include/zklock.h");
+    std::fs::read_to_string(header).unwrap()
+}
+
+/// The states of clients and the states of locks have no number in common.
+#[test]
+fn lock_states_and_client_states_share_no_number() {
+    let header = header();
+    let numbers = |prefix: &str| -> BTreeSet<i32> {
+        let defines = header.lines().filter_map(|line| line.strip_prefix("#define ")?.strip_prefix(prefix));
+        defines.map(|line| line.split_once(' ').unwrap().1.parse().unwrap()).collect()
+    };
+    let (clients, locks) = (numbers("ZKL_STATE_"), numbers("ZKL_LOCK_"));
+    assert_eq!((clients.len(), locks.len()), (5, 5));
+    assert!(clients.is_disjoint(&locks), "{clients:?} and {locks:?}");
+}
+
+/// The version as macros, for a program that can be compiled with several versions.
 fn version() -> String {
     let mut macros = format!(
-        "\n/** The version of this header. That of the library that runs is zkl_version(). */\n#define ZKL_VERSION \"{}\"\n",
+        "\n/** The version of this header. zkl_version() reports the version of the library that the program runs with. */\n#define ZKL_VERSION \"{}\"\n",
         env!("CARGO_PKG_VERSION")
     );
     let numbers = [
@@ -42,10 +137,18 @@ fn version() -> String {
     for (name, number) in numbers {
         writeln!(macros, "#define ZKL_VERSION_{name} {number}").unwrap();
     }
+    let [major, minor, patch] = numbers.map(|(_, number)| number.parse::<i32>().unwrap());
+    let number = 10_000 * major + 100 * minor + patch;
+    writeln!(
+        macros,
+        "/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the number of the library. */"
+    )
+    .unwrap();
+    writeln!(macros, "#define ZKL_VERSION_NUMBER {number}").unwrap();
     macros
 }
 
-/// The statuses as macros, from the core's table.
+/// The statuses as macros, from the table in the core.
 fn statuses() -> String {
     let mut macros = String::from("\n/** Success. */\n#define ZKL_OK 0\n");
     for status in Status::ALL {

@@ -1,30 +1,31 @@
-//! Faults: what a test wants to go wrong.
+//! Faults, which are failures that a test causes on purpose. This module must not keep faults: the server keeps them.
 
-use zklock::proto::OpCode;
-use zklock::{Error, Result, Status};
 use zklock_abi::arg;
-use zklock_abi::guard::status;
+use zklock_abi::boundary::status;
 use zklock_abi::handle;
+use zklock_core::error::{Error, Result, Status};
+use zklock_proto::OpCode;
 use zklock_standalone::{Server, Target};
 
 use crate::server::zkl_standalone;
 use crate::zkl_status;
 
-/// Creates a node; older clients do.
+/// The request with which older clients create a node.
 pub const ZKL_OP_CREATE: i32 = 1;
-/// Deletes a node: how a lock leaves the queue.
+/// The request that deletes a node. A release of a lock sends this request.
 pub const ZKL_OP_DELETE: i32 = 2;
-/// Reads a node, and watches it: how a lock waits.
+/// The request that reads a node and sets a watch on the node. A waiting acquire of a lock sends this request.
 pub const ZKL_OP_GET_DATA: i32 = 4;
-/// Keeps an idle session alive.
+/// The request that keeps an idle session alive.
 pub const ZKL_OP_PING: i32 = 11;
-/// Lists the nodes of a directory: how a lock finds its place.
+/// The request that lists the children of a node. An acquire sends this request to find the position of its node in the queue.
 pub const ZKL_OP_GET_CHILDREN2: i32 = 12;
-/// Does several things at once: how a hold is kept alive.
+/// The request that executes several operations in one transaction. A client that has holds sends this request to extend its
+/// session lease.
 pub const ZKL_OP_MULTI: i32 = 14;
-/// Creates a node: how a lock joins the queue.
+/// The request that creates a node. An acquire of a lock sends this request to join the queue.
 pub const ZKL_OP_CREATE2: i32 = 15;
-/// Creates a directory that goes when it is empty.
+/// The request that creates a directory. ZooKeeper deletes the directory when the directory is empty.
 pub const ZKL_OP_CREATE_CONTAINER: i32 = 19;
 
 const _: () = {
@@ -38,81 +39,93 @@ const _: () = {
     assert!(ZKL_OP_CREATE_CONTAINER == OpCode::CreateContainer as i32);
 };
 
-/// Ends a session at once, as if it had been silent for too long: its locks are lost.
+/// Ends a session at once. A real server ends a session after it has received nothing from the client for the session timeout.
+/// All locks of the session are lost.
 ///
-/// Returns: ZKL_OK, ZKL_E_INVALID where there is no such session, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Returns: ZKL_OK. On failure:
+/// - ZKL_E_INVALID if there is no such session.
+/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+///
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_expire(server: *mut zkl_standalone, session_id: i64) -> zkl_status {
-    tell(server, |server| server.expire(target(session_id)))
+    apply_fault(server, |server| server.expire(target(session_id)))
 }
 
-/// Resets a client's connection. The client may come back, and its session lives on.
+/// Resets the connection of a client. The session of the client continues, and the client may connect again.
 ///
-/// Returns: as zkl_standalone_expire.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_expire.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_cut(server: *mut zkl_standalone, session_id: i64) -> zkl_status {
-    tell(server, |server| server.cut(target(session_id)))
+    apply_fault(server, |server| server.cut(target(session_id)))
 }
 
-/// Lets a client's connection stand still, and those that it makes later: what is sent, either way, arrives when it is thawed.
-/// The server hears nothing of the client, so the session expires in time.
+/// Freezes the connection of a client, and all connections that the client makes later. A frozen connection delivers no data in
+/// either direction until the program calls zkl_standalone_thaw. The server receives nothing from a frozen client, so the
+/// session expires after its timeout.
 ///
-/// Returns: as zkl_standalone_expire.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_expire.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_freeze(server: *mut zkl_standalone, session_id: i64) -> zkl_status {
-    tell(server, |server| server.freeze(target(session_id)))
+    apply_fault(server, |server| server.freeze(target(session_id)))
 }
 
-/// Ends zkl_standalone_freeze, also of a session that has expired meanwhile: its client can now be told.
+/// Ends the effect of zkl_standalone_freeze. If the session has expired while the connection was frozen, the server now reports
+/// the expiry to the client.
 ///
-/// Returns: as zkl_standalone_expire.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_expire.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_thaw(server: *mut zkl_standalone, session_id: i64) -> zkl_status {
-    tell(server, |server| server.thaw(target(session_id)))
+    apply_fault(server, |server| server.thaw(target(session_id)))
 }
 
-/// Delays everything that a client is sent from now on, by this many milliseconds; 0 ends it.
+/// Delays everything that the server sends to a client after this call. The parameter `ms` is the delay in milliseconds. A
+/// value of 0 ends the delay.
 ///
-/// Returns: as zkl_standalone_expire; ZKL_E_INVALID for a negative delay.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `ms` is negative.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_delay_ms(server: *mut zkl_standalone, session_id: i64, ms: i32) -> zkl_status {
-    tell(server, |server| server.delay(target(session_id), arg::milliseconds("delay", ms)?))
+    apply_fault(server, |server| server.delay(target(session_id), arg::milliseconds("delay", ms)?))
 }
 
-/// Lets the reply to a client's next request of this kind be lost, and its connection with it, though the request is carried
-/// out. The kind is a ZKL_OP_*, or any other of ZooKeeper's numbers for a request.
+/// Drops the reply to the next request of the given kind from a client, and resets the connection of this client. The server
+/// still executes the request. The parameter `op` is a ZKL_OP_*, or another number that ZooKeeper uses for a kind of request.
+/// If `session_id` is 0, the server drops only the reply to the first client that sends such a request.
 ///
-/// Returns: as zkl_standalone_expire; ZKL_E_INVALID for a number that is no request.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `op` is not the number of a
+/// request.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_lose_reply(server: *mut zkl_standalone, session_id: i64, op: i32) -> zkl_status {
-    tell(server, |server| server.lose_reply(target(session_id), request(op)?))
+    apply_fault(server, |server| server.lose_reply(target(session_id), request(op)?))
 }
 
-/// Closes all connections, and takes none until zkl_standalone_restart. Meanwhile no session expires.
+/// Closes all connections, and accepts no new connections until the program calls zkl_standalone_restart. No session expires
+/// while the server is halted.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-/// Does not block; any thread.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_halt(server: *mut zkl_standalone) -> zkl_status {
-    tell(server, Server::halt)
+    apply_fault(server, Server::halt)
 }
 
-/// Closes all connections and goes on, with the same data at the same address. All sessions have their whole time once more.
+/// Closes all connections, and accepts new connections at the same address. The data of the server does not change. The timeout
+/// of every session starts again.
 ///
-/// Returns: as zkl_standalone_halt; ZKL_E_SERVER where somebody else listens there now.
-/// Does not block; any thread.
+/// Returns: the statuses of zkl_standalone_halt. The call also fails with ZKL_E_SERVER if another program listens on the
+/// address.
+/// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_restart(server: *mut zkl_standalone) -> zkl_status {
-    tell(server, Server::restart)
+    apply_fault(server, Server::restart)
 }
 
-fn tell(server: *const zkl_standalone, fault: impl FnOnce(&Server) -> Result<()>) -> zkl_status {
+fn apply_fault(server: *const zkl_standalone, fault: impl FnOnce(&Server) -> Result<()>) -> zkl_status {
     status(|| fault(&handle::get(server)?.server))
 }
 
@@ -121,5 +134,6 @@ const fn target(session_id: i64) -> Target {
 }
 
 fn request(op: i32) -> Result<OpCode> {
-    OpCode::try_from(op).map_err(|_| Error::new(Status::Invalid, format!("op {op} is no request of ZooKeeper's")))
+    OpCode::try_from(op)
+        .map_err(|_| Error::new(Status::Invalid, format!("op is {op}; expected the number of a ZooKeeper request")))
 }

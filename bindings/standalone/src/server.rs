@@ -1,85 +1,91 @@
-//! A server: its start, its address, its end.
+//! The functions that start and stop a server and report its address. This module must not cause faults.
 
 use std::ffi::{CString, c_char};
 
-use zklock::PerProcess;
 use zklock_abi::arg::{self, Output};
-use zklock_abi::guard::{self, free, guard, status};
-use zklock_abi::handle::{self, Handle, Kind, Table};
+use zklock_abi::boundary::{self, ffi_call, free, status};
+use zklock_abi::handle::{self, Handle, HandleKind, Table};
+use zklock_process::PerProcess;
 use zklock_standalone::{Server, Settings};
 
 use crate::zkl_status;
 
-/// A ZooKeeper server in this process, on a thread of its own.
+/// A ZooKeeper server in this process, with its own thread.
 pub struct zkl_standalone(());
 
-/// What stands behind a server.
-pub struct Running {
+/// The object that a `zkl_standalone` handle identifies.
+pub struct ServerObject {
     pub(crate) server: Server,
     address: CString,
 }
 
 impl Handle for zkl_standalone {
-    type Object = Running;
-    const KIND: Kind = Kind::Standalone;
+    type Object = ServerObject;
+    const KIND: HandleKind = HandleKind::Standalone;
 
-    fn table() -> &'static Table<Running> {
-        static TABLE: PerProcess<Table<Running>> = PerProcess::new(Table::default);
+    fn table() -> &'static Table<ServerObject> {
+        static TABLE: PerProcess<Table<ServerObject>> = PerProcess::new(Table::default);
         TABLE.get()
     }
 }
 
-/// Starts a server. The address is a string like "127.0.0.1:2181", where port 0 stands for a free one; NULL stands for a free
-/// port on the loopback interface. The server written to *server_out is to be stopped with zkl_standalone_stop.
+/// Starts a server. The parameter `address` is a string such as "127.0.0.1:2181". Port 0 selects a free port. If `address` is
+/// NULL, the server listens on a free port of the loopback interface. The caller must stop the new server, `*server_out`, with
+/// zkl_standalone_stop.
 ///
-/// Returns: ZKL_OK; ZKL_E_INVALID where the address is none; ZKL_E_SERVER where nobody can listen there; ZKL_E_EXHAUSTED,
-/// ZKL_E_INTERNAL.
-/// Blocks no longer than it takes to resolve a host name; any thread.
+/// Returns: ZKL_OK if the server is running. On failure:
+/// - ZKL_E_INVALID if an argument is not valid, for example the address.
+/// - ZKL_E_SERVER if the server cannot listen on the address.
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Blocks while the call resolves a host name in the address. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_standalone_start(
     address: *const c_char,
     server_out: *mut *mut zkl_standalone,
 ) -> zkl_status {
     status(|| {
-        // SAFETY: the caller lends it for the length of the call.
+        // SAFETY: the caller keeps the pointer valid during the call.
         let out = unsafe { Output::new("server_out", server_out)? };
         let address = match address.is_null() {
             true => "127.0.0.1:0",
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the string valid during the call.
             false => unsafe { arg::text("address", address)? },
         };
         let server = Server::bind(address, Settings::for_tests())?;
         let address = CString::new(server.address().to_string()).unwrap_or_default();
-        out.set(handle::insert(Running { server, address })?);
+        out.set(handle::insert(ServerObject { server, address })?);
         Ok(())
     })
 }
 
-/// Where the server listens, as zkl_client_new wants it: like "127.0.0.1:2181".
+/// Reports the address of the server in the form that zkl_client_new accepts, for example "127.0.0.1:2181".
 ///
-/// Returns: a text that stays until the server is stopped; NULL on failure, which zkl_standalone_last_error_message explains.
-/// Does not block; any thread.
+/// Returns: a string that is valid until the server is stopped. On failure, the function returns NULL, and
+/// zkl_standalone_last_error_message explains the failure.
+/// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_address(server: *const zkl_standalone) -> *const c_char {
-    guard(|| Ok(handle::get(server)?.address.as_ptr()))
+    ffi_call(|| Ok(handle::get(server)?.address.as_ptr()))
 }
 
-/// Stops a server and frees it: its connections and its port are closed, its data is forgotten. NULL is allowed. In a forked
-/// child the parent's server is left alone.
+/// Stops a server, and frees its handle. The server closes its connections and its port, and its data is lost. The parameter
+/// `server` may be NULL. In a forked child, the call does not change the server of the parent.
 ///
-/// Returns nothing; a handle that is not live changes nothing. The last error message stays as it was.
-/// Blocks for a moment, until the server's thread has ended; any thread.
+/// Returns nothing. If `server` is not a live handle, the call has no effect. The last error message does not change.
+/// Blocks for a short time, until the thread of the server has ended. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_stop(server: *mut zkl_standalone) {
     free(|| handle::free(server, |running| running.server.stop()));
 }
 
-/// What went wrong in this thread's last call of this library. (Calls of libzklock have zkl_last_error_message.)
+/// Describes the last failure of this library in the calling thread. For failures of libzklock, call zkl_last_error_message
+/// instead. Successful calls and zkl_standalone_stop do not change the message.
 ///
-/// Returns: a text, never NULL; empty if the last call succeeded. It is UTF-8, cut after 1023 bytes, and stays valid until
-/// the thread's next call of this library, except this one.
-/// Does not block; each thread has its own.
+/// Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
+/// most 1023 bytes. The string stays valid until the thread calls another function of this library.
+/// Does not block. Each thread has its own message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_last_error_message() -> *const c_char {
-    guard::last_error()
+    boundary::last_error()
 }

@@ -1,4 +1,5 @@
-//! libzklock_standalone.so exports the functions of its header and nothing else, and they are those that programs were compiled for.
+//! libzklock_standalone.so must export exactly the functions of its header, with the ABI that programs were compiled
+//! for.
 
 #[path = "../../c/tests/baseline/mod.rs"]
 mod baseline;
@@ -8,6 +9,7 @@ mod library;
 use baseline::Library;
 
 #[test]
+#[ignore = "part of make verify"]
 fn the_abi_is_the_one_that_was_committed() {
     Library("zklock_standalone").check();
 }

@@ -1,32 +1,25 @@
-//! The program of tests/c that has its server with it.
+//! Runs the program of tests/programs/c that contains its own server.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails is a test that fails")]
+#![allow(clippy::unwrap_used, reason = "a failing test may panic")]
 
 #[path = "../../c/tests/library/mod.rs"]
 mod library;
+#[path = "../../c/tests/table/mod.rs"]
+mod table;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use library::Leaks;
-use library::Under::{self, Plain, Sanitizers, Valgrind};
+use table::row;
 
-#[test]
-fn standalone() {
-    run(Plain);
+fn main() -> ExitCode {
+    let program = row("standalone", table::ALL, |under| {
+        library::output(&mut under.command(&under.compile("standalone"), Leaks::AreErrors));
+    });
+    table::run([program].into_iter().chain(table::functions![the_header_compiles_alone_in_c_and_cpp]))
 }
 
-#[test]
-fn standalone_under_valgrind() {
-    run(Valgrind);
-}
-
-#[test]
-fn standalone_with_sanitizers() {
-    run(Sanitizers);
-}
-
-#[test]
 fn the_header_compiles_alone_in_c_and_cpp() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (compiler, standard, name) in [("gcc", "-std=c99", "alone.c"), ("g++", "-std=c++17", "alone.cpp")] {
@@ -40,8 +33,4 @@ fn the_header_compiles_alone_in_c_and_cpp() {
             &format!("alone-{compiler}"),
         )));
     }
-}
-
-fn run(under: Under) {
-    library::output(&mut under.command(&under.compile("standalone"), Leaks::AreErrors));
 }

@@ -1,4 +1,4 @@
-//! The committed header is the one that the crate makes. `ZKL_BLESS=1` writes it anew.
+//! The committed header must match the header that is generated from the crate. `ZKL_BLESS=1` writes it again.
 
 #[path = "../../c/tests/drift/mod.rs"]
 mod drift;

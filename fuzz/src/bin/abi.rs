@@ -1,4 +1,4 @@
-//! libFuzzer's way into the target `abi`.
+//! Entry point of the target `abi` for libFuzzer.
 
 #![no_main]
 

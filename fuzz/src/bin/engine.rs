@@ -1,4 +1,4 @@
-//! libFuzzer's way into the target `engine`.
+//! Entry point of the target `engine` for libFuzzer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into the target `names`.
+//! Entry point of the target `names` for libFuzzer.
 
 #![no_main]
 

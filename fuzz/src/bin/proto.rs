@@ -1,4 +1,4 @@
-//! libFuzzer's way into the target `proto`.
+//! Entry point of the target `proto` for libFuzzer.
 
 #![no_main]
 

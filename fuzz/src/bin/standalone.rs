@@ -1,4 +1,4 @@
-//! libFuzzer's way into the target `standalone`.
+//! Entry point of the target `standalone` for libFuzzer.
 
 #![no_main]
 

@@ -1,18 +1,19 @@
-"""zklock for asyncio: the locks of ``zklock`` for tasks, without a thread that waits.
+"""The locks of ``zklock`` for tasks of asyncio. No thread blocks while a task waits for a lock.
 
     import asyncio
     import zklock
 
     async def main():
         async with zklock.aio.Client("host1:2181,host2:2181/chroot") as client:
-            async with client.mutex("/locks/nightly-report", timeout=5.0) as lock:    # LockTimeout after 5 seconds
-                await work(fence=lock.fencing_token)
+            lock = client.mutex("/locks/nightly-report")
+            async with lock.hold(timeout=5.0) as hold:                                # LockTimeout after 5 seconds
+                await work(fence=hold.token)
 
-            async with client.mutex("/locks/b") as lock, lock.while_held():           # cancelled where it is lost
+            async with client.mutex("/locks/b") as lock, lock.while_held():           # cancelled if the lock is lost
                 await work()
 
             lock = client.mutex("/locks/other")
-            if await lock.acquire(timeout=0):                                         # one look: True or False
+            if await lock.acquire(timeout=0):                                         # one attempt: True or False
                 try:
                     while lock.is_held and more_to_do():
                         await do_a_little()
@@ -24,37 +25,55 @@
 
     asyncio.run(main())
 
-Classes, methods and arguments have the names that they have in ``zklock``, and mean the same: what asks a server, or
-waits, is a coroutine here. What raises there raises here, and durations are seconds.
+Classes, methods and arguments have the same names and meanings as in ``zklock``. A method that waits, or that sends a
+request to a server, is a coroutine in ``zklock.aio``. The methods raise the same exceptions as in ``zklock``. All
+durations are in seconds.
 
-A hold belongs to a **task**, where it belongs to a thread there: a task that holds enters again, other tasks are
-excluded like threads and processes, and release of what another task holds raises NotOwner. A task that ends with a
-hold keeps it, as a thread does, and a ResourceWarning says so. ``asyncio.wait_for(lock.acquire(), 5)`` acquires for the
-task that awaits it; ``create_task()``, ``gather()`` and ``shield()`` make tasks of their own. An asynchronous generator
-that is left in the midst of an ``async with`` block is ended by a task of the loop's, which does not hold: end it where
-it is used, by ``contextlib.aclosing()``.
+In this module, a hold belongs to a **task** and not to a thread. The task that holds a lock may re-enter the lock. All
+other tasks, threads and processes wait. If a task tries to release a lock that another task holds, ``release()`` raises
+NotOwner. The properties of a lock describe the hold of the current task. In a task without a hold, ``is_held`` is False
+and ``fencing_token`` raises NotOwner. Any task may use a ``Hold``. ``asyncio.wait_for(lock.acquire(), 5)`` acquires the
+lock for the task that awaits ``wait_for()``. ``create_task()``, ``gather()`` and ``shield()`` run a coroutine in a new
+task. If this coroutine acquires a lock, the hold belongs to the new task.
 
-**Cancellation** leaves nothing behind, wherever it comes. An acquire that is cancelled is taken out of the queue, and
-given back where it had just won; no task that is cancelled waits for a server before it goes on, but for
-``Client.close()``. A release that is cancelled goes on.
+If a task ends without releasing a lock, **the hold remains**. After the owner of a hold has ended, no other task can
+release the lock. The library then issues a ResourceWarning with the path of the lock. If a lock object or a Leases
+object is garbage-collected during a hold, the library ends the hold and also issues a ResourceWarning. Python shows
+ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous generator inside an ``async
+with`` block, another task executes the end of the block. In an asynchronous generator, use ``async with lock.hold()``,
+because any task may execute the end of such a block. As an alternative, use ``contextlib.aclosing()``, which closes the
+generator in the task that uses the generator.
 
-Who wants to hear that a lock was **lost** asks ``lock.is_held``, awaits ``lock.lost()``, works in a block of
-``lock.while_held()``, which is cancelled then, or gives its client an ``on_event``. The end of an ``async with`` block
-raises LockLost in any case.
+If a task is **cancelled** while it waits for a lock, the task leaves no node and no hold behind. The library removes
+the node from the queue. If the task has just acquired the lock, the library releases the lock. A cancelled task does
+not wait for a server, except in ``Client.close()``. If a task is cancelled during a release, the library completes the
+release.
 
-A client belongs to the event loop that it connected in, and has one descriptor there, however many tasks use it. It
-works with every loop that has ``add_reader()``: asyncio's, and uvloop. No thread of the library's runs Python, and no
-call blocks the loop's.
+A program can notice the **loss** of a lock in several ways. ``hold.is_lost`` shows whether a hold is lost.
+``lock.wait_lost()`` and ``hold.wait_lost()`` wait for a loss. After a loss, the library cancels a block of
+``lock.while_held()``, calls the callbacks of ``lock.on_lost()``, and raises LockLost at the end of an ``async with``
+block. ``async for event in client.events()`` and ``client.on_event()`` report all changes in the state of the session
+and of all holds.
+
+A client belongs to the event loop in which the client connected. The loop watches only one descriptor for each client,
+even if the client has many tasks. A client works with every event loop that has ``add_reader()``, such as the loops of
+asyncio and uvloop. The library runs Python code only on the thread of the loop, and no call blocks that thread.
 """
 
 from zklock.aio._client import Client
-from zklock.aio._locks import Lock, MultiLock, Mutex, ReadLock, RwLock, SemaphoreMutex, WriteLock
+from zklock.aio._events import EventStream
+from zklock.aio._locks import Hold, Lock, MultiLock, Mutex, ReadLock, RwLock, SemaphoreMutex, WriteLock
+from zklock.aio._protocols import HoldLike, LockLike
 from zklock.aio._semaphore import Leases, Semaphore
 
 __all__ = [
     "Client",
+    "EventStream",
+    "Hold",
+    "HoldLike",
     "Leases",
     "Lock",
+    "LockLike",
     "MultiLock",
     "Mutex",
     "ReadLock",
@@ -64,7 +83,22 @@ __all__ = [
     "WriteLock",
 ]
 
-# Programs see these as zklock.aio.Client and so on.
-for _class in (Client, Leases, Lock, MultiLock, Mutex, ReadLock, RwLock, Semaphore, SemaphoreMutex, WriteLock):
+# Give the classes their public names, for instance zklock.aio.Client.
+for _class in (
+    Client,
+    EventStream,
+    Hold,
+    HoldLike,
+    Leases,
+    Lock,
+    LockLike,
+    MultiLock,
+    Mutex,
+    ReadLock,
+    RwLock,
+    Semaphore,
+    SemaphoreMutex,
+    WriteLock,
+):
     _class.__module__ = "zklock.aio"
 del _class

@@ -1,18 +1,18 @@
-"""``zklock.aio.Client``."""
+"""The class ``zklock.aio.Client``. No method may block the event loop, except ``from_file()``."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, overload
 
-from zklock._errors import ClientClosed, Error
+from zklock._errors import ClientClosed, Error, InvalidType
 from zklock._states import ClientState
-from zklock._zklock import _read_options, _semaphore, _Settings
-from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, add_to
-from zklock.aio._post import Post
+from zklock._zklock import _semaphore_nowait, _Settings
+from zklock.aio._events import EventStream
+from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, attach_to_exception, listen
+from zklock.aio._loop_bridge import LoopBridge
 from zklock.aio._semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from zklock import _zklock as native
     from zklock._events import Event
     from zklock._metrics import Metrics
-    from zklock._zklock import Participant
+    from zklock._zklock import Listener, Participant
 
 
 _CLOSED_MEANWHILE = "this client was closed while it connected"
 
 
-class _Stage(Enum):
+class _ConnectPhase(Enum):
     NEW = 0
     CONNECTING = 1
     OPEN = 2
@@ -39,33 +39,38 @@ class _Stage(Enum):
 
 
 class Client:
-    """A client for an event loop: one ZooKeeper session, shared by any number of locks and tasks.
+    """A client for an event loop. The client has one ZooKeeper session. Any number of locks and tasks may share the
+    client.
 
-    It connects at the begin of an ``async with`` block, or by ``await client.connect()``, and belongs to the event loop
-    that does so. The arguments are those of ``zklock.Client``: ``servers`` is a connect string like
-    ``"host:2181,host:2181/chroot"``, and all durations are seconds, as int or float:
+    A client connects at the beginning of an ``async with`` block, or when the program awaits ``client.connect()``. The
+    client belongs to the event loop in which it connects. The arguments are the same as for ``zklock.Client``.
+    ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or
+    a float. The other arguments are:
 
-    * ``session_timeout``: how long the servers keep a session they do not hear of; they may negotiate another value.
-      None means 10 s.
-    * ``connect_timeout``: how long connecting may take; None means 10 s.
-    * ``lease_margin``: how long before the session can end its locks cease to count as held; None means a third of the
-      negotiated session timeout.
-    * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``.
-    * ``wait_for_kazoo``: mutexes and read/write locks queue with kazoo's locks on the same path; see ``zklock.Client``.
-    * ``on_event``: is called with a ClientEvent or a LockEvent for every change in how the session or a hold stands.
-    * ``options``: options by name; see ``zklock.Client``. ``from_file()`` reads options from a file.
+    * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
+      servers may choose another value. None means 10 s.
+    * ``connect_timeout``: the time limit for connecting. None means 10 s.
+    * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
+      default, ``lease_margin`` is a third of the negotiated session timeout.
+    * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
+      credentials, a pair can contain a callable that returns the credentials as bytes or str. The library calls the
+      callable before each attempt to connect, on a separate daemon thread and not on the thread of the event loop; see
+      ``zklock.Client``.
+    * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
+      the same path; see ``zklock.Client``.
+    * ``on_event``: a callback for events. The event loop calls the callback with a ClientEvent for every change in the
+      state of the session, and with a LockEvent for every change in the state of a hold. The method ``on_event()``
+      describes the rules for callbacks.
+    * ``options``: a mapping of option names to values; see ``zklock.Client``. ``from_file()`` reads options from a
+      file.
 
-    ``on_event`` is called by the loop, one event after the other in the order in which things happened, as what is
-    given to ``loop.call_soon()``: what it raises goes to the loop's exception handler. It may be a coroutine function,
-    which is run as a task for each event; the tasks begin in that order. What is told late, since the loop was busy, is
-    told as ``zklock.Client`` says.
+    The constructor raises ValueError or TypeError for wrong arguments.
 
-    Methods that are coroutines are to be awaited in the loop that the client connected in; in another one they raise
-    RuntimeError. The others may be called from any thread. In the child of a fork every call but ``close()`` raises
-    Forked: make a client there. A client that was not closed is closed when it is garbage-collected, or with the
-    interpreter, and says so by a ResourceWarning.
-
-    Raises ValueError and TypeError for wrong arguments.
+    Coroutines and ``events()`` raise RuntimeError outside the event loop in which the client connected. Any thread may
+    call a method that is neither ``events()`` nor a coroutine. In a forked child process, every method except
+    ``close()`` raises Forked. The child must make a new client. If the program does not close a client, the library
+    closes the client when the object is garbage-collected or the interpreter ends. When an open client is
+    garbage-collected, the library issues a ResourceWarning.
     """
 
     def __init__(
@@ -75,14 +80,14 @@ class Client:
         session_timeout: float | None = None,
         connect_timeout: float | None = None,
         lease_margin: float | None = None,
-        auth: Iterable[tuple[str, bytes | str]] = (),
+        auth: Iterable[tuple[str, bytes | str | Callable[[], bytes | str]]] = (),
         wait_for_kazoo: bool = False,
         on_event: Callable[[Event], object] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        self._stage = _Stage.NEW
+        self._phase = _ConnectPhase.NEW
         self._native: native.Client | None = None
-        self._post: Post | None = None
+        self._bridge: LoopBridge | None = None
         self._ended: asyncio.Future[None] | None = None
         self._settings = _Settings(
             servers,
@@ -93,9 +98,9 @@ class Client:
             wait_for_kazoo=wait_for_kazoo,
             options=options,
         )
-        if on_event is not None and not callable(on_event):
-            raise TypeError(f"on_event: expected a callable or None, not {type(on_event).__name__}")
         self._servers = servers
+        if on_event is not None and not callable(on_event):
+            raise InvalidType(f"on_event: expected a callable or None, not {type(on_event).__name__}")
         self._on_event = on_event
 
     @classmethod
@@ -107,17 +112,20 @@ class Client:
         session_timeout: float | None = None,
         connect_timeout: float | None = None,
         lease_margin: float | None = None,
-        auth: Iterable[tuple[str, bytes | str]] = (),
+        auth: Iterable[tuple[str, bytes | str | Callable[[], bytes | str]]] = (),
         wait_for_kazoo: bool = False,
         on_event: Callable[[Event], object] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """A client with the options in a file; see ``zklock.Client.from_file()``. The file is read at once.
+        """Return a client with options from a file; see ``zklock.Client.from_file()``. The call blocks its thread while
+        it reads the file.
 
-        Raises what ``Client`` does, and ValueError if the file cannot be read or a line is wrong.
+        ``from_file()`` raises the same errors as the constructor of ``Client``, and also raises ValueError if the file
+        cannot be read or a line is wrong.
         """
-        make = partial(
-            cls,
+        # The constructor checks the arguments before the file. If both an argument and the file are wrong, the error is
+        # about the argument.
+        client = cls(
             servers,
             session_timeout=session_timeout,
             connect_timeout=connect_timeout,
@@ -125,80 +133,129 @@ class Client:
             auth=auth,
             wait_for_kazoo=wait_for_kazoo,
             on_event=on_event,
+            options=options,
         )
-        # A wrong argument is named whatever is in the file.
-        make(options=options)
-        return make(options=_read_options(file, options))
+        client._settings = client._settings.with_file(file)
+        return client
 
     async def connect(self) -> Self:
-        """Connects, for ``connect_timeout`` at most, and gives the client itself. One that is connected already stays
-        as it is.
+        """Connect, and return the client itself. The call waits at most ``connect_timeout`` until the session begins.
+        If the client is already connected, the call does nothing.
 
-        A task that is cancelled meanwhile leaves nothing but a session that a server was just making, which ends with
-        its time-out. Raises ConnectionLost where no server answers in time,
-        AuthFailed where one refuses the credentials: it may be tried again. ClientClosed where it was closed;
-        NotImplementedError in an event loop without ``add_reader()``; RuntimeError while another task connects it.
+        Raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the
+        credentials. After ConnectionLost or AuthFailed, the program may call ``connect()`` again. Raises ClientClosed
+        if the client was closed, Unsupported in an event loop without ``add_reader()``, and RuntimeError while another
+        task connects the client. If the task is cancelled just after a server has established the session, the session
+        may remain on the server until the session timeout.
         """
-        if self._stage is _Stage.CONNECTING:
-            raise RuntimeError("this client is just being connected by another task")
-        if self._stage is _Stage.CLOSED:
-            raise ClientClosed("this client was closed: make another one")
-        if self._post is not None:
-            self._post.start()
+        if self._phase is _ConnectPhase.CONNECTING:
+            raise RuntimeError("another task is connecting this client")
+        if self._phase is _ConnectPhase.CLOSED:
+            raise ClientClosed("this client was closed; make another client")
+        if self._bridge is not None:
+            self._bridge.queue_for_call()
             return self
-        self._post = post = Post(self._on_event)
-        self._stage = _Stage.CONNECTING
+        self._bridge = bridge = LoopBridge(self._on_event)
+        self._phase = _ConnectPhase.CONNECTING
         try:
-            client = await post.connect(self._settings)
+            client = await bridge.connect(self._settings)
             if self._is_closed():
                 raise ClientClosed(_CLOSED_MEANWHILE)
         except BaseException:
-            if self._stage is _Stage.CONNECTING:
-                self._stage = _Stage.NEW
-            self._post = None
-            post.end()
+            if self._phase is _ConnectPhase.CONNECTING:
+                self._phase = _ConnectPhase.NEW
+            self._bridge = None
+            bridge.finish()
             raise
-        self._native, self._stage = client, _Stage.OPEN
+        self._native, self._phase = client, _ConnectPhase.OPEN
         return self
 
+    def events(self) -> EventStream:
+        """Return a stream of all later events of the client, for use in ``async for``.
+
+        The iteration ends when the client is closed. Any number of tasks may call ``events()``, and each call returns a
+        separate stream. A slow task still receives every loss; see ``EventStream``. Raises RuntimeError before the
+        client is connected.
+
+        Example::
+
+            async for event in client.events():
+                if isinstance(event, zklock.LockEvent) and event.state is zklock.LockState.LOST:
+                    ...
+        """
+        if self._is_closed() and self._bridge is None:
+            raise ClientClosed("this client was closed before it connected")
+        client, bridge = self._require_connected()
+        bridge.queue_for_call()
+        stream = EventStream(self, bridge)
+        bridge.add_stream(client, stream)
+        return stream
+
+    def on_event(self, callback: Callable[[Event], object]) -> Listener:
+        """Add a callback for every later change in the state of the session or of a hold, and return a Listener.
+        ``stop()`` of the Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
+
+        The event loop calls the callback once for each event, in the order in which the changes happened. The loop runs
+        a callback like a function that a program has passed to ``loop.call_soon()``. If a callback raises an exception,
+        the loop's exception handler receives the exception. If the callback is a coroutine function, each event starts
+        a task, and the tasks begin in the order of the events. If the loop is busy, the client may merge events; see
+        ``zklock.Client``. A client may have any number of callbacks. Raises RuntimeError before the client is
+        connected. To receive the first events of a client, pass ``on_event`` to the constructor.
+        """
+        client, bridge = self._require_connected()
+        return listen(client, bridge, callback)
+
     def mutex(
-        self, path: str, timeout: float | None = None, data: bytes | None = None, *, local_handover: int = 0
+        self, path: str, *, timeout: float | None = None, data: bytes | None = None, local_handover: int = 0
     ) -> Mutex:
-        """A mutex on a path: Curator's ``InterProcessMutex``, re-entrant for each task. Nothing is sent yet.
+        """Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a
+        server.
 
-        ``timeout`` (seconds; None waits without limit) is for ``async with``; ``acquire()`` has its own. ``data`` is
-        what the lock's nodes carry; None means this host's address, as in Curator. With ``local_handover`` the tasks of
-        this process pass it on among themselves, up to so many times in a row: see ``Lock.set_local_handover()``.
-        Raises ValueError for a path that ZooKeeper would not take, ClientClosed.
+        ``timeout`` applies to ``async with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or
+        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate ``timeout``. ``data`` is the
+        content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
+        in Curator. ``local_handover`` is the maximum number of times in a row that the tasks of this process may pass
+        the mutex to each other; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not
+        accept, and ClientClosed if the client is closed.
         """
-        client, post = self._open()
-        return Mutex(self, post, client.mutex(path, timeout, data, local_handover=local_handover))
+        client, bridge = self._require_connected()
+        return Mutex(self, bridge, client.mutex(path, timeout=timeout, data=data, local_handover=local_handover))
 
-    def semaphore_mutex(self, path: str, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
-        """A mutex that any task may release and none may enter twice: Curator's ``InterProcessSemaphoreMutex``. Nothing
-        is sent yet. The arguments are those of ``mutex()``.
+    def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
+        """Make a mutex that is not re-entrant and that any task may release, like Curator's
+        ``InterProcessSemaphoreMutex``. The method sends nothing to a server. The arguments have the same meaning as for
+        ``mutex()``.
         """
-        client, post = self._open()
-        return SemaphoreMutex(self, post, client.semaphore_mutex(path, timeout, data))
+        client, bridge = self._require_connected()
+        return SemaphoreMutex(self, bridge, client.semaphore_mutex(path, timeout=timeout, data=data))
 
-    def rwlock(self, path: str, timeout: float | None = None, data: bytes | None = None) -> RwLock:
-        """A lock for many readers or one writer: Curator's ``InterProcessReadWriteLock``. Nothing is sent yet. The
-        arguments are those of ``mutex()``, for both halves.
+    def rwlock(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> RwLock:
+        """Make a read/write lock, like Curator's ``InterProcessReadWriteLock``. The method sends nothing to a server.
+        The arguments have the same meaning as for ``mutex()``, and apply to the read lock and to the write lock.
         """
-        client, post = self._open()
-        return RwLock(self, post, client.rwlock(path, timeout, data))
+        client, bridge = self._require_connected()
+        return RwLock(self, bridge, client.rwlock(path, timeout=timeout, data=data))
 
-    def multi(self, locks: Iterable[Lock], timeout: float | None = None, *, in_order: bool = False) -> MultiLock:
-        """Several locks as one: Curator's ``InterProcessMultiLock``. Nothing is sent yet.
+    def multi(self, locks: Iterable[Lock | str], *, timeout: float | None = None, in_order: bool = False) -> MultiLock:
+        """Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``. The
+        method sends nothing to a server.
 
-        ``locks`` is any iterable of locks of this package: mutexes, semaphore mutexes, halves of read/write locks,
-        other multi-locks; of this client or of others. ``timeout`` is as for ``mutex()``. Raises ValueError for no lock
-        at all, or two on one path. With ``in_order`` they are taken one after the other in the order given; see
+        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method makes a mutex of this
+        client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another multi-lock,
+        and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if
+        ``locks`` is empty, or if two locks have the same path.
+
+        If ``in_order`` is True, the library acquires the locks one after the other in the given order; see
         ``zklock.Client.multi()``.
+
+        Example::
+
+            both = client.multi(["/accounts/a", "/accounts/b"])
         """
-        client, post = self._open()
-        faces = _locks(locks)
-        return MultiLock(self, post, client.multi([lock._native for lock in faces], timeout, in_order=in_order), faces)
+        client, bridge = self._require_connected()
+        aio_locks = tuple(self.mutex(lock) if isinstance(lock, str) else lock for lock in _check_locks(locks))
+        made = client.multi([lock._native for lock in aio_locks], timeout=timeout, in_order=in_order)
+        return MultiLock(self, bridge, made, aio_locks)
 
     @overload
     def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore: ...
@@ -212,134 +269,161 @@ class Client:
         count_path: str | None = None,
         initial: int | None = None,
     ) -> Semaphore:
-        """A semaphore on a path: Curator's ``InterProcessSemaphoreV2``.
+        """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        With ``max_leases`` it has that many, and that all its users agree on the number is up to them. Or else it has
-        as many as a count says (``set_count()``, Curator's ``SharedCount``), now and whenever it changes: the one at
-        ``count_path``, which is made with the value ``initial`` where it is not there, before anybody gets leases. Who
-        holds leases keeps them when it is lowered.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases. All
+        programs that use the semaphore must pass the same number. ``count_path`` is the path of a shared count
+        (``shared_count_set()``, Curator's ``SharedCount``). The number of leases is always the present value of this
+        count. If the shared count does not exist, the library creates the count with the value ``initial`` before the
+        first call acquires leases. If a program lowers the count, leases that are already held stay valid.
 
-        Nothing is waited for: where the count can't be made, acquires say so. TypeError where it is not clear which of
-        the two is meant.
+        The call does not wait. If the library cannot create the shared count, later calls of ``acquire()`` raise the
+        error. Raises TypeError for a wrong combination of arguments.
         """
-        client, post = self._open()
-        made = _semaphore(client, path, max_leases, count_path=count_path, initial=initial)
-        return Semaphore(self, post, made)
+        client, bridge = self._require_connected()
+        made = _semaphore_nowait(client, path, max_leases, count_path=count_path, initial=initial)
+        return Semaphore(self, bridge, made)
 
-    async def get_count(self, path: str) -> int:
-        """Reads a count: Curator's ``SharedCount``.
+    async def shared_count_get(self, path: str) -> int:
+        """Return the value of a shared count, like Curator's ``SharedCount``.
 
-        Waits for the session timeout at most. Raises ServerError where there is none, ValueError where its node holds
-        something else, ConnectionLost where no server answers.
+        The call waits for at most the session timeout. Raises ServerError if the count does not exist, and ValueError
+        if the node does not contain a count. Raises ConnectionLost if no server answers within the session timeout.
         """
-        client, post = self._open()
-        return await post.wait(post.start().get_count(client, path))
+        client, bridge = self._require_connected()
+        return await bridge.wait(bridge.queue_for_call().shared_count_get(client, path))
 
-    async def set_count(self, path: str, value: int) -> None:
-        """Sets a count, from -2147483648 to 2147483647, and makes it where there is none.
+    async def shared_count_set(self, path: str, value: int) -> None:
+        """Set a shared count to a value from -2147483648 to 2147483647. If the shared count does not exist, the call
+        creates the count.
 
-        Waits as ``get_count()`` does; where the task is cancelled meanwhile, the count may be set or not.
+        The call waits for at most the session timeout. If the task is cancelled during the wait, the shared count may
+        have the old value or the new value.
         """
-        client, post = self._open()
-        await post.wait(post.start().set_count(client, path, value))
+        client, bridge = self._require_connected()
+        await bridge.wait(bridge.queue_for_call().shared_count_set(client, path, value))
 
     async def fence_check(self, path: str, token: int) -> bool:
-        """Asks the ensemble whether the hold with this fencing token is still the holder's on a path, whoever holds it;
-        see ``zklock.Client.fence_check()``. For a hold of one's own ``is_held`` is the answer that costs nothing.
+        """Ask the ensemble whether a client still holds the lock on a path with this fencing token. Return True if any
+        client holds the lock with this token; see ``zklock.Client.fence_check()``. To check a hold of this client, read
+        ``is_held``, which sends no request.
 
-        Waits as ``get_count()`` does. Raises ValueError for a token below 1, ConnectionLost where no server answers.
+        The call waits for at most the session timeout. Raises ValueError for a token below 1, and ConnectionLost if no
+        server answers within the session timeout.
         """
-        client, post = self._open()
-        return await post.wait(post.start().fence_check(client, path, token))
+        client, bridge = self._require_connected()
+        return await bridge.wait(bridge.queue_for_call().fence_check(client, path, token))
 
     async def revoke(self, node: Participant | str) -> None:
-        """Asks the owner of a node to give it up: Curator's ``Revoker``. ``node`` is a Participant, or the path of its
-        node.
+        """Ask the owner of a node to release the lock, like Curator's ``Revoker``. ``node`` is a Participant or the
+        path of a node.
 
-        It is a request, which the owner hears of if he wants to (``set_revocable()``). A node that is gone was given
-        up. Waits as ``get_count()`` does; where the task is cancelled meanwhile, the owner may be asked or not.
+        An owner receives the request only if the owner has called ``set_revocable()``. The owner decides whether to
+        release the lock. If the node does not exist, the call succeeds, because the lock was already released. The call
+        waits for at most the session timeout. If the task is cancelled during the wait, the owner may still receive the
+        request.
         """
-        client, post = self._open()
-        await post.wait(post.start().revoke(client, node))
+        client, bridge = self._require_connected()
+        await bridge.wait(bridge.queue_for_call().revoke(client, node))
+
+    def set_servers(self, servers: str) -> None:
+        """Replace the server list, with the chroot of the client or without a chroot; see
+        ``zklock.Client.set_servers()``. The client keeps its session and its holds.
+
+        Raises ValueError if the list is not valid or has another chroot. Does not block.
+        """
+        client, _ = self._require_connected()
+        client.set_servers(servers)
+        _, slash, chroot = self._servers.partition("/")
+        self._servers = servers if "/" in servers else f"{servers}{slash}{chroot}"
 
     def metrics(self) -> Metrics:
-        """What this client has done so far, and how it stands: see ``zklock.Client.metrics()``. No server is asked."""
-        return self._connected().metrics()
+        """Return a Metrics object about the activity and the present state of the client; see
+        ``zklock.Client.metrics()``. The method sends no request.
+        """
+        return self._require_native().metrics()
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """``metrics()`` in Prometheus's text format, with these labels: see ``zklock.Client.prometheus()``."""
-        return self._connected().prometheus(labels)
+        """Return ``metrics()`` in Prometheus text format, with ``labels``; see ``zklock.Client.prometheus()``."""
+        return self._require_native().prometheus(labels)
 
     @property
     def state(self) -> ClientState:
-        """How the session stands."""
+        """The state of the session."""
         if self._native is not None:
             return self._native.state
         return ClientState.CLOSED if self._is_closed() else ClientState.CONNECTING
 
     @property
     def session_id(self) -> int:
-        """The session's id; 0 while there is none. A session that expired is followed by one with another id."""
+        """The id of the session, or 0 if the client has no session. After a session has expired, the next session has
+        another id.
+        """
         return 0 if self._native is None else self._native.session_id
 
     async def close(self) -> None:
-        """Ends the session, and with it every hold; all waits end with ClientClosed, as do later calls. May be called
-        again.
+        """End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need the
+        session.
 
-        Waits for the server's confirmation, and for ``on_event`` to be told, but 2 seconds at most. Where the task is
-        cancelled meanwhile, the client is still closed. In the child of a fork it does nothing: the session belongs to
-        the parent.
+        The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has
+        received the last event. If the task is cancelled during the wait, the library still closes the client. A
+        program may call ``close()`` several times. In a forked child process, ``close()`` does nothing, because the
+        session belongs to the parent.
         """
-        if self._post is not None and self._post.is_parents():
+        if self._bridge is not None and self._bridge.is_forked():
             return
-        if self._ended is None and self._post is not None:
-            self._begin_to_end(self._post)
-        self._stage = _Stage.CLOSED
+        if self._ended is None and self._bridge is not None:
+            self._start_close(self._bridge)
+        self._phase = _ConnectPhase.CLOSED
         if self._ended is not None:
             await asyncio.shield(self._ended)
 
-    def _begin_to_end(self, post: Post) -> None:
+    def _start_close(self, bridge: LoopBridge) -> None:
         if self._native is None:
-            post.start()
-            post.give_up(ClientClosed(_CLOSED_MEANWHILE))
+            bridge.queue_for_call()
+            bridge.fail_waiters(ClientClosed(_CLOSED_MEANWHILE))
         else:
-            self._ended = post.close(self._native)
+            self._ended = bridge.close_client(self._native)
 
     def _is_closed(self) -> bool:
-        return self._stage is _Stage.CLOSED
+        return self._phase is _ConnectPhase.CLOSED
 
-    def _connected(self) -> native.Client:
-        """For its locks."""
-        return self._open()[0]
+    def _require_native(self) -> native.Client:
+        """Return the native client, which the locks use."""
+        return self._require_connected()[0]
 
-    def _open(self) -> tuple[native.Client, Post]:
-        if self._native is not None and self._post is not None:
-            return self._native, self._post
+    def _require_connected(self) -> tuple[native.Client, LoopBridge]:
+        if self._native is not None and self._bridge is not None:
+            return self._native, self._bridge
         if self._is_closed():
             raise ClientClosed("this client was closed")
         raise RuntimeError(
-            "this client is not connected yet: use it in an 'async with' block, or await its connect() before"
+            "this client is not connected yet; use it in an 'async with' block, or await its connect() first"
         )
 
     async def __aenter__(self) -> Self:
-        """Connects, and raises what ``connect()`` raises."""
+        """Connect the client. The errors are the same as for ``connect()``."""
         return await self.connect()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes. An exception of the block is not masked."""
+        """Close the client. If the block raised an exception and ``close()`` fails too, the exception of the block
+        propagates.
+        """
         try:
             await self.close()
         except Error as error:
-            add_to(exc_value, "closing the client", error)
+            attach_to_exception(exc_value, "closing the client", error)
 
     def __del__(self) -> None:
-        if getattr(self, "_native", None) is not None and self._stage is _Stage.OPEN and self._lives():
+        if getattr(self, "_native", None) is not None and self._phase is _ConnectPhase.OPEN and self._is_unclosed():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1, source=self)
 
-    def _lives(self) -> bool:
-        """It is this process's, and the interpreter has not closed it at its end."""
+    def _is_unclosed(self) -> bool:
+        """Return whether the client belongs to this process and is not closed. At the end of the interpreter, the
+        library has closed all clients, so the function returns False.
+        """
         try:
             return self.state is not ClientState.CLOSED
         except Error:
@@ -351,14 +435,16 @@ class Client:
         return f"<zklock.aio.Client {self._servers!r} {self.state.name}>"
 
 
-def _locks(locks: Iterable[Lock]) -> tuple[Lock, ...]:
-    expected = 'locks: expected locks of zklock.aio, like [client.mutex("/a")], not'
+def _check_locks(locks: Iterable[Lock | str]) -> tuple[Lock | str, ...]:
+    expected = 'locks: expected paths and locks of zklock.aio, like ["/a", client.mutex("/b")], not'
+    if isinstance(locks, str):
+        raise InvalidType(f"{expected} one path, {locks!r}")
     try:
-        faces = tuple(locks)
+        locks_and_paths = tuple(locks)
     except TypeError:
-        raise TypeError(f"{expected} {type(locks).__name__}") from None
-    for lock in faces:
-        if not isinstance(lock, Lock):
-            hint = "; take its .read or .write" if isinstance(lock, RwLock) else ""
-            raise TypeError(f"{expected} {type(lock).__name__}{hint}")
-    return faces
+        raise InvalidType(f"{expected} {type(locks).__name__}") from None
+    for lock in locks_and_paths:
+        if not isinstance(lock, (Lock, str)):
+            hint = "; use its .read or .write" if isinstance(lock, RwLock) else ""
+            raise InvalidType(f"{expected} {type(lock).__name__}{hint}")
+    return locks_and_paths

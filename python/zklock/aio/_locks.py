@@ -1,396 +1,808 @@
-"""What tasks acquire and release: ``zklock.aio.Lock``, and one class for each recipe."""
+"""The classes ``zklock.aio.Lock`` and ``Hold``, and one subclass of ``Lock`` for each recipe. No method may block the
+event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, Error, LockLost
+from zklock._errors import ClientClosed, Error, Forked, InvalidType, LockLost, NotOwner
 from zklock._states import LockState
+from zklock._zklock import MultiLock as NativeMulti
 from zklock._zklock import (
     _fencing_pass,
     _fencing_token,
     _is_held,
+    _listen,
     _node_path,
     _node_paths,
     _release_nowait,
     _remaining,
+    _repr,
     _set_revocable,
     _state,
 )
-from zklock.aio._loss import WhileHeld
-from zklock.aio._owner import Owner, Task, acting_task, current_number, current_task, owner_of
-from zklock.aio._post import SAFE
+from zklock.aio._acquiring import Acquiring
+from zklock.aio._loop_bridge import SAFE
+from zklock.aio._loss import WhileHeld, loss_error_of, wait_lost
+from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
 
     from zklock import _zklock as native
-    from zklock._zklock import Participant, Waiting
-    from zklock.aio._client import Client
-    from zklock.aio._post import Hold, Post
+    from zklock._events import Event, LockEvent
+    from zklock._zklock import Listener, Participant, Waiting
+    from zklock.aio._loop_bridge import LoopBridge
 
 
 class Lock:
-    """A lock, made by a Client: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. All have the same methods.
+    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes the locks. All kinds of locks
+    have the same methods.
 
-    Tasks exclude each other and queue fairly, in one process as among several. Coroutines are to be awaited in the loop
-    that the client connected in, everything else may be called from any thread. A handle that is garbage-collected
-    releases what is held by it.
+    A lock works between the tasks of one process in the same way as between processes. Waiters acquire the lock in
+    queue order. A program must use coroutines and ``while_held()`` in the event loop in which the client connected. Any
+    thread may call the other methods. Properties such as ``state`` and ``fencing_token`` describe the hold of the
+    current task. If the name of a property ends in ``_in_process``, the property describes the hold that some task of
+    the process has through this lock object.
 
-    All methods raise ClientClosed once the client is closed, and Forked in the child of a fork.
+    A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
+    or SUSPENDED.
+
+    When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
+    a task ends, its holds remain. After a task has ended, no other task can release its holds, except holds of a
+    SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected while a task holds the
+    lock, or if a task ends while it holds a lock.
+
+    All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
 
     _has_owner = True
 
-    def __init__(self, client: Client, post: Post, lock: native.Lock) -> None:
-        """For the client."""
-        self._client = client
-        self._post = post
+    def __init__(self, client: object, bridge: LoopBridge, lock: native.Lock) -> None:
+        """The client calls this constructor."""
+        self._client = client  # keeps the client open
+        self._bridge = bridge
         self._native = lock
-        post.faces[lock] = self
+        bridge.aio_locks[lock] = self
 
-    def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
-        """Acquires the lock for the current task, or enters it once more. True if it was got, False if time ran out.
+    def acquire(self, *, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
+        """Acquire or re-enter the lock for the current task. Return True on success, and False if the timeout passes.
 
-        ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody. A
-        task that is cancelled meanwhile leaves no node behind and holds nothing, and does not wait for the server to
-        say so. Raises ConnectionLost where no server answers by then, Canceled, ClientClosed; LockLost where this
-        task's hold was lost and is not released yet; Deadlock where this task would wait for itself: it holds the path
-        by another handle, or wants to write where it reads.
+        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
+        timeout of 0, the call makes one attempt and does not wait for other participants. If the task is cancelled
+        during the wait, the task does not acquire the lock and does not wait for the server. The library then removes
+        the node of the cancelled call from the queue in the background.
 
-        The task is the one that awaits it, also by ``asyncio.wait_for()``. What runs it in a task of its own, as
-        ``create_task()``, ``gather()`` and ``shield()`` do, acquires it for that one.
+        Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
+        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task was lost, and the task has
+        not released the lost hold yet. Raises ForeignContender if another lock recipe uses the path. Raises Deadlock if
+        the task already holds the lock on this path through another lock object, or if the task holds the read lock and
+        tries to acquire the write lock.
+
+        The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
+        ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
+        new task.
         """
         return self._acquire(timeout, current_task())
 
     async def _acquire(self, timeout: float | None, caller: Task | None) -> bool:
-        inbox, task = self._post.start(), acting_task(caller)
+        queue, task = self._bridge.queue_for_call(), owning_task(caller)
         owner = owner_of(task)
-        if not await self._post.wait(inbox.acquire(self._native, owner.number, timeout)):
+        if not await self._bridge.wait(queue.acquire(self._native, owner.number, timeout)):
             return False
-        self._is_entered(owner, task)
+        self._track_hold(owner, task)
         return True
 
-    def _is_entered(self, owner: Owner, task: Task) -> None:
-        if self._has_owner:
-            owner.enters(self, task)
+    def hold(self, *, timeout: float | None = None) -> Acquiring[Hold]:
+        """Acquire the lock, and return a Hold. Use the call in an ``async with`` block, or await the call.
 
-    def _is_left_by(self, owner: Owner) -> bool:
-        """Whether a task that has ended leaves a hold of it. One that is lost it does not: that is cleared away."""
+        The hold belongs to the task that acquires the lock, and this task may re-enter the lock. Any task may use and
+        release the Hold. Raises LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
+
+        Example::
+
+            async with lock.hold(timeout=5.0) as hold:
+                await write(fence=hold.token)
+        """
+        return Acquiring(self._hold(timeout, current_task()))
+
+    async def _hold(self, timeout: float | None, caller: Task | None) -> Hold:
+        queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
+        await self._bridge.wait(queue.acquire(self._native, owner.number, timeout, raises=True))
+        return Hold(self, owner.number)
+
+    def _track_hold(self, owner: Owner, task: Task) -> None:
+        if self._has_owner:
+            owner.track(self, task)
+
+    def _release_lost_and_check_held(self, owner: Owner) -> bool:
+        """Return whether a task that has ended still has a hold that is not lost. The method releases the lost holds of
+        the task.
+        """
         with contextlib.suppress(Error):
-            while (state := _state(self._native, owner.number, alone=True)) is LockState.LOST:
+            while (state := _state(self._native, owner.number)) is LockState.LOST:
                 with contextlib.suppress(LockLost):
                     _release_nowait(self._native, owner.number)
             return state is not LockState.FREE
         return False
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Releases one entry of the current task, and waits until the server has confirmed that the node is gone,
-        unless the lock was passed on to another task of this process (``set_local_handover()``).
+        """Release the lock once for the current task. The last release of a hold waits until the server has confirmed
+        the removal of the node. The call does not wait if it passes the lock to another task of this process; see
+        ``set_local_handover()``.
 
-        It waits for the session timeout at most. Where the task is cancelled meanwhile the release goes on. Raises
-        NotOwner in a task that does not hold, and changes nothing then; LockLost where the hold had been lost,
-        ConnectionLost where no server confirmed in time: it is released all the same.
+        The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
+        the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost
+        if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout. The
+        release takes effect even if the call raises LockLost or ConnectionLost.
         """
         return self._release(current_task())
 
     async def _release(self, caller: Task | None) -> None:
-        inbox, owner = self._post.start(), owner_of(acting_task(caller))
-        await self._post.wait(inbox.release(self._native, owner.number))
+        queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
+        op = queue.release(self._native, owner.number)
+        self._is_left(owner)
+        await self._bridge.wait(op)
+
+    def _is_left(self, owner: Owner) -> None:
+        """Decrement the hold count of the owner, or remove the count if the hold is over."""
+        with contextlib.suppress(Error):
+            owner.leaves(self, is_over=_state(self._native, owner.number) is LockState.FREE)
 
     def release_nowait(self) -> None:
-        """Releases one entry of the current task, and leaves the removal of the node to the library.
+        """Release the lock once for the current task. The method does not wait, because the library removes the node in
+        the background.
 
-        Raises NotOwner and LockLost as ``release()`` does.
+        The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
-        _release_nowait(self._native, current_number())
+        try:
+            _release_nowait(self._native, current_number())
+        finally:
+            task = current_task()
+            if task is not None:
+                self._is_left(owner_of(task))
 
     def cancel(self) -> None:
-        """Wakes those that wait on this handle now, with Canceled. Who waits later is not concerned."""
+        """End all calls that wait for this lock object; these calls raise Canceled. ``cancel()`` does not affect later
+        calls.
+        """
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
-        """Who holds and who waits, in the order of the queue, whatever process they are in. Of a read/write lock, each
-        half tells of its own kind, and ``RwLock.participants()`` of both; a multi-lock tells of one of its locks after
-        the other.
+        """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
-        Waits for the session timeout at most. Raises ConnectionLost where no server answers by then.
+        The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
+        returns both. The list of a multi-lock contains the participants of the first member lock, then those of the
+        second member lock, and so on. The call waits for at most the session timeout. Raises ConnectionLost if no
+        server answers within the session timeout.
         """
-        return await self._post.wait(self._post.start().participants(self._native))
+        return await self._bridge.wait(self._bridge.queue_for_call().participants(self._native))
+
+    async def queue(self) -> list[Participant]:
+        """Return a list of Participants, in queue order. The list contains both the readers and the writers of a
+        read/write lock. If the lock is not part of a read/write lock, ``queue()`` returns the same list as
+        ``participants()``.
+
+        The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session
+        timeout.
+        """
+        return await self._bridge.wait(self._bridge.queue_for_call().queue(self._native))
 
     def waiting(self) -> list[Waiting]:
-        """What those who wait on this handle wait for, in any task, in the order in which they began. Those who wait
-        for a multi-lock do so on its handle, and not on those of its locks. It is what the client knows: no server is
-        asked.
+        """Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the order
+        in which the calls began. Each Waiting describes what one call waits for.
+
+        The list covers all tasks of this process. A call that waits for a multi-lock appears in the list of the
+        multi-lock, but not in the lists of the member locks. The method reports the present knowledge of the client.
+        The method sends no request, and also works without a connection.
+
+        The node paths in the list are the same as in ``participants()``, which returns the nodes of all processes. With
+        local hand-overs (``set_local_handover()``), several waiting tasks share one node. If a task shares the node of
+        another task, its Waiting has no ``node_path``. The property ``ahead`` is then the path of the shared node.
         """
         return self._native.waiting()
 
     def set_data(self, data: bytes | None) -> None:
-        """The data of the nodes that later acquires create; None means this host's address, as in Curator. Of a
-        multi-lock: of all its locks.
+        """Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of
+        this host, as in Curator. For a multi-lock, the method sets the data of all member locks.
         """
         self._native.set_data(data)
 
     def set_revocable(self, callback: Callable[[str], object] | None) -> None:
-        """Has ``callback`` called, with the path of the node that is asked for, whenever somebody asks for this lock to
-        be given up (``Client.revoke()``, Curator's ``Revoker``), also while it is waited for. It is a request: nothing
-        is taken away.
+        """Set the callback for revocation requests; None removes the callback.
 
-        It is called by the loop, as what is given to ``loop.call_soon()``. A coroutine function is run as a task then.
-        The callback stays until another takes its place or None does, or the lock is garbage-collected. Of a
-        multi-lock: for each of its locks, in the place of their own.
+        The library calls ``callback`` when a participant asks for the release of this lock (``Client.revoke()``,
+        Curator's ``Revoker``). Requests can arrive while the lock is held, and also while a call waits for the lock.
+        The argument of the callback is the path of the node that the request names. The request itself does not release
+        the lock; the program decides whether to release the lock.
+
+        The event loop calls the callback, as if the program had passed the callback to ``loop.call_soon()``. If the
+        callback is a coroutine function, each call runs as a task. The callback remains registered until the program
+        sets another callback or None, or until the lock object is garbage-collected. For a multi-lock, the method
+        replaces the callback of each member lock.
         """
-        _set_revocable(self._native, told_by(self._post, callback))
+        _set_revocable(self._native, wrap_callback(self._bridge, callback))
+
+    def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
+        """Add a callback for losses of this lock, and return a Listener. ``stop()`` of the Listener removes the
+        callback.
+
+        The event loop calls the callback with a LockEvent when a hold of this lock is no longer safe: the state of the
+        hold becomes UNCERTAIN or LOST. If the program closes the client while a task holds the lock, the loop calls the
+        callback with an event whose state is FREE. The callback receives events for all tasks that hold the lock
+        through this lock object. The ``token`` of an event identifies the hold. The documentation of
+        ``Client.on_event()`` describes the rules for callbacks. If the callback is a coroutine function, each call runs
+        as a task. Add the callback before the program acquires the lock, because the callback receives no events for
+        earlier changes. A lock may have any number of callbacks. For a multi-lock, the loop calls the callback for each
+        member lock.
+        """
+        return listen(self._native, self._bridge, callback, losses=True)
+
+    def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
+        """Add a callback for every change in the state of a hold of this lock, and return a Listener. The callback
+        receives a LockEvent for each change. The rules for the callback are the same as for ``on_lost()``.
+        """
+        return listen(self._native, self._bridge, callback)
 
     def set_local_handover(self, max_passes: int) -> None:
-        """Lets the tasks of this process that queue for this mutex pass it on among themselves, up to ``max_passes``
-        times in a row, before its node is given up; 0 as at first: never. It concerns acquires that begin later; see
-        ``zklock.Lock``.
+        """Let the tasks of this process pass this mutex to each other up to ``max_passes`` times before the library
+        removes the mutex's node. With the default 0, the tasks never pass the mutex to each other in this way.
 
-        Raises zklock.Error for all but a Mutex, ValueError for a negative number.
+        The setting applies to calls that begin later. The documentation of ``zklock.Lock.set_local_handover()``
+        describes local hand-overs in detail. Raises Unsupported if the lock is not a Mutex, and ValueError for a
+        negative number.
         """
         self._native.set_local_handover(max_passes)
 
     @property
     def is_held(self) -> bool:
-        """Whether the current task holds the lock, and safely so at this moment: its session is surely alive. False
-        where no task runs.
+        """Whether the current task holds the lock and the hold is safe at this moment. The property is False if the
+        caller is not a task.
         """
         return _is_held(self._native, current_number())
 
     @property
     def is_held_in_process(self) -> bool:
-        """Whether any task holds the lock by this handle, and safely so."""
+        """Whether some task holds the lock through this lock object and the hold is safe at this moment."""
         return self._native.is_held_in_process
 
     @property
     def state(self) -> LockState:
-        """How the current task's hold stands, or else that of another task by this handle."""
+        """The state of the current task's hold. The state is FREE if the task has no hold."""
         return _state(self._native, current_number())
 
     @property
+    def state_in_process(self) -> LockState:
+        """The state of the hold that some task has through this lock object, or FREE if no task has a hold."""
+        return self._native.state_in_process
+
+    @property
     def remaining(self) -> float:
-        """For how many seconds that hold is safe without hearing from a server; 0.0 where nobody holds safely."""
+        """The number of seconds for which the current task's hold stays safe without an answer from a server. If the
+        task has no hold, or the hold is not safe, ``remaining`` is zero.
+        """
         return _remaining(self._native, current_number())
 
     @property
-    def fencing_token(self) -> int:
-        """The fencing token of that hold: an int that grows with every hold of the path, for a store to refuse the
-        stale.
+    def remaining_in_process(self) -> float:
+        """The value of ``remaining`` for the hold that some task has through this lock object."""
+        return self._native.remaining_in_process
 
-        Raises NotOwner where nobody holds, LockLost where the hold was lost.
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token of the current task's hold: an int that grows with every hold of the path. A store that
+        compares tokens can refuse writers that have lost the lock.
+
+        Raises NotOwner if the task has no hold, even if another task holds the lock. Raises LockLost if the task's hold
+        was lost.
         """
         return _fencing_token(self._native, current_number())
 
     @property
-    def fencing_pass(self) -> int:
-        """How often the lock had been passed on in this process, with the same token, when that hold began
-        (``set_local_handover()``); 0 for a hold that came through the queue. A store compares the token and then this.
+    def fencing_token_in_process(self) -> int:
+        """The fencing token of the hold that some task has through this lock object. This property is for monitoring. A
+        task that writes to a store must use its own token, ``fencing_token``.
 
-        Raises as ``fencing_token`` does.
+        Raises NotOwner if no task has a hold through this lock object, and LockLost if all holds through this lock
+        object were lost.
+        """
+        return self._native.fencing_token_in_process
+
+    @property
+    def fencing_pass(self) -> int:
+        """The number of local hand-overs that preceded the current task's hold;
+        see ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
+        writes have the same token, a store must also compare the values of ``fencing_pass``.
+
+        Raises the same errors as ``fencing_token``.
         """
         return _fencing_pass(self._native, current_number())
 
     @property
     def node_path(self) -> str:
-        """The path of the current task's node, without the client's chroot. A multi-lock has ``node_paths``.
+        """The path of the current task's node, without the client's chroot. For a multi-lock, this property raises
+        AttributeError; use ``node_paths``.
 
-        Raises NotOwner in a task that does not hold, LockLost where the hold was lost.
+        Raises NotOwner if the task has no hold, and LockLost if the task's hold was lost.
         """
         return _node_path(self._native, current_number())
 
     @property
     def node_paths(self) -> list[str]:
-        """The paths of the current task's nodes: one, or one for each lock of a multi-lock. For a transaction of one's
-        own that is to fail once the lock is lost, by a ``check`` of them. Raises as ``node_path`` does.
+        """The paths of the current task's nodes, as a list. The list of a multi-lock contains a path for each member
+        lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that these nodes
+        exist. If the lock was lost, such a transaction fails. Raises the same errors as ``node_path``.
         """
         return _node_paths(self._native, current_number())
 
     @property
     def path(self) -> str:
-        """The lock's path, without the client's chroot. A multi-lock has several: those of its ``locks``."""
+        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; the
+        member locks in ``locks`` have paths.
+        """
         return self._native.path
 
-    async def lost(self) -> bool:
-        """Waits until the hold is safe no more: True as soon as its lease is over or it is lost, False where it was
-        given back before. With its client closed it is not safe either: True.
+    def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
+        """Wait until the current task's hold is no longer safe, and then return True. Return False if the hold is still
+        safe after ``timeout`` seconds.
 
-        The hold is the current task's, or else that of another task by this handle; so a task of its own can watch over
-        one that works. Raises NotOwner where nobody holds.
+        The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD
+        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call
+        checks the hold once. ``wait_lost()`` watches the hold of the task that calls ``wait_lost()``. Another task may
+        await the result::
+
+            watcher = asyncio.create_task(lock.wait_lost())
+
+        Raises NotOwner if the task has no hold or the hold is released during the wait, and ClientClosed if the client
+        is closed.
         """
-        self._post.start()
-        return await self._watch()
+        return wait_lost(self._bridge, self._loss_target(current_number()), timeout)
 
     def while_held(self) -> WhileHeld:
-        """A block of an ``async with`` that is cancelled when the lock is safe no more, and raises LockLost then::
+        """Return a context manager for an ``async with`` block. When the current task's hold is no longer safe, the
+        library cancels the block, and the block raises LockLost.
+
+        The code in the block should not suppress the cancellation. If the block continues to write after the loss, a
+        store that compares fencing tokens can refuse these writes. The start of the block raises NotOwner if the task
+        has no hold, and LockLost if the hold is already lost.
+
+        Example::
 
             async with client.mutex("/locks/a") as lock, lock.while_held():
                 await work()
-
-        The hold is the one that ``lost()`` would watch. The block should let its cancellation through, as that of any
-        task; what it does until then is for the store to refuse. Entering raises NotOwner where nobody holds, LockLost
-        where it is lost already.
         """
-        self._post.start()
-        return WhileHeld(self)
+        self._bridge.queue_for_call()
+        return WhileHeld(self._loss_target(current_number()))
 
-    def _watch(self) -> asyncio.Future[bool]:
-        """Resolved with True when the hold is safe no more, and with False when it was given back before."""
-        watch: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        number = current_number()
-        try:
-            for lock in self._leaves():
-                lock._post.watch(lock._client._connected(), lock._hold_of(number), watch)
-        except LockLost:
-            watch.set_result(True)
-        except BaseException:
-            watch.cancel()
-            raise
-        if not watch.done() and _state(self._native, number) not in SAFE:
-            watch.set_result(True)
-        return watch
+    def _loss_target(self, number: int) -> OwnerLossTarget:
+        return OwnerLossTarget(self, number)
 
-    def _leaves(self) -> tuple[Lock, ...]:
+    def _members_or_self(self) -> tuple[Lock, ...]:
         return (self,)
 
-    def _hold_of(self, number: int) -> Hold:
-        return self.path, _fencing_token(self._native, number), _fencing_pass(self._native, number)
-
-    def _loss(self) -> LockLost:
-        try:
-            _fencing_token(self._native, current_number())
-        except LockLost as loss:
-            return loss
-        except ClientClosed as closed:
-            return LockLost(str(closed))
-        except Error:
-            pass
-        return LockLost(f"{self!r}: its lease is over, and it may be lost")
+    def _paths(self) -> str:
+        """Return the paths of the lock as text for an error message."""
+        return " ".join(repr(leaf.path) for leaf in self._members_or_self())
 
     async def __aenter__(self) -> Self:
-        """Acquires, with the timeout that the lock was made with. Raises LockTimeout where it runs out, and what
-        ``acquire()`` raises.
+        """Acquire the lock. The timeout is the ``timeout`` with which the program made the lock. Raises LockTimeout if
+        the timeout passes. The other errors are the same as for ``acquire()``.
         """
-        inbox, task = self._post.start(), acting_task(None)
+        queue, task = self._bridge.queue_for_call(), owning_task(None)
         owner = owner_of(task)
-        await self._post.wait(inbox.enter(self._native, owner.number))
-        self._is_entered(owner, task)
+        await self._bridge.wait(queue.acquire_or_raise(self._native, owner.number))
+        self._track_hold(owner, task)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Releases, and raises what ``release()`` raises. An exception of the block is not masked: it gets a note. A
-        block that was cancelled does not wait for the server.
+        """Release the lock. The errors are the same as for ``release()``. If both the block and the release fail, the
+        exception of the block propagates, with a note about the failed release. If the block was cancelled, the method
+        does not wait for the server.
         """
         try:
-            if goes_at_once(exc_value):
+            if is_cancellation(exc_value):
                 self.release_nowait()
             else:
                 await self.release()
         except Error as error:
-            add_to(exc_value, "releasing the lock", error)
+            attach_to_exception(exc_value, "releasing the lock", error)
 
     def __repr__(self) -> str:
-        return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
+        return self._describe_for(current_number())
+
+    def _describe_for(self, number: int) -> str:
+        return _repr(self._native, number).replace("<zklock.", "<zklock.aio.", 1)
+
+
+class OwnerLossTarget:
+    """Watches one owner's hold of a lock, and notices a loss of the hold."""
+
+    def __init__(self, lock: Lock, number: int) -> None:
+        self._lock = lock
+        self._number = number
+
+    def start_wait(self) -> asyncio.Future[bool]:
+        """Return a future. The future resolves to True when the hold is no longer safe, and to False if the hold is
+        released first. Raises NotOwner if the owner has no hold.
+        """
+        bridge = self._lock._bridge
+        return bridge.loss_future(bridge.queue_for_call().wait_lost(self._lock._native, self._number))
+
+    def is_safe(self) -> bool:
+        """Return whether the hold is safe at this moment, according to the session lease."""
+        return _state(self._lock._native, self._number) in SAFE
+
+    def check(self) -> None:
+        """Raise LockLost if the state of the hold is LOST, NotOwner if the hold was released, or ClientClosed if the
+        client is closed.
+        """
+        _fencing_token(self._lock._native, self._number)
+
+    def loss_error(self) -> LockLost:
+        """Return the exception that a block raises after a loss of the hold."""
+        return loss_error_of(self.check, self.quoted_paths())
+
+    def quoted_paths(self) -> str:
+        """Return the paths of the lock as text for an error message."""
+        return self._lock._paths()
+
+
+class Hold:
+    """A hold of a lock. ``Lock.hold()`` returns a Hold.
+
+    A Hold ends with ``release()``, at the end of an ``async with`` block, or when the Hold is garbage-collected. If a
+    Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and
+    issues a ResourceWarning.
+
+    Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases the
+    lock even if another task executes the end of the block. This can happen in an asynchronous generator. ``token``,
+    ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and in a forked child process.
+    The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed after the client is
+    closed, and raise Forked in a forked child process.
+    """
+
+    def __init__(self, lock: Lock, number: int) -> None:
+        """The lock calls this constructor."""
+        self._is_released = True
+        self._lock = lock
+        self._number = number
+        try:
+            self._fencing_key = _fencing_token(lock._native, number), _fencing_pass(lock._native, number)
+        except Error:
+            # The lock was lost before this function read the fencing token.
+            with contextlib.suppress(Error):
+                _release_nowait(lock._native, number)
+            raise
+        self._is_released = False
+
+    @property
+    def lock(self) -> Lock:
+        """The lock to which this hold belongs."""
+        return self._lock
+
+    @property
+    def path(self) -> str:
+        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError."""
+        return self._lock.path
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens
+        can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a release.
+        """
+        return self._fencing_key[0]
+
+    @property
+    def fencing_pass(self) -> int:
+        """The number of local hand-overs that preceded this hold; see
+        ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
+        two writes have the same token, a store must also compare the values of ``fencing_pass``.
+        """
+        return self._fencing_key[1]
+
+    @property
+    def state(self) -> LockState:
+        """The state of this hold. After a release, the state is FREE."""
+        if self._is_released:
+            return LockState.FREE
+        state = _state(self._lock._native, self._number)
+        return state if state is not LockState.FREE and self._is_current() else LockState.FREE
+
+    @property
+    def remaining(self) -> float:
+        """The number of seconds for which this hold stays safe without an answer from a server. If the hold is not
+        safe, ``remaining`` is zero.
+        """
+        return _remaining(self._lock._native, self._number) if self.state in SAFE else 0.0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this hold is safe at this moment. The property is False after a release or a loss of the hold, and
+        after the client is closed.
+        """
+        try:
+            return self.state in SAFE
+        except Error:
+            return False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this hold is no longer safe, although the program has not released the hold. ``is_lost`` is True if
+        the state of the hold is UNCERTAIN or LOST, or if the client was closed during the hold.
+        """
+        try:
+            return self.state in (LockState.UNCERTAIN, LockState.LOST)
+        except Error:
+            return not self._is_released
+
+    def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
+        """Wait until this hold is no longer safe, and then return True. Return False if the hold is still safe after
+        ``timeout`` seconds. Any task may wait.
+
+        The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD
+        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call
+        checks the hold once. If the owner has re-entered the lock, the wait continues until the owner's last release.
+
+        Raises NotOwner if the hold is released before or during the wait, and ClientClosed if the client is closed.
+        """
+        return wait_lost(self._lock._bridge, HoldLossTarget(self), timeout)
+
+    def while_held(self) -> WhileHeld:
+        """Return a context manager for an ``async with`` block. When this hold is no longer safe, the library cancels
+        the block, and the block raises LockLost; see ``Lock.while_held()``. Any task may enter such a block.
+        """
+        self._lock._bridge.queue_for_call()
+        return WhileHeld(HoldLossTarget(self))
+
+    async def release(self) -> None:
+        """Release the lock. After ``release()``, the end of the block does not release the lock again. Any task may
+        call this method.
+
+        The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
+        the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
+        ConnectionLost if no server confirmed the release within the session timeout. The release takes effect even if
+        the call raises LockLost or ConnectionLost.
+        """
+        bridge = self._lock._bridge
+        queue = bridge.queue_for_call()
+        with self._releasing():
+            await bridge.wait(queue.release(self._lock._native, self._number))
+
+    def release_nowait(self) -> None:
+        """Release the lock. The method does not wait, because the library removes the node in the background. Any task
+        may call this method.
+
+        The method raises NotOwner and LockLost in the same cases as ``release()``.
+        """
+        with self._releasing():
+            _release_nowait(self._lock._native, self._number)
+
+    @contextlib.contextmanager
+    def _releasing(self) -> Iterator[None]:
+        """Run a release. Raise NotOwner if the hold is already over. If the client is closed, every release raises
+        ClientClosed.
+        """
+        with contextlib.suppress(ClientClosed):
+            if self._is_over():
+                raise NotOwner(f"{self._lock._paths()}: this hold was already released")
+        self._is_released = True
+        try:
+            yield
+        except (ClientClosed, Forked):
+            self._is_released = False
+            raise
+
+    def _is_over(self) -> bool:
+        """Return True if this hold is already released. If the owner has released only some member locks of a
+        multi-lock, the hold of the multi-lock is not over.
+        """
+        if self._is_released or self.state is not LockState.FREE:
+            return self._is_released
+        native = self._lock._native
+        if _state(native, self._number) is not LockState.FREE:
+            return True  # the owner holds the lock again
+        members = native.locks if isinstance(native, NativeMulti) else ()
+        return all(_state(member, self._number) is LockState.FREE for member in members)
+
+    def _check(self) -> None:
+        """Raise LockLost if the hold is lost, NotOwner if the hold was released, or ClientClosed if the client is
+        closed.
+        """
+        state = self.state
+        if state is LockState.FREE:
+            raise NotOwner(f"{self._lock._paths()}: this hold was already released")
+        if state is LockState.LOST:
+            _fencing_token(self._lock._native, self._number)
+
+    def _is_current(self) -> bool:
+        """Return whether the owner's present hold is this hold. The owner may have released this hold through the lock
+        object and acquired the lock again.
+        """
+        native = self._lock._native
+        try:
+            return self._fencing_key == (_fencing_token(native, self._number), _fencing_pass(native, self._number))
+        except LockLost:
+            return True
+        except NotOwner:
+            return False
+
+    async def __aenter__(self) -> Self:
+        """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
+        for ``release()``. If both the block and the release fail, the exception of the block propagates, with a note
+        about the failed release. If the block was cancelled, the method does not wait for the server.
+        """
+        if self._is_released:
+            return
+        try:
+            if is_cancellation(exc_value):
+                self.release_nowait()
+            else:
+                await self.release()
+        except Error as error:
+            attach_to_exception(exc_value, "releasing the lock", error)
+
+    def __del__(self) -> None:
+        """Release the lock if the hold is not over. Any thread may call this method."""
+        if self._is_released:
+            return
+        with contextlib.suppress(Error):
+            if self._is_over():
+                return
+            _release_nowait(self._lock._native, self._number)
+            what = f"{self._lock._paths()}: the lock was released because its Hold was garbage-collected"
+            hint = "use an async with block, or keep the Hold and call its release()"
+            warnings.warn(f"{what}: {hint}", ResourceWarning, stacklevel=1)
+
+    def __repr__(self) -> str:
+        try:
+            state = self.state.name
+        except ClientClosed:
+            state = "CLOSED"
+        except Forked:
+            state = "FORKED"
+        return f"<zklock.aio.Hold {self._lock._paths()} {state} token={self.token}>"
+
+
+class HoldLossTarget(OwnerLossTarget):
+    """Watches a Hold, and notices its loss."""
+
+    def __init__(self, hold: Hold) -> None:
+        super().__init__(hold._lock, hold._number)
+        self._hold = hold
+
+    def start_wait(self) -> asyncio.Future[bool]:
+        with contextlib.suppress(LockLost):
+            self.check()
+        return super().start_wait()
+
+    def is_safe(self) -> bool:
+        return self._hold.is_held
+
+    def check(self) -> None:
+        self._hold._check()
 
 
 class Mutex(Lock):
-    """A mutex on a path, made by ``Client.mutex()``: Curator's ``InterProcessMutex``.
+    """A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 
-    The holder is a task. A task that holds enters again at once, and must release as many times.
+    A mutex belongs to the task that acquired the mutex. The owner of a mutex may re-enter the mutex. The owner must
+    release the mutex as many times as it acquired the mutex.
     """
 
 
 class SemaphoreMutex(Lock):
-    """A mutex that any task may release and none may enter twice, made by ``Client.semaphore_mutex()``: Curator's
-    ``InterProcessSemaphoreMutex``.
+    """A mutex that is not re-entrant and that any task may release, like Curator's ``InterProcessSemaphoreMutex``.
+    ``Client.semaphore_mutex()`` makes a SemaphoreMutex.
 
-    A task that holds it and acquires it again waits, as every other.
+    If a task already holds a SemaphoreMutex and acquires the lock again, the second call waits until the lock is
+    released.
     """
 
     _has_owner = False
 
 
 class ReadLock(Lock):
-    """The half of an RwLock that is shared with other readers.
+    """The read lock of an RwLock. Several readers may hold the read lock at the same time.
 
-    The holder is a task, which may enter again. While it reads it can't write: Deadlock.
+    A hold of the read lock belongs to the task that acquired the lock, and this task may re-enter the lock. If a task
+    that holds the read lock tries to acquire the write lock, the call raises Deadlock.
     """
 
 
 class WriteLock(Lock):
-    """The half of an RwLock that excludes everybody else.
+    """The write lock of an RwLock. While one owner holds the write lock, no other owner can acquire the read lock or
+    the write lock.
 
-    The holder is a task, which may enter again. It may also read, and go on reading when it has released the write
-    lock: no writer gets in between.
+    A hold of the write lock belongs to the task that acquired the lock, and this task may re-enter the lock. A task
+    that holds the write lock may also acquire the read lock, and then release the write lock. During such a change from
+    the write lock to the read lock, no other writer can acquire the write lock.
     """
 
 
 class MultiLock(Lock):
-    """Several locks as one, made by ``Client.multi()``: Curator's ``InterProcessMultiLock``.
+    """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
+    ``Client.multi()`` makes a MultiLock.
 
-    It is acquired and released as a whole, within one deadline, and consists of these very locks: while it is held,
-    each of them is. What a task holds of them already is entered once more. It stands as badly as the worst of them; of
-    its release all that is held is released, and the first error is raised. See ``zklock.MultiLock``.
+    ``acquire()`` acquires all member locks before the same deadline. If the task already holds a member lock,
+    ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the task does not hold all member
+    locks. If the task holds all member locks, the state of the multi-lock is the worst state of a member lock.
+    ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
+    still releases the remaining member locks, and then raises the first error. The documentation of
+    ``zklock.MultiLock`` describes the fencing token, and the order in which the library acquires the member locks.
     """
 
-    def __init__(self, client: Client, post: Post, lock: native.MultiLock, locks: tuple[Lock, ...]) -> None:
-        """For the client."""
-        super().__init__(client, post, lock)
+    def __init__(self, client: object, bridge: LoopBridge, lock: native.MultiLock, locks: tuple[Lock, ...]) -> None:
+        """The client calls this constructor."""
+        super().__init__(client, bridge, lock)
         self._locks = locks
 
     @property
     def locks(self) -> tuple[Lock, ...]:
-        """The locks that it was made of."""
+        """The member locks, as a tuple."""
         return self._locks
 
-    def _is_left_by(self, owner: Owner) -> bool:
-        # Some of its locks may be lost and others not: each is asked. What any task may release is not left.
-        left = [leaf for leaf in self._leaves() if leaf._has_owner and leaf._is_left_by(owner)]
+    def _release_lost_and_check_held(self, owner: Owner) -> bool:
+        # Check each member lock separately, because the task may have lost only some of them. Skip semaphore mutexes,
+        # because any task may release them.
+        left = [
+            leaf for leaf in self._members_or_self() if leaf._has_owner and leaf._release_lost_and_check_held(owner)
+        ]
         return bool(left)
 
-    def _leaves(self) -> tuple[Lock, ...]:
-        return tuple(leaf for lock in self._locks for leaf in lock._leaves())
+    def _members_or_self(self) -> tuple[Lock, ...]:
+        return tuple(leaf for lock in self._locks for leaf in lock._members_or_self())
 
 
 class RwLock:
-    """A lock with two halves, made by ``Client.rwlock()``: Curator's ``InterProcessReadWriteLock``, as of Curator 5.5.
+    """A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 
-    Any number may read at a time, but nobody reads while somebody writes, and only one writes. Both halves are fair:
-    they stand in one queue. Each is like a mutex.
+    Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties
+    ``read`` and ``write`` return the read lock and the write lock. Both have the same methods as a mutex. Readers and
+    writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
     """
 
-    def __init__(self, client: Client, post: Post, lock: native.RwLock) -> None:
-        """For the client."""
-        self._post = post
+    def __init__(self, client: object, bridge: LoopBridge, lock: native.RwLock) -> None:
+        """The client calls this constructor."""
+        self._bridge = bridge
         self._native = lock
-        self._read = ReadLock(client, post, lock.read)
-        self._write = WriteLock(client, post, lock.write)
+        self._read = ReadLock(client, bridge, lock.read)
+        self._write = WriteLock(client, bridge, lock.write)
 
     @property
     def read(self) -> ReadLock:
-        """The half for reading, the same each time."""
+        """The read lock, a ReadLock. The property always returns the same object."""
         return self._read
 
     @property
     def write(self) -> WriteLock:
-        """The half for writing, the same each time."""
+        """The write lock, a WriteLock. The property always returns the same object."""
         return self._write
 
-    async def participants(self) -> list[Participant]:
-        """Who holds and who waits, readers and writers together, in the order of the queue, whatever process they are
-        in.
+    async def queue(self) -> list[Participant]:
+        """Return a list of Participants, in queue order. The list contains all readers and writers of all processes,
+        both holders and waiters.
 
-        Waits for the session timeout at most. Raises ConnectionLost where no server answers by then.
+        The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session
+        timeout.
         """
-        return await self._post.wait(self._post.start().participants(self._native))
+        return await self._write.queue()
 
     @property
     def path(self) -> str:
@@ -401,22 +813,49 @@ class RwLock:
         return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
 
 
-def told_by(post: Post, callback: Callable[[str], object] | None) -> Callable[[str], None] | None:
-    """What the library calls in the place of a program's callback."""
+def listen(
+    of: native.Client | native.Lock | native.Leases,
+    bridge: LoopBridge,
+    callback: Callable[[Any], object],
+    *,
+    losses: bool = False,
+) -> Listener:
+    """Let the event loop call ``callback`` for each event."""
+    if not callable(callback):
+        raise InvalidType(f"callback: expected a callable, not {type(callback).__name__}")
+    listener: Listener | None = None
+
+    def report(event: Event) -> None:
+        # The program may have removed the callback since the loop scheduled this call.
+        if listener is None or not listener._is_stopped:
+            bridge.deliver_to(callback, event)
+
+    listener = _listen(of, report, losses=losses)
+    return listener
+
+
+def wrap_callback(bridge: LoopBridge, callback: Callable[[str], object] | None) -> Callable[[str], None] | None:
+    """Return a function that calls the program's callback. If the callback is a coroutine function, the coroutine runs
+    as a task.
+    """
     if callback is None:
         return None
     if not callable(callback):
-        raise TypeError(f"callback: expected a callable or None, not {type(callback).__name__}")
-    return functools.partial(post.call, callback)
+        raise InvalidType(f"callback: expected a callable or None, not {type(callback).__name__}")
+    return functools.partial(bridge.call_program, callback)
 
 
-def goes_at_once(error: BaseException | None) -> bool:
-    """Whether who leaves a block with this is not to be kept: he was cancelled, or is being taken apart."""
+def is_cancellation(error: BaseException | None) -> bool:
+    """Return whether this exception cancelled or interrupted a block, or closed the block's generator. The end of such
+    a block must not wait for the server.
+    """
     return error is not None and not isinstance(error, Exception)
 
 
-def add_to(error: BaseException | None, doing: str, another: Error) -> None:
-    """Where a block ends although the way out failed too: its own exception goes on, and says what failed besides."""
+def attach_to_exception(error: BaseException | None, doing: str, another: Error) -> None:
+    """Raise ``another`` if the block raised no exception. If the block raised the exception ``error``, add a note about
+    ``another`` to ``error``.
+    """
     if error is None:
         raise another
     if hasattr(error, "add_note"):

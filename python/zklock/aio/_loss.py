@@ -1,67 +1,146 @@
-"""To hear that a hold is lost: a block that is cancelled then."""
+"""Two ways to notice the loss of a hold: ``wait_lost()`` waits for the loss, and ``while_held()`` cancels a block after
+the loss. This file works with every ``LossTarget``, and must not import locks or leases.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from zklock._errors import LockLost
+from zklock._errors import ClientClosed, Error, LockLost, NotOwner
+from zklock._zklock import _timeout
 from zklock.aio._owner import current_task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from zklock.aio._loop_bridge import LoopBridge
 
-class Watchable(Protocol):
-    """What is held, and may be lost."""
 
-    def _watch(self) -> asyncio.Future[bool]: ...
-    def _loss(self) -> LockLost: ...
+class LossTarget(Protocol):
+    """A hold that may be lost."""
+
+    def start_wait(self) -> asyncio.Future[bool]:
+        """Return a future. The future resolves to True when the hold is no longer safe, and to False if the hold is
+        released first. Raises NotOwner if no hold exists, and ClientClosed if the client is closed.
+        """
+        ...
+
+    def is_safe(self) -> bool:
+        """Return whether the hold is safe at this moment, according to the session lease."""
+        ...
+
+    def check(self) -> None:
+        """Raise LockLost if the state of the hold is LOST, NotOwner if the hold was released, or ClientClosed if the
+        client is closed.
+        """
+        ...
+
+    def loss_error(self) -> LockLost:
+        """Return the exception that a block raises after a loss of the hold."""
+        ...
+
+    def quoted_paths(self) -> str:
+        """Return the paths of the lock as text for an error message."""
+        ...
+
+
+async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None) -> bool:
+    """Wait for the loss of a hold or of leases. Every ``wait_lost()`` method calls this function."""
+    bridge.queue_for_call()
+    limit = _timeout(timeout)
+    wait = held.start_wait()
+    try:
+        if not wait.done() and limit != 0:
+            await asyncio.wait({wait}, timeout=limit)
+        if not wait.done():
+            # Check the session lease after a timeout, because the process may have been stopped during the wait.
+            try:
+                held.check()
+            except LockLost:
+                return True
+            return not held.is_safe()
+        if not wait.result():
+            raise NotOwner(f"{held.quoted_paths()}: the hold was released, so it cannot be lost any more")
+        with contextlib.suppress(LockLost, NotOwner):
+            held.check()
+        return True
+    finally:
+        wait.cancel()
+
+
+def loss_error_of(check: Callable[[], object], what: str) -> LockLost:
+    """Return a LockLost exception with the reason for the loss."""
+    try:
+        check()
+    except LockLost as loss:
+        return loss
+    except ClientClosed as closed:
+        return LockLost(str(closed))
+    except Error:
+        pass
+    return LockLost(f"{what}: the session lease has ended, and the lock may be lost")
 
 
 class WhileHeld(AbstractAsyncContextManager[None]):
-    """A block that is cancelled when a hold is safe no more, and raises LockLost then. Not for more than one block."""
+    """A context manager for an ``async with`` block. When the hold is no longer safe, the WhileHeld cancels the block,
+    and the block raises LockLost. A program may enter a WhileHeld only once.
+    """
 
-    def __init__(self, held: Watchable) -> None:
+    def __init__(self, held: LossTarget) -> None:
         self._held = held
-        self._watch: asyncio.Future[bool] | None = None
+        self._wait: asyncio.Future[bool] | None = None
         self._task: asyncio.Task[object] | None = None
-        self._cancels = False
-        self._cancelling = 0
+        self._has_cancelled = False
+        self._cancelling_before = 0
 
     async def __aenter__(self) -> None:
-        if self._watch is not None:
-            raise RuntimeError("while_held() is for one block; call it again for another")
+        if self._wait is not None:
+            raise RuntimeError(
+                "each result of while_held() guards only one block; call while_held() again for the next block"
+            )
         self._task = current_task()
         if self._task is None:
-            raise RuntimeError("while_held() is for a task")
-        self._watch = self._held._watch()
-        if self._watch.done():
-            raise self._held._loss()
+            raise RuntimeError("while_held() needs a task")
+        self._wait = self._held.start_wait()
+        if self._wait.done():
+            raise self._held.loss_error()
         if sys.version_info >= (3, 11):
-            self._cancelling = self._task.cancelling()
-        self._watch.add_done_callback(self._cancel)
+            self._cancelling_before = self._task.cancelling()
+        self._wait.add_done_callback(self._cancel)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        watch, task, self._task = self._watch, self._task, None
-        assert watch is not None
+        wait, task, self._task = self._wait, self._task, None
+        assert wait is not None
         assert task is not None
-        is_lost = watch.done() and not watch.cancelled() and watch.result()
-        watch.cancel()
-        is_mine = self._cancels and self._takes_back(task)
+        # The block may end between the loss and the end of the wait, for example because a callback reported the loss.
+        is_lost = not wait.cancelled() and (wait.result() if wait.done() else self._is_lost_now())
+        wait.cancel()
+        is_mine = self._has_cancelled and self._uncancel(task)
         if is_lost and (exc_value is None or (is_mine and isinstance(exc_value, asyncio.CancelledError))):
-            raise self._held._loss() from exc_value
+            raise self._held.loss_error() from exc_value
 
-    def _cancel(self, watch: asyncio.Future[bool]) -> None:
-        # It is called a turn after the watch was resolved: the block may have been left by then.
-        if self._task is not None and not watch.cancelled() and watch.result():
-            self._cancels = True
+    def _is_lost_now(self) -> bool:
+        try:
+            self._held.check()
+        except LockLost:
+            return True
+        except Error:
+            return False
+        return not self._held.is_safe()
+
+    def _cancel(self, wait: asyncio.Future[bool]) -> None:
+        # The loop calls this method one iteration after the wait has ended. The block may have ended meanwhile.
+        if self._task is not None and not wait.cancelled() and wait.result():
+            self._has_cancelled = True
             self._task.cancel()
 
-    def _takes_back(self, task: asyncio.Task[object]) -> bool:
-        """The cancellation. Whether nobody else has cancelled the task besides."""
-        return sys.version_info < (3, 11) or task.uncancel() <= self._cancelling
+    def _uncancel(self, task: asyncio.Task[object]) -> bool:
+        """Withdraw the cancellation of the task. Return True if nothing else has cancelled the task."""
+        return sys.version_info < (3, 11) or task.uncancel() <= self._cancelling_before

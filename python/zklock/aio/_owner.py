@@ -1,4 +1,4 @@
-"""Whose a hold is: a task's, by a number that no other task gets."""
+"""The tasks that own holds. Each task has a unique number. This file must not keep a task or a lock object alive."""
 
 from __future__ import annotations
 
@@ -8,50 +8,72 @@ import sys
 import threading
 import warnings
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 Task = asyncio.Task[Any]
 
-NOBODY = 0
-"""The number of no task."""
+NO_OWNER_NUMBER = 0
+"""The number that means "no task"."""
 
 
-class Holdable(Protocol):
-    """What a task may hold when it ends."""
+class TrackedLock(Protocol):
+    """A lock that a task may still hold when the task ends."""
 
-    def _is_left_by(self, owner: Owner) -> bool:
-        """Whether it leaves a hold that may be safe. Does not raise."""
+    def _release_lost_and_check_held(self, owner: Owner) -> bool:
+        """Return whether the owner still has a hold that is not lost. The method does not raise exceptions."""
+        ...
+
+    def _describe_for(self, number: int) -> str:
+        """Return the ``repr()`` of the lock with the state of this owner's hold."""
         ...
 
 
 class Owner:
-    """A task, as the locks know it."""
+    """The owner number of a task, and the locks that the task has acquired."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._entered: WeakSet[Holdable] | None = None
+        self._locks: WeakKeyDictionary[TrackedLock, int] | None = None
 
-    def enters(self, lock: Holdable, task: Task) -> None:
-        """It is to be said if it ends with a hold of this lock, which nobody can release then."""
-        if self._entered is None:
-            self._entered = WeakSet()
-            task.add_done_callback(self._ends)
-        self._entered.add(lock)
+    def track(self, lock: TrackedLock, task: Task) -> None:
+        """Record that a task has acquired a lock. If the task ends while it still holds the lock, the library issues a
+        warning, because no other task can release the lock.
+        """
+        if self._locks is None:
+            self._locks = WeakKeyDictionary()
+            task.add_done_callback(self._on_task_done)
+        self._locks[lock] = self._locks.get(lock, 0) + 1
 
-    def _ends(self, task: Task) -> None:
-        for lock in self._entered or ():
-            if lock._is_left_by(self):
-                message = f"task {task.get_name()!r} ended while it holds {lock!r}: no other task can release it"
-                warnings.warn(message, ResourceWarning, stacklevel=1)
+    def leaves(self, lock: TrackedLock, *, is_over: bool) -> None:
+        """Decrement the hold count of a lock, or remove the count if the hold is over. The count does not include Hold
+        objects, because any task may release a Hold.
+        """
+        if self._locks is None:
+            return
+        entries = self._locks.pop(lock, 0)
+        if entries > 1 and not is_over:
+            self._locks[lock] = entries - 1
+
+    def _on_task_done(self, task: Task) -> None:
+        for lock in list(self._locks or ()):
+            if lock._release_lost_and_check_held(self):
+                what = lock._describe_for(self.number)
+                message = f"task {task.get_name()!r} ended while it holds {what}, which no other task can release"
+                try:
+                    warnings.warn(message, ResourceWarning, stacklevel=1)
+                except ResourceWarning as error:
+                    # With -W error, warn() raises an exception. Catch the exception, so that the loop continues with
+                    # the task's other locks.
+                    task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
 
 
 _owners: WeakKeyDictionary[Task, Owner] = WeakKeyDictionary()
-_numbers = itertools.count(NOBODY + 1)
-_guard = threading.Lock()
+_numbers = itertools.count(NO_OWNER_NUMBER + 1)
+_owners_lock = threading.Lock()
 
 
 def current_task() -> Task | None:
-    """The task that runs in this thread, if one does."""
+    """Return the task that runs in this thread, or None if no task runs."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -59,31 +81,33 @@ def current_task() -> Task | None:
 
 
 def current_number() -> int:
-    """The number of the current task, or NOBODY."""
+    """Return the number of the current task, or NO_OWNER_NUMBER."""
     task = current_task()
     owner = None if task is None else _owners.get(task)
-    return NOBODY if owner is None else owner.number
+    return NO_OWNER_NUMBER if owner is None else owner.number
 
 
-def acting_task(caller: Task | None) -> Task:
-    """The task whose hold it is that the current one acquires or releases, in a coroutine that ``caller`` has made.
+def owning_task(caller: Task | None) -> Task:
+    """Return the task to which a hold will belong. ``caller`` is the task that called ``acquire()``. The current task
+    runs the coroutine that ``acquire()`` returned.
 
-    They are the same, but in ``asyncio.wait_for(lock.acquire(), 5)``: before Python 3.12 that runs the coroutine in a
-    task of its own, while it is a part of the one that waits for it.
+    The result is the current task, except in ``asyncio.wait_for(lock.acquire(), 5)``. Before Python 3.12,
+    ``wait_for()`` runs the coroutine in a new task. In this case the hold belongs to ``caller``, the task that awaits
+    ``wait_for()``.
     """
     task = current_task()
     if task is None:
-        raise RuntimeError("a lock of zklock.aio is held by a task: await this in one")
+        raise RuntimeError("only a task can hold a lock of zklock.aio; await this call in a task")
     if caller is not None and caller is not task and _is_made_by_wait_for(task):
         return caller
     return task
 
 
 def owner_of(task: Task) -> Owner:
-    """The same each time."""
+    """Return the Owner of a task. For the same task, the function always returns the same object."""
     owner = _owners.get(task)
     if owner is None:
-        with _guard:
+        with _owners_lock:
             owner = _owners[task] = Owner(next(_numbers))
     return owner
 

@@ -1,91 +1,113 @@
-"""``zklock.aio.Semaphore`` and ``zklock.aio.Leases``."""
+"""The classes ``zklock.aio.Semaphore`` and ``zklock.aio.Leases``. Leases belong to no task, so this file must not
+depend on the current task. No method may block the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, Error, LockLost, NotOwner
+from zklock._errors import Error, LockLost, NotOwner
 from zklock._states import LockState
 from zklock._zklock import _set_revocable
-from zklock.aio._locks import add_to, goes_at_once, told_by
-from zklock.aio._loss import WhileHeld
-from zklock.aio._post import SAFE
+from zklock.aio._acquiring import Acquiring
+from zklock.aio._locks import attach_to_exception, is_cancellation, listen, wrap_callback
+from zklock.aio._loop_bridge import SAFE
+from zklock.aio._loss import WhileHeld, loss_error_of, wait_lost
+from zklock.aio._owner import NO_OWNER_NUMBER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from typing_extensions import Self
 
     from zklock import _zklock as native
-    from zklock._zklock import Participant, Waiting
-    from zklock.aio._client import Client
-    from zklock.aio._post import Post
+    from zklock._events import LockEvent
+    from zklock._zklock import Listener, Participant, Waiting
+    from zklock.aio._loop_bridge import LoopBridge
 
 
 class Semaphore:
-    """A semaphore, made by ``Client.semaphore()``: Curator's ``InterProcessSemaphoreV2``. What it gives out are Leases.
+    """A semaphore, like Curator's ``InterProcessSemaphoreV2``. ``Client.semaphore()`` makes a Semaphore, and
+    ``acquire()`` returns Leases.
 
-    Leases belong to whoever has them, not to a task. Coroutines are to be awaited in the loop that the client connected
-    in, everything else may be called from any thread. All methods raise ClientClosed once the semaphore or its client
-    is closed, and Forked in the child of a fork.
+    Leases do not belong to a task: any task may use and release the leases. A program must await coroutines in the
+    event loop in which the client connected. Any thread may call a method that is not a coroutine. All methods except
+    ``close()`` raise ClientClosed after the semaphore or its client is closed, and raise Forked in a forked child
+    process.
     """
 
-    def __init__(self, client: Client, post: Post, semaphore: native.Semaphore) -> None:
-        """For the client."""
-        self._client = client
-        self._post = post
+    def __init__(self, client: object, bridge: LoopBridge, semaphore: native.Semaphore) -> None:
+        """The client calls this constructor."""
+        self._client = client  # keeps the client open
+        self._bridge = bridge
         self._native = semaphore
 
-    def acquire(self, quantity: int = 1, timeout: float | None = None) -> Acquiring:
-        """Acquires so many leases, all or none, to be awaited or for an ``async with`` block::
+    def acquire(self, quantity: int = 1, *, timeout: float | None = None) -> Acquiring[Leases]:
+        """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or
+        no lease. Await the call, or use the call in an ``async with`` block.
+
+        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
+        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves the
+        waiting calls in queue order, so a call for few leases cannot overtake an earlier call for many leases. If the
+        task is cancelled during the wait, the task acquires no leases and does not wait for the server. The library
+        then removes the nodes of the cancelled call from the queue in the background.
+
+        Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises
+        Canceled if ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed. Raises
+        ValueError if ``quantity`` is greater than ``max_leases``. For a semaphore with a shared count, ``quantity`` may
+        be greater than the count; the call then waits until the count is large enough.
+
+        Examples::
 
             leases = await semaphore.acquire(2, timeout=1.0)
             async with semaphore.acquire(2, timeout=1.0) as leases: ...
-
-        ``timeout`` is in seconds: None or infinity waits without limit, 0 looks once without waiting for anybody.
-        Raises LockTimeout where time runs out: what comes back always holds leases. Requests are served in their order,
-        whole: a large one is not overtaken by small ones. A task that is cancelled meanwhile leaves no node behind, and
-        does not wait for the server to say so. Raises ConnectionLost where no server answers by then, Canceled,
-        ClientClosed; ValueError for more than ``max_leases``. Where a count says how many there are, more are waited
-        for: it may yet be raised.
         """
         return Acquiring(self._acquire(quantity, timeout))
 
     async def _acquire(self, quantity: int, timeout: float | None) -> Leases:
-        op = self._post.start().acquire_leases(self._native, quantity, timeout)
-        return Leases(self, await self._post.wait(op))
+        op = self._bridge.queue_for_call().acquire_leases(self._native, quantity, timeout)
+        return Leases(self, await self._bridge.wait(op))
 
     def cancel(self) -> None:
-        """Wakes those that wait for leases of this handle now, with Canceled. Who waits later is not concerned."""
+        """End all calls that wait for leases of this object; these calls raise Canceled. ``cancel()`` does not affect
+        later calls.
+        """
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
-        """The leases that are out, the oldest first, and those who wait for some, whatever process they are in.
+        """Return a list of Participants of all processes. The leases that are held come first, from the oldest to the
+        newest. The waiters follow.
 
-        Waits for the session timeout at most. Raises ConnectionLost where no server answers by then.
+        The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session
+        timeout.
         """
-        return await self._post.wait(self._post.start().participants(self._native))
+        return await self._bridge.wait(self._bridge.queue_for_call().participants(self._native))
 
     def waiting(self) -> list[Waiting]:
-        """What those who wait for leases by this handle wait for, in any task; see ``Lock.waiting()``."""
+        """Return a list of Waiting objects, one for each call that waits for leases of this object; see
+        ``Lock.waiting()``.
+        """
         return self._native.waiting()
 
     def set_data(self, data: bytes | None) -> None:
-        """The data of the leases' nodes that later acquires create; None means this host's address, as in Curator."""
+        """Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of
+        this host, as in Curator.
+        """
         self._native.set_data(data)
 
     def set_revocable(self, callback: Callable[[str], object] | None) -> None:
-        """Has ``callback`` called, with the path of the lease's node, whenever somebody asks for a lease to be given
-        back; see ``Lock.set_revocable()``. None ends it.
+        """Set the callback for revocation requests; None removes the callback. If a participant asks for the release of
+        a lease, the library calls the callback with the path of the node that belongs to the lease; see
+        ``Lock.set_revocable()``.
         """
-        _set_revocable(self._native, told_by(self._post, callback))
+        _set_revocable(self._native, wrap_callback(self._bridge, callback))
 
     def close(self) -> None:
-        """Takes it out of service: those that wait for leases wake with ClientClosed, as do later calls. Leases that
-        are out stay out until they are given back. May be called again. Does nothing in the child of a fork.
+        """Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls. Leases
+        that are already held stay valid until their release. A program may call ``close()`` several times. In a forked
+        child process, ``close()`` does nothing.
         """
         self._native.close()
 
@@ -98,162 +120,160 @@ class Semaphore:
         return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
 
 
-class Acquiring(Coroutine[Any, Any, "Leases"]):
-    """An acquire of leases: a coroutine, to be awaited or run as a task, and an asynchronous context manager."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Leases]) -> None:
-        """For the semaphore."""
-        self._coroutine = coroutine
-        self._leases: Leases | None = None
-
-    def send(self, value: Any) -> Any:
-        """As of every coroutine."""
-        return self._coroutine.send(value)
-
-    def throw(self, *args: Any) -> Any:
-        """As of every coroutine."""
-        return self._coroutine.throw(*args)
-
-    def close(self) -> None:
-        """As of every coroutine."""
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Leases]:
-        return self._coroutine.__await__()
-
-    async def __aenter__(self) -> Leases:
-        """Acquires them."""
-        self._leases = await self._coroutine
-        return self._leases
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Gives them back, as leaving a block of theirs does."""
-        if self._leases is not None:
-            await self._leases.__aexit__(exc_type, exc_value, traceback)
-
-
 class Leases:
-    """Leases of a semaphore, made by ``Semaphore.acquire()``. They are given back as a whole: by ``release()``, at the
-    end of an ``async with`` block, or when they are garbage-collected, which does not wait for the server.
+    """Leases of a semaphore. ``Semaphore.acquire()`` returns a Leases object.
 
-    Any task may use them and give them back. All methods raise ClientClosed once the client is closed, and Forked in
-    the child of a fork.
+    The library releases all leases of the object together. The release happens when the program calls ``release()``, at
+    the end of an ``async with`` block, or when the object is garbage-collected. If a Leases object is garbage-collected
+    before its release, the library does not wait for the server, and issues a ResourceWarning.
+
+    Any task may use and release the leases. All methods raise ClientClosed after the client is closed, and raise Forked
+    in a forked child process.
     """
 
     def __init__(self, semaphore: Semaphore, leases: native.Leases) -> None:
-        """For the semaphore."""
+        """The semaphore calls this constructor."""
         self._semaphore = semaphore
-        self._post = semaphore._post
+        self._bridge = semaphore._bridge
         self._native = leases
 
     async def release(self) -> None:
-        """Gives all of them back, and waits until the server has confirmed it: for the session timeout at most. Where
-        the task is cancelled meanwhile the release goes on.
+        """Release all leases of this object, and wait until the server has confirmed the removal of the leases' nodes.
 
-        Raises NotOwner where they were given back before; LockLost where one of them had been lost, ConnectionLost
-        where no server confirmed in time: they are given back all the same.
+        The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
+        the release. Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost.
+        Raises ConnectionLost if no server confirmed the release within the session timeout. The release takes effect
+        even if the call raises LockLost or ConnectionLost.
         """
-        await self._post.wait(self._post.start().release_leases(self._native))
+        await self._bridge.wait(self._bridge.queue_for_call().release_leases(self._native))
 
     def release_nowait(self) -> None:
-        """Gives all of them back, and leaves the removal of the nodes to the library.
+        """Release all leases of this object. The call does not wait, because the library removes the nodes in the
+        background.
 
-        Raises NotOwner and LockLost as ``release()`` does.
+        The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
         self._native.release_nowait()
 
     @property
     def quantity(self) -> int:
-        """How many there are, or were."""
+        """The number of leases. A release does not change ``quantity``."""
         return self._native.quantity
 
     @property
     def is_held(self) -> bool:
-        """Whether they are held, and safely so at this moment: their session is surely alive."""
+        """Whether the leases are held and safe at this moment."""
         return self._native.is_held
 
     @property
     def state(self) -> LockState:
-        """How they stand."""
+        """The state of the leases. After a release, the state is FREE."""
         return self._native.state
 
     @property
     def remaining(self) -> float:
-        """For how many seconds they are safe without hearing from a server; 0.0 where they are not safely held."""
+        """The number of seconds for which the leases stay safe without an answer from a server. If the leases are not
+        safe, ``remaining`` is zero.
+        """
         return self._native.remaining
 
     @property
     def fencing_token(self) -> int:
-        """Their fencing token: an int that grows with the leases of the semaphore, for a store to refuse the stale.
+        """The fencing token of the leases: an int that grows each time a client acquires leases of the semaphore. A
+        store that compares tokens can refuse writers that have lost their leases.
 
-        Raises NotOwner where they were given back, LockLost where they were lost.
+        Raises NotOwner if the leases were released, and LockLost if the leases were lost.
         """
         return self._native.fencing_token
 
     @property
     def node_paths(self) -> list[str]:
-        """The paths of their nodes, without the client's chroot. Raises as ``fencing_token`` does."""
+        """The paths of the leases' nodes, without the client's chroot. Raises the same errors as ``fencing_token``."""
         return self._native.node_paths
 
-    async def lost(self) -> bool:
-        """Waits until they are safe no more: True as soon as their lease is over or one of them is lost, False where
-        they were given back before. With their client closed they are not safe either: True. Raises NotOwner where they
-        were given back already.
+    def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
+        """Add a callback for losses of these leases, and return a Listener; see ``Lock.on_lost()``. Raises NotOwner if
+        the leases were already released.
         """
-        self._post.start()
-        return await self._watch()
+        return listen(self._native, self._bridge, callback, losses=True)
+
+    def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
+        """Add a callback for every change in the state of these leases, and return a Listener; see ``Lock.on_event()``.
+        Raises NotOwner if the leases were already released.
+        """
+        return listen(self._native, self._bridge, callback)
+
+    def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
+        """Wait until at least one of these leases is no longer safe, and then return True. Return False if all leases
+        are still safe after ``timeout`` seconds. Any task may wait.
+
+        The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the leases
+        are released before or during the wait.
+        """
+        return wait_lost(self._bridge, LeasesLossTarget(self), timeout)
 
     def while_held(self) -> WhileHeld:
-        """A block of an ``async with`` that is cancelled when they are safe no more, and raises LockLost then; see
-        ``Lock.while_held()``.
+        """Return a context manager for an ``async with`` block. When the leases are no longer safe, the library cancels
+        the block, and the block raises LockLost; see ``Lock.while_held()``.
         """
-        self._post.start()
-        return WhileHeld(self)
-
-    def _watch(self) -> asyncio.Future[bool]:
-        watch: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        try:
-            hold = (self._semaphore.path, self.fencing_token, 0)
-            self._post.watch(self._semaphore._client._connected(), hold, watch)
-        except LockLost:
-            watch.set_result(True)
-        if not watch.done() and self.state not in SAFE:
-            watch.set_result(True)
-        return watch
-
-    def _loss(self) -> LockLost:
-        try:
-            self.fencing_token  # noqa: B018
-        except LockLost as loss:
-            return loss
-        except ClientClosed as closed:
-            return LockLost(str(closed))
-        except Error:
-            pass
-        return LockLost(f"{self!r}: their lease is over, and they may be lost")
+        self._bridge.queue_for_call()
+        return WhileHeld(LeasesLossTarget(self))
 
     async def __aenter__(self) -> Self:
-        """Raises NotOwner where they were given back before, LockLost where they were lost."""
+        """Return this object. Raises NotOwner if the leases were already released, and LockLost if the leases were
+        lost.
+        """
         self.fencing_token  # noqa: B018
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Gives them back, unless the block did, and raises what ``release()`` raises. An exception of the block is not
-        masked: it gets a note. A block that was cancelled does not wait for the server.
+        """Release the leases, unless the block has already released the leases. The errors are the same as for
+        ``release()``. If both the block and the release fail, the exception of the block propagates, with a note about
+        the failed release. If the block was cancelled, the method does not wait for the server.
         """
         try:
-            if goes_at_once(exc_value):
+            if is_cancellation(exc_value):
                 self.release_nowait()
             else:
                 await self.release()
         except NotOwner:
             pass
         except Error as error:
-            add_to(exc_value, "giving back the leases", error)
+            attach_to_exception(exc_value, "releasing the leases", error)
 
     def __repr__(self) -> str:
         return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
+
+
+class LeasesLossTarget:
+    """Watches leases, and notices their loss."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    def start_wait(self) -> asyncio.Future[bool]:
+        """Return a future. The future resolves to True when the leases are no longer safe, and to False if the leases
+        are released first.
+        """
+        bridge = self._leases._bridge
+        return bridge.loss_future(bridge.queue_for_call().wait_lost(self._leases._native, NO_OWNER_NUMBER))
+
+    def is_safe(self) -> bool:
+        """Return whether the leases are safe at this moment."""
+        return self._leases.state in SAFE
+
+    def check(self) -> None:
+        """Raise LockLost if the state of a lease is LOST, NotOwner if the leases were released, or ClientClosed if the
+        client is closed.
+        """
+        self._leases.fencing_token  # noqa: B018
+
+    def loss_error(self) -> LockLost:
+        """Return the exception that a block raises after a loss of the leases."""
+        return loss_error_of(self.check, self.quoted_paths())
+
+    def quoted_paths(self) -> str:
+        """Return the path of the semaphore for messages."""
+        return self._leases._semaphore.path

@@ -1,6 +1,7 @@
-//! What may happen to a call at the same time: its answer comes, its caller's deadline passes, somebody cancels it, the client is
-//! closed. Loom tries every order. In each the caller wakes, with the one answer that the engine gave, and nothing of the call
-//! is left; and whoever was the reader, the socket is read.
+//! Loom models of an operation. Several things can happen to an operation at the same time: its answer arrives, its
+//! deadline passes, a thread cancels it, or its client is closed. Loom tries every order of these events. For every
+//! order, the engine must give exactly one answer, and the waiting thread must wake up with this answer. Afterwards,
+//! the shell must keep no data of the operation, and some thread must still read the socket.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
@@ -9,20 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use loom::thread;
-
-use super::*;
-use crate::engine::{Owner, Patience, Recipe};
-use crate::proto::{
+use zklock_core::engine::{AcquireLimit, CLOSE_LIMIT, Owner, Recipe};
+use zklock_core::recipe::Mode;
+use zklock_core::session::{ConnectString, SessionConfig};
+use zklock_proto::{
     Code, ConnectResponse, CreateMode, Frames, OpCode, Request, Response, Stat, XID_PING, encode_error,
 };
-use crate::recipe::Mode;
-use crate::runtime::outlet::{Caller as Handlers, Outlet};
-use crate::runtime::wire::Wire;
-use crate::session::{ConnectString, SessionConfig};
+
+use super::*;
+use crate::runtime::callback_dispatcher::CallbackDispatcher;
+use crate::runtime::event_delivery::EventDelivery;
+use crate::runtime::model_socket::ModelSocket;
+use crate::runtime::pending_op::PendingOp;
 
 #[test]
-fn an_answer_wakes_its_caller() {
-    let ends = ends_of(Patience::Forever, |call| {
+fn answer_wakes_waiting_thread() {
+    let ends = ends_of(AcquireLimit::Unlimited, |call| {
         let server = thread::spawn({
             let shell = Arc::clone(&call.shell);
             move || refuse(&shell)
@@ -36,7 +39,7 @@ fn an_answer_wakes_its_caller() {
 
 #[test]
 fn a_hook_that_is_set_while_the_answer_comes_is_run_once() {
-    let ends = ends_of(Patience::Forever, |call| {
+    let ends = ends_of(AcquireLimit::Unlimited, |call| {
         let server = thread::spawn({
             let shell = Arc::clone(&call.shell);
             move || refuse(&shell)
@@ -57,7 +60,7 @@ fn a_hook_that_is_set_while_the_answer_comes_is_run_once() {
 
 #[test]
 fn an_answer_and_the_deadline_at_once() {
-    let ends = ends_of(Patience::Until(clock::now()), |call| {
+    let ends = ends_of(AcquireLimit::Until(clock::now()), |call| {
         let server = thread::spawn({
             let shell = Arc::clone(&call.shell);
             move || refuse(&shell)
@@ -66,23 +69,23 @@ fn an_answer_and_the_deadline_at_once() {
         server.join().unwrap();
         answer
     });
-    assert_eq!(ends, [Status::Denied.name(), LATE]);
+    assert_eq!(ends, [Status::Denied.name(), TIMED_OUT]);
 }
 
 #[test]
 fn the_callers_deadline_and_the_io_threads_at_once() {
-    let ends = ends_of(Patience::Until(clock::now()), |call| {
+    let ends = ends_of(AcquireLimit::Until(clock::now()), |call| {
         let thread = thread::spawn({
             let shell = Arc::clone(&call.shell);
             move || {
-                shell.tick();
+                shell.on_timer();
             }
         });
         let answer = call.wait();
         thread.join().unwrap();
         answer
     });
-    assert_eq!(ends, [LATE]);
+    assert_eq!(ends, [TIMED_OUT]);
 }
 
 #[test]
@@ -93,15 +96,15 @@ fn a_call_is_made_while_the_client_is_closed() {
             let shell = Arc::clone(&shell);
             move || close(&shell)
         });
-        let call = acquire(&shell, Patience::Forever);
+        let call = acquire(&shell, AcquireLimit::Unlimited);
         assert_eq!(call.wait().unwrap_err().status(), Status::Closed);
         closer.join().unwrap();
     });
 }
 
 #[test]
-fn slices_pass_while_a_call_is_cancelled() {
-    let ends = ends_of(Patience::Forever, |call| {
+fn cancel_between_slices_returns_canceled() {
+    let ends = ends_of(AcquireLimit::Unlimited, |call| {
         assert!(call.wait_for(Duration::from_millis(100)).is_none());
         let canceler = thread::spawn({
             let call = Arc::clone(&call);
@@ -119,7 +122,7 @@ fn slices_pass_while_a_call_is_cancelled() {
 
 #[test]
 fn a_cancel_a_close_and_the_deadline_at_once() {
-    let ends = ends_of(Patience::Until(clock::now()), |call| {
+    let ends = ends_of(AcquireLimit::Until(clock::now()), |call| {
         let canceler = thread::spawn({
             let call = Arc::clone(&call);
             move || call.shell.cancel(call.op)
@@ -133,14 +136,14 @@ fn a_cancel_a_close_and_the_deadline_at_once() {
         closer.join().unwrap();
         answer
     });
-    assert_eq!(ends, [Status::Canceled.name(), Status::Closed.name(), LATE]);
+    assert_eq!(ends, [Status::Canceled.name(), Status::Closed.name(), TIMED_OUT]);
 }
 
 #[test]
-fn who_waits_reads_the_answer_itself_or_finds_that_the_io_thread_did() {
-    let ends = ends_at_a_socket(|world| {
-        let call = world.acquire();
-        let server = world.thread(|world| world.refuse());
+fn answer_is_read_by_waiting_thread_or_io_thread() {
+    let ends = ends_at_a_socket(|client| {
+        let call = client.acquire();
+        let server = client.thread(|client| client.refuse());
         let end = call.wait();
         server.join().unwrap();
         end
@@ -150,9 +153,9 @@ fn who_waits_reads_the_answer_itself_or_finds_that_the_io_thread_did() {
 
 #[test]
 fn the_reader_is_woken_by_a_cancel() {
-    let ends = ends_at_a_socket(|world| {
-        let call = Arc::new(world.acquire());
-        let canceler = world.thread({
+    let ends = ends_at_a_socket(|client| {
+        let call = Arc::new(client.acquire());
+        let canceler = client.thread({
             let call = Arc::clone(&call);
             move |_| call.shell.cancel(call.op)
         });
@@ -165,9 +168,9 @@ fn the_reader_is_woken_by_a_cancel() {
 
 #[test]
 fn the_reader_is_woken_by_a_close() {
-    let ends = ends_at_a_socket(|world| {
-        let call = world.acquire();
-        let closer = world.thread(|world| close(&world.shell));
+    let ends = ends_at_a_socket(|client| {
+        let call = client.acquire();
+        let closer = client.thread(|client| close(&client.shell));
         let end = call.wait();
         closer.join().unwrap();
         end
@@ -176,13 +179,14 @@ fn the_reader_is_woken_by_a_close() {
 }
 
 #[test]
-fn a_reader_whose_slice_is_over_gives_the_socket_back() {
-    let ends = ends_at_a_socket(|world| {
-        let call = world.acquire();
-        let server = world.thread(|world| world.refuse());
-        // So long that it never passes by the clock: loom would not know it again.
+fn reader_returns_socket_after_its_slice() {
+    let ends = ends_at_a_socket(|client| {
+        let call = client.acquire();
+        let server = client.thread(|client| client.refuse());
+        // The time limit is so long that it never passes, because loom cannot repeat a run that depends on the real
+        // clock.
         let slice = call.wait_for(Duration::from_secs(1000));
-        // The I/O thread reads meanwhile.
+        // While this thread waits, the I/O thread reads the socket.
         server.join().unwrap();
         slice.unwrap_or_else(|| call.wait())
     });
@@ -191,10 +195,10 @@ fn a_reader_whose_slice_is_over_gives_the_socket_back() {
 
 #[test]
 fn one_of_two_reads_and_both_are_answered() {
-    let ends = ends_at_a_socket(|world| {
-        let (first, second) = (world.acquire(), world.acquire());
-        let other = world.thread(move |_| second.wait());
-        world.refuse();
+    let ends = ends_at_a_socket(|client| {
+        let (first, second) = (client.acquire(), client.acquire());
+        let other = client.thread(move |_| second.wait());
+        client.refuse();
         let end = first.wait();
         assert_eq!(other.join().unwrap().unwrap_err().status(), Status::Denied);
         end
@@ -203,14 +207,14 @@ fn one_of_two_reads_and_both_are_answered() {
 }
 
 #[test]
-fn a_call_is_answered_while_another_is_read_for() {
-    let ends = ends_at_a_socket(|world| {
-        let (first, second) = (world.acquire(), world.acquire());
-        let other = world.thread(move |world| {
-            world.shell.cancel(second.op);
+fn answer_for_another_call_does_not_end_the_reader() {
+    let ends = ends_at_a_socket(|client| {
+        let (first, second) = (client.acquire(), client.acquire());
+        let other = client.thread(move |client| {
+            client.shell.cancel(second.op);
             second.wait()
         });
-        world.refuse();
+        client.refuse();
         let end = first.wait();
         let other = other.join().unwrap().unwrap_err().status();
         assert!(matches!(other, Status::Canceled | Status::Denied));
@@ -220,25 +224,27 @@ fn a_call_is_answered_while_another_is_read_for() {
 }
 
 /// A client with a connection, and an I/O thread.
-struct World {
+struct ConnectedClient {
     shell: Arc<Shell>,
-    wire: Arc<Wire>,
+    wire: Arc<ModelSocket>,
 }
 
-/// All the ways in which it ends.
-fn ends_at_a_socket(scene: impl Fn(&Arc<World>) -> Result<Answer> + Send + Sync + 'static) -> Vec<&'static str> {
+/// Tries all orders of the scene. Returns all results that occurred in the different orders.
+fn ends_at_a_socket(
+    scene: impl Fn(&Arc<ConnectedClient>) -> Result<Answer> + Send + Sync + 'static,
+) -> Vec<&'static str> {
     let seen = Arc::new(std::sync::Mutex::new(BTreeSet::new()));
     let ends = Arc::clone(&seen);
     loom::model(move || {
-        let world = Arc::new(World::new());
-        let io_thread = world.thread(|world| {
-            while world.wire.poll() {
-                world.shell.ready();
+        let client = Arc::new(ConnectedClient::new());
+        let io_thread = client.thread(|client| {
+            while client.wire.wait_until_reported() {
+                client.shell.on_ready();
             }
         });
-        let end = scene(&world).unwrap_err().status();
-        assert!(lock(&world.shell.state).reader.is_none(), "nobody gives the socket back");
-        world.wire.end();
+        let end = scene(&client).unwrap_err().status();
+        assert!(lock(&client.shell.state).reader.is_none(), "no thread has returned the socket");
+        client.wire.shut_down();
         io_thread.join().unwrap();
         ends.lock().unwrap().insert(end.name());
     });
@@ -246,68 +252,69 @@ fn ends_at_a_socket(scene: impl Fn(&Arc<World>) -> Result<Answer> + Send + Sync 
     seen.iter().copied().collect()
 }
 
-impl World {
+impl ConnectedClient {
     fn new() -> Self {
         let shell = connected();
-        let mut state = lock(&shell.state);
-        let wire = Arc::clone(&state.lookout.as_ref().unwrap().wire);
-        state.link = Link::Open(Connection::over(&wire));
-        drop(state);
-        shell.tell(|_, _| {}).unwrap();
-        Self { shell, wire }
+        let mut ends = lock(&shell.state);
+        let socket = Arc::clone(&ends.socket_waiter.as_ref().unwrap().wire);
+        ends.socket_state = SocketState::Connected(Connection::from_socket(&socket));
+        drop(ends);
+        shell.update_engine(|_, _| {}).unwrap();
+        Self { shell, wire: socket }
     }
 
-    fn acquire(&self) -> Pending {
-        acquire(&self.shell, Patience::Forever)
+    fn acquire(&self) -> PendingOp {
+        acquire(&self.shell, AcquireLimit::Unlimited)
     }
 
-    /// The server refuses all that it was asked, one after the other.
+    /// The server refuses all requests that it has received, one after the other.
     fn refuse(&self) {
         let mut asked = self.wire.take_output();
         while !asked.is_empty() {
-            self.wire.arrive(&refusal(&mut asked));
+            self.wire.push_input(&refusal(&mut asked));
         }
     }
 
     fn thread<T: 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + 'static) -> thread::JoinHandle<T> {
-        let world = Arc::clone(self);
-        thread::spawn(move || work(&world))
+        let client = Arc::clone(self);
+        thread::spawn(move || work(&client))
     }
 }
 
-/// TIMEOUT or CONNECTION, depending on how long the server has been silent.
-const LATE: &str = "late";
+/// The status is TIMEOUT or CONNECTION, depending on the time since the last answer of the server.
+const TIMED_OUT: &str = "late";
 
-/// All the ways in which an acquire may end that is waited for like this.
+/// Starts an acquire operation, and waits for the operation with `wait`. Returns all results that occurred in the
+/// different orders.
 fn ends_of(
-    patience: Patience,
-    wait: impl Fn(Arc<Pending>) -> Result<Answer> + Send + Sync + 'static,
+    acquire_limit: AcquireLimit,
+    wait: impl Fn(Arc<PendingOp>) -> Result<Answer> + Send + Sync + 'static,
 ) -> Vec<&'static str> {
     let seen = Arc::new(std::sync::Mutex::new(BTreeSet::new()));
     let ends = Arc::clone(&seen);
     loom::model(move || {
-        let call = Arc::new(acquire(&connected(), patience));
+        let call = Arc::new(acquire(&connected(), acquire_limit));
         let end = match wait(Arc::clone(&call)).unwrap_err().status() {
-            Status::Timeout | Status::Connection => LATE,
+            Status::Timeout | Status::Connection => TIMED_OUT,
             status => status.name(),
         };
-        assert!(!lock(&call.shell.state).callers.contains_key(&call.op));
-        assert!(call.waiter.wait(Some(Duration::ZERO)).is_none());
+        assert!(!lock(&call.shell.state).answer_handlers.contains_key(&call.op));
+        assert!(call.slot.wait(Some(Duration::ZERO)).is_none());
         ends.lock().unwrap().insert(end);
     });
     let seen = seen.lock().unwrap();
     seen.iter().copied().collect()
 }
 
-/// A client with a session, whose I/O thread and server the models are.
+/// Makes a client with a session. The models play the role of its I/O thread and its server.
 pub(crate) fn connected() -> Arc<Shell> {
     let now = clock::now();
     let config = SessionConfig {
         timeout: Duration::from_secs(1000),
         lease_margin: None,
-        auth: Vec::new(),
+        follow_config: None,
         frame_limit: 1 << 20,
-        limits: crate::Limits::default(),
+        limits: zklock_core::limits::Limits::default(),
     };
     let target = ConnectString::parse("127.0.0.1:1").unwrap();
     let mut engine = Engine::new(target, config, now, Box::new(|| 7));
@@ -327,30 +334,32 @@ pub(crate) fn connected() -> Arc<Shell> {
     assert!(engine.received(now, &bytes).is_continue());
     assert!(engine.poll_answer().is_some());
     engine.output().clear();
-    let outlet = Arc::new(Outlet::new(Handlers::None, None));
-    Shell::new(engine, Token(1), None, outlet, Lookout::new().unwrap())
+    let delivery = Arc::new(EventDelivery::new(CallbackDispatcher::None, None));
+    Shell::new(engine, Token(1), None, delivery, SocketWaiter::new().unwrap(), AttemptInputs::default())
 }
 
-fn acquire(shell: &Arc<Shell>, patience: Patience) -> Pending {
+fn acquire(shell: &Arc<Shell>, acquire_limit: AcquireLimit) -> PendingOp {
     let mut lock = 0;
-    shell.tell(|engine, _| lock = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
-    let deadline = if let Patience::Until(deadline) = patience { Some(deadline) } else { None };
-    shell.call(deadline, |engine, now| engine.acquire(now, lock, Owner::current_thread(), patience)).unwrap()
+    shell.update_engine(|engine, _| lock = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex))).unwrap();
+    let deadline = if let AcquireLimit::Until(deadline) = acquire_limit { Some(deadline) } else { None };
+    PendingOp::start(shell, deadline, |engine, now| engine.acquire(now, lock, Owner::current_thread(), acquire_limit))
+        .unwrap()
 }
 
 pub(crate) fn close(shell: &Arc<Shell>) {
-    shell.call(None, |engine, now| engine.close(now)).unwrap();
+    PendingOp::start(shell, None, |engine, now| engine.close(now, now + CLOSE_LIMIT)).unwrap();
 }
 
-/// The server refuses what it was asked first.
+/// Makes the server refuse the first request that it has received.
 pub(crate) fn refuse(shell: &Shell) {
-    shell.with(|engine, now| {
+    let source = shell.update_engine(|engine, now| {
         let bytes = refusal(engine.output());
         assert!(engine.received(now, &bytes).is_continue());
     });
+    source.unwrap();
 }
 
-/// The answer to the first of these requests, which is taken away.
+/// Removes the first request from `requests`, and returns an answer that refuses this request.
 fn refusal(requests: &mut Vec<u8>) -> Vec<u8> {
     let frame = 4 + usize::try_from(u32::from_be_bytes(requests[..4].try_into().unwrap())).unwrap();
     let request: Vec<u8> = requests.drain(..frame).collect();
@@ -360,18 +369,19 @@ fn refusal(requests: &mut Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A server that knows one client, and does what it is asked.
+/// A server that has one client and carries out its requests.
 #[derive(Default)]
 pub(crate) struct Server {
-    /// Of sessions, with their numbers.
+    /// The paths of the nodes, each with the id of the session that owns the node.
     nodes: Vec<(String, i64)>,
     last: i64,
 }
 
 impl Server {
-    /// Answers all that was asked, and what is asked then, as one step.
+    /// Answers all requests in one step. Also answers the further requests that the client sends because of these
+    /// answers.
     pub(crate) fn serve(&mut self, shell: &Shell) {
-        shell.with(|engine, now| {
+        let source = shell.update_engine(|engine, now| {
             while !engine.output().is_empty() {
                 let mut frames = Frames::new(1 << 20);
                 frames.push(&std::mem::take(engine.output()));
@@ -382,9 +392,10 @@ impl Server {
                 }
             }
         });
+        source.unwrap();
     }
 
-    /// Whether the client has no node left.
+    /// Returns whether the client has no node left.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -419,7 +430,7 @@ impl Server {
             Request::GetData { path, .. } => Response::Data { data: Some(Vec::new()), stat: self.stat(path)? },
             Request::Sync { path } => Response::Path(path.clone()),
             Request::Ping | Request::CloseSession => Response::Empty,
-            other => panic!("the server is not asked this: {other:?}"),
+            other => panic!("unexpected request: {other:?}"),
         })
     }
 

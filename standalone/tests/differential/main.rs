@@ -1,20 +1,21 @@
-//! The same scripts of requests, played on a real ZooKeeper server and on this one: every answer and every notification has to
-//! be the same. First scripts that were thought of, then scripts that were thrown with dice.
+//! Differential tests. Each test plays the same script of requests on a real ZooKeeper server and on the standalone
+//! server. Both servers must send the same replies and the same notifications. Some scripts are written by hand, others
+//! are random.
 //!
-//! These differences are known and left alone; no script looks at them.
+//! The following differences are known and accepted. The scripts avoid them.
 //!
-//! | the real server | this one | why |
+//! | real server | standalone server | reason |
 //! |---|---|---|
-//! | tells a null string from an empty one | takes the one for the other | the records of the protocol here have no such null |
-//! | takes strings that are not UTF-8, and sends characters beyond the basic plane as two surrogates | refuses them; sends UTF-8 | nobody needs what is no text |
-//! | looks at a create's type to know a container, at its flags to know the rest | refuses types and flags that disagree | no client sends such |
-//! | never answers a `check` outside of a multi that is right | answers | it is a mistake there |
-//! | numbers some of the requests it can't read like changes | never | the number means nothing |
-//! | does what other servers and operators ask: createSession, deleteContainer, reconfig, SASL | does not know them | it is alone |
-//! | counts what is below nodes with a quota | keeps quotas as nodes like others | its quotas are only warnings, too |
-//! | counts the root among the nodes below the empty path | not | it is a mistake there |
-//! | refuses nodes with a time to live unless told otherwise | always takes them | whoever asks for one wants it |
-//! | leaves the read-only flag out of the answer to a handshake without it | sends it | only clients before 3.4 have none |
+//! | distinguishes a null string from an empty string | treats both as the same | the protocol records of this project have no null string |
+//! | accepts strings that are not UTF-8, and sends a character beyond the basic plane as two surrogates | rejects such strings, and sends UTF-8 | paths and names are text |
+//! | reads only the type of a create request to recognize a container, and only the flags otherwise | rejects types and flags that disagree | no client sends such requests |
+//! | does not answer a successful `check` outside of a multi | answers it | this is a bug of ZooKeeper |
+//! | gives a zxid to some requests that it cannot decode | never does | the zxid has no meaning |
+//! | supports the requests of servers and operators: createSession, deleteContainer, reconfig, SASL | does not support them | it is not part of an ensemble |
+//! | counts the nodes below a node that has a quota | treats quota nodes as ordinary nodes | ZooKeeper's quotas only cause warnings |
+//! | counts the root among the nodes below the empty path | does not count it | this is a bug of ZooKeeper |
+//! | rejects nodes with a time to live by default | always accepts them | a client that requests a time to live needs it |
+//! | omits the read-only flag from its connect response if the connect request has none | always sends it | only clients before 3.4 omit the flag |
 
 #![allow(
     clippy::unwrap_used,
@@ -30,31 +31,30 @@ mod random;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zklock::proto::{Acl, AddWatchMode, CreateMode, Request, WatcherType};
-use zklock_rig::ZooKeeper;
+use player::{HOME, LAST_SEEN_ZXID, Script, Step, play};
+use zklock_proto::{Acl, AddWatchMode, CreateMode, Request, WatcherType};
 use zklock_standalone::{Server, Settings};
+use zklock_test_support::ZooKeeper;
 
-use player::{HOME, SEEN, Script, Step, play};
-
-/// One of each, for all tests: each script has a place of its own in their trees.
-struct Pair {
+/// A real server and a standalone server, shared by all tests. Each script uses its own subtree.
+struct ServerPair {
     real: ZooKeeper,
     ours: Server,
-    /// One script at a time: what others do shows in the numbers of transactions.
-    turn: Mutex<()>,
+    /// Allows only one script at a time, because the requests of other scripts would change the zxids.
+    script_lock: Mutex<()>,
 }
 
-impl Pair {
+impl ServerPair {
     fn shared() -> &'static Self {
-        static SHARED: OnceLock<Pair> = OnceLock::new();
+        static SHARED: OnceLock<ServerPair> = OnceLock::new();
         SHARED.get_or_init(|| Self::start(Duration::from_secs(3600)))
     }
 
-    /// Two servers that look for overripe nodes so often.
+    /// Starts both servers with this interval of the container check.
     fn start(sweep: Duration) -> Self {
         let real = ZooKeeper::options()
             .container_sweep_ms(sweep.as_millis() as u32)
-            // Nodes with a time to live are refused without it.
+            // Without this argument, the server rejects nodes with a time to live.
             .jvm_argument("-Dzookeeper.extendedTypesEnabled=true")
             .start();
         let settings = Settings {
@@ -64,12 +64,12 @@ impl Pair {
             sweep,
             ..Settings::default()
         };
-        Self { real, ours: Server::bind(("127.0.0.1", 0), settings).unwrap(), turn: Mutex::default() }
+        Self { real, ours: Server::bind(("127.0.0.1", 0), settings).unwrap(), script_lock: Mutex::default() }
     }
 
-    /// Where the servers part company over a script; none if they don't.
+    /// Plays a script on both servers. Returns the first difference, or `None` if there is none.
     fn difference(&self, script: &Script) -> Option<String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.script_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let transcripts = play(script, &[&self.real.address(), &self.ours.address().to_string()]);
         let [real, ours] = transcripts.try_into().unwrap();
         let at = (0..real.len().max(ours.len())).find(|&at| real.get(at) != ours.get(at))?;
@@ -79,29 +79,29 @@ impl Pair {
     }
 
     #[track_caller]
-    fn agree(&self, script: &Script) {
+    fn assert_same(&self, script: &Script) {
         if let Some(difference) = self.difference(script) {
             panic!("{difference}");
         }
     }
 }
 
-/// A path in the place where scripts live.
+/// A path below the home node of the scripts.
 fn at(path: &str) -> String {
     format!("{HOME}{path}")
 }
 
 fn ask(request: Request) -> (usize, Step) {
-    (0, Step::Ask(request))
+    (0, Step::Request(request))
 }
 
-/// The same by another client.
-fn by(who: usize, (_, step): (usize, Step)) -> (usize, Step) {
-    (who, step)
+/// The same step by another client.
+fn by(client: usize, (_, step): (usize, Step)) -> (usize, Step) {
+    (client, step)
 }
 
-fn opened(clients: usize) -> Script {
-    let mut script: Script = (0..clients).map(|who| (who, Step::Open)).collect();
+fn script_with_clients(clients: usize) -> Script {
+    let mut script: Script = (0..clients).map(|client| (client, Step::Open)).collect();
     script.push(create(&at(""), CreateMode::Persistent));
     script
 }
@@ -175,7 +175,7 @@ fn remove_watches(path: &str, kind: WatcherType) -> (usize, Step) {
 }
 
 fn count(path: &str) -> (usize, Step) {
-    ask(Request::CountDescendants { path: path.to_owned() })
+    ask(Request::GetAllChildrenNumber { path: path.to_owned() })
 }
 
 fn ephemerals(prefix: &str) -> (usize, Step) {
@@ -186,7 +186,7 @@ fn sync(path: &str) -> (usize, Step) {
     ask(Request::Sync { path: path.to_owned() })
 }
 
-/// Several of what the functions above make, at once.
+/// Combines several of these requests into one multi.
 fn multi(steps: Vec<(usize, Step)>) -> (usize, Step) {
     ask(Request::Multi(requests(steps)))
 }
@@ -197,7 +197,7 @@ fn multi_read(steps: Vec<(usize, Step)>) -> (usize, Step) {
 
 fn requests(steps: Vec<(usize, Step)>) -> Vec<Request> {
     let request = |(_, step)| match step {
-        Step::Ask(request) => request,
+        Step::Request(request) => request,
         other => panic!("{other:?} can't be part of a multi"),
     };
     steps.into_iter().map(request).collect()
@@ -209,7 +209,7 @@ fn acl(perms: i32, scheme: &str, id: &str) -> Acl {
 
 #[test]
 fn nodes_of_all_modes() {
-    let mut script = opened(1);
+    let mut script = script_with_clients(1);
     for mode in CreateMode::ALL.iter().copied().filter(|mode| mode.to_wire() < 4) {
         script.extend([create(&at("/one"), mode), create2(&at("/two"), mode), create(&at("/seq-"), mode)]);
         script.extend([create(&at("/one"), mode), create(&at("/one/below"), mode), create(&at("/none/below"), mode)]);
@@ -230,12 +230,12 @@ fn nodes_of_all_modes() {
         script.extend([create_ttl(&at("/ttl"), mode, ttl), children(&at(""), false), exists(&at("/ttl"), false)]);
         script.extend([set(&at("/ttl"), 0), delete(&at("/ttl"), -1)]);
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
 fn bad_paths() {
-    let mut script = opened(1);
+    let mut script = script_with_clients(1);
     for path in [
         "",
         "/",
@@ -277,12 +277,12 @@ fn bad_paths() {
     ]);
     script.extend([create("//", CreateMode::Persistent), create("/a/", CreateMode::Persistent)]);
     script.extend([create(&at("/\u{1f512}"), CreateMode::Persistent), children2(&at(""), false), count("a")]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
 fn versions() {
-    let mut script = opened(1);
+    let mut script = script_with_clients(1);
     script.push(create(&at("/a"), CreateMode::Persistent));
     for version in [1, 0, 0, 1, -1, 2, -2, 3, i32::MAX, i32::MIN] {
         script.extend([
@@ -298,13 +298,13 @@ fn versions() {
         delete(&at(""), -1),
         delete(&at(""), 1),
     ]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
-/// On servers of their own: what is at the root depends on what else was done there.
+/// This test starts separate servers, because the replies about the root depend on all earlier requests.
 #[test]
-fn the_root_and_what_the_server_keeps() {
-    let pair = Pair::start(Duration::from_secs(3600));
+fn root_and_system_nodes_answer_like_zookeeper() {
+    let pair = ServerPair::start(Duration::from_secs(3600));
     let mut script: Script = vec![(0, Step::Open)];
     for path in ["/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"] {
         script.extend([
@@ -329,12 +329,12 @@ fn the_root_and_what_the_server_keeps() {
     script.extend([create("/seq-", CreateMode::PersistentSequential), create("/eph", CreateMode::Ephemeral)]);
     script.extend([children2("/", true), count("/"), delete("/below", -1), children2("/", false), ephemerals("/e")]);
     script.extend([get("", false), exists("", false), children2("", false), get_acl("")]);
-    pair.agree(&script);
+    pair.assert_same(&script);
 }
 
 #[test]
 fn watches_that_fire_once() {
-    let mut script = opened(2);
+    let mut script = script_with_clients(2);
     let (a, below) = (at("/a"), at("/a/below"));
     for change in [
         vec![create(&a, CreateMode::Persistent)],
@@ -349,12 +349,12 @@ fn watches_that_fire_once() {
         vec![delete(&a, -1)],
         vec![create(&a, CreateMode::Persistent), delete(&a, -1)],
     ] {
-        for who in [0, 1] {
-            script.extend([by(who, exists(&a, true)), by(who, get(&a, true)), by(who, children(&a, true))]);
+        for client in [0, 1] {
+            script.extend([by(client, exists(&a, true)), by(client, get(&a, true)), by(client, children(&a, true))]);
             script.extend([
-                by(who, exists(&below, true)),
-                by(who, children2(&at(""), true)),
-                by(who, children2(&below, true)),
+                by(client, exists(&below, true)),
+                by(client, children2(&at(""), true)),
+                by(client, children2(&below, true)),
             ]);
         }
         script.extend(change.clone());
@@ -362,12 +362,12 @@ fn watches_that_fire_once() {
         script.extend(change);
         script.extend([by(1, ask(Request::Ping)), ask(Request::Ping)]);
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
-fn watches_that_stay() {
-    let mut script = opened(2);
+fn persistent_watches_fire_like_zookeeper() {
+    let mut script = script_with_clients(2);
     let (a, below) = (at("/a"), at("/a/below"));
     for mode in AddWatchMode::ALL {
         script.extend([by(1, add_watch(&a, *mode)), add_watch(&at(""), *mode), by(1, add_watch(&a, *mode))]);
@@ -384,10 +384,11 @@ fn watches_that_stay() {
         }
         script.push(remove_watches(&at(""), WatcherType::Any));
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
-/// A server has one watch of a client on a node's data and one on its children, whatever kind they are: the last word counts.
+/// For each client, a server keeps one watch on the data of a node and one watch on its children. The last request
+/// determines the kind of the watch.
 #[test]
 fn watches_of_several_kinds_on_one_node() {
     let (a, below) = (at("/a"), at("/a/below"));
@@ -401,7 +402,7 @@ fn watches_of_several_kinds_on_one_node() {
     ];
     for first in set_watches {
         for second in set_watches {
-            let mut script = opened(2);
+            let mut script = script_with_clients(2);
             script.push(create(&a, CreateMode::Persistent));
             script.extend([by(1, first(&a)), by(1, second(&a))]);
             for _ in 0..2 {
@@ -419,7 +420,7 @@ fn watches_of_several_kinds_on_one_node() {
                 by(1, remove_watches(&a, WatcherType::Data)),
             ]);
             script.extend([set(&a, -1), create(&below, CreateMode::Persistent), delete(&below, -1), delete(&a, -1)]);
-            Pair::shared().agree(&script);
+            ServerPair::shared().assert_same(&script);
         }
     }
 }
@@ -437,7 +438,7 @@ fn watches_set_again() {
         persistent: vec![at("")],
         persistent_recursive: vec![b.clone()],
     };
-    for relative_zxid in [0, SEEN, i64::MAX] {
+    for relative_zxid in [0, LAST_SEEN_ZXID, i64::MAX] {
         for set_watches in [again(relative_zxid), again2(relative_zxid)] {
             for changes in [
                 vec![],
@@ -446,15 +447,15 @@ fn watches_set_again() {
                 vec![create(&below, CreateMode::Persistent), delete(&below, -1)],
                 vec![create(&b, CreateMode::Persistent), delete(&a, -1)],
             ] {
-                let mut script = opened(2);
+                let mut script = script_with_clients(2);
                 script.extend([create(&a, CreateMode::Persistent), by(1, get(&a, true)), by(1, exists(&b, true))]);
-                script.extend([by(1, children(&a, true)), (1, Step::Leave)]);
+                script.extend([by(1, children(&a, true)), (1, Step::Disconnect)]);
                 script.extend(changes);
                 script.extend([(1, Step::Resume(true)), by(1, ask(set_watches.clone()))]);
                 script.extend([set(&a, -1), create(&b, CreateMode::Persistent), delete(&b, -1)]);
                 script.extend([create(&below, CreateMode::Persistent), delete(&below, -1), delete(&a, -1)]);
                 script.push(create(&a, CreateMode::Ephemeral));
-                Pair::shared().agree(&script);
+                ServerPair::shared().assert_same(&script);
             }
         }
     }
@@ -475,7 +476,7 @@ fn several_changes_at_once() {
             create(&at("/a/s-"), CreateMode::PersistentSequential),
         ]
     };
-    let mut script = opened(2);
+    let mut script = script_with_clients(2);
     script.extend([multi(vec![]), multi_read(vec![])]);
     for bad in [
         create(&at("/no/such"), CreateMode::Persistent),
@@ -506,14 +507,14 @@ fn several_changes_at_once() {
         get("bad", false),
     ]));
     script.extend([set(&at("/a"), -1), create(&at("/a/new"), CreateMode::Persistent), ask(Request::Ping)]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
 fn access_lists() {
-    // What ZooKeeper makes of `alice:secret`, as in `acl.rs`.
+    // ZooKeeper's digest of `alice:secret`, as in `acl.rs`.
     let hash = "alice:xbhLfZLFrK8ZcwMn7hh6l2tH7eQ=";
-    let mut script = opened(3);
+    let mut script = script_with_clients(3);
     script.extend([ask(Request::WhoAmI), auth("digest", b"alice:secret"), auth("digest", b"alice:secret")]);
     script.extend([auth("digest", b"bob:other"), auth("ip", b"whatever"), ask(Request::WhoAmI)]);
     script.extend([by(1, auth("digest", b"without a colon")), by(1, ask(Request::WhoAmI)), by(1, auth("digest", b""))]);
@@ -560,12 +561,12 @@ fn access_lists() {
         script.extend([by(2, set_acl(&path, Acl::open(), -1)), by(2, multi(vec![check(&path, 0), set(&path, -1)]))]);
         script.extend([create(&below, CreateMode::Persistent), get_acl(&below), set(&path, -1), delete(&below, -1)]);
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
 fn one_permission_at_a_time() {
-    let mut script = opened(1);
+    let mut script = script_with_clients(1);
     for perms in 0..32 {
         let (path, below) = (at(&format!("/{perms}")), at(&format!("/{perms}/below")));
         script.extend([create(&path, CreateMode::Persistent), create(&below, CreateMode::Persistent)]);
@@ -588,7 +589,7 @@ fn one_permission_at_a_time() {
         script.extend([multi_read(vec![get(&path, false), children(&path, false)]), sync(&path)]);
         script.extend([set_acl(&path, vec![acl(31, "world", "anyone")], 0), set_acl(&path, Acl::open(), 1)]);
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
@@ -596,17 +597,17 @@ fn bad_credentials() {
     for (scheme, credentials) in
         [("nosuch", &b"a:b"[..]), ("", b""), ("world", b"anyone"), ("sasl", b""), ("auth", b"")]
     {
-        let mut script = opened(2);
+        let mut script = script_with_clients(2);
         script.extend([create(&at("/e"), CreateMode::Ephemeral), by(1, exists(&at("/e"), true))]);
         script.extend([auth(scheme, credentials), get(&at(""), false), (0, Step::Resume(true)), ephemerals("/")]);
-        Pair::shared().agree(&script);
+        ServerPair::shared().assert_same(&script);
     }
 }
 
 #[test]
 fn sessions() {
     let (a, b) = (at("/a"), at("/b"));
-    let mut script = opened(2);
+    let mut script = script_with_clients(2);
     script.extend([create(&a, CreateMode::Ephemeral), by(1, create(&b, CreateMode::Ephemeral)), get(&b, true)]);
     script.extend([
         ask(Request::Ping),
@@ -616,18 +617,18 @@ fn sessions() {
         ephemerals(&b),
         ephemerals("x"),
     ]);
-    // A second connection takes the session away from the first, and its watches are gone.
+    // A second connection resumes the session. The server then removes the watches of the first connection.
     script.extend([(0, Step::Resume(true)), by(1, set(&b, -1)), ask(Request::Ping), get(&b, true)]);
-    // A wrong password costs the session its connection too, but not its life.
+    // A handshake with a wrong password closes the connection of the session, but does not end the session.
     script.extend([(0, Step::Resume(false)), by(1, get(&a, true)), (0, Step::Resume(true)), ephemerals("")]);
     script.extend([
-        (0, Step::Leave),
+        (0, Step::Disconnect),
         (0, Step::Resume(false)),
         (0, Step::Resume(true)),
         get(&a, true),
         children(&at(""), true),
     ]);
-    // The end of a session is told to the others and to itself, and there is no way back.
+    // The server notifies all clients of the end of the session. The session cannot be resumed.
     script.extend([by(1, children(&at(""), true)), ask(Request::CloseSession), (0, Step::Resume(true))]);
     script.extend([
         by(1, ephemerals("")),
@@ -636,30 +637,31 @@ fn sessions() {
         (1, Step::Open),
     ]);
     script.extend([by(1, exists(&a, false)), by(1, exists(&b, false)), by(1, children2(&at(""), false))]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
 fn handshakes() {
-    let mut script = vec![(0, Step::Greet(i64::MAX, 5000)), (0, Step::Greet(-1, 5000))];
-    for (who, timeout_ms) in [(1, 0), (2, -1), (3, 99), (4, 100), (5, 101), (6, 600_000), (7, i32::MAX), (8, i32::MIN)]
+    let mut script = vec![(0, Step::Handshake(i64::MAX, 5000)), (0, Step::Handshake(-1, 5000))];
+    for (client, timeout_ms) in
+        [(1, 0), (2, -1), (3, 99), (4, 100), (5, 101), (6, 600_000), (7, i32::MAX), (8, i32::MIN)]
     {
-        script.push((who, Step::Greet(0, timeout_ms)));
+        script.push((client, Step::Handshake(0, timeout_ms)));
     }
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
-fn nonsense() {
+fn malformed_requests_answer_like_zookeeper() {
     let path = [&4_i32.to_be_bytes()[..], b"/nox"].concat();
-    // What is unknown, and what only servers among themselves or SASL would say.
+    // Unknown requests, and requests that only servers or SASL clients send.
     for op in [0, 10, 23, 55, 99, 108, 1000, -1, -2, i32::MIN] {
-        let mut script = opened(1);
+        let mut script = script_with_clients(1);
         script.extend([(0, Step::Raw(op, path.clone())), exists(&at(""), false), (0, Step::Resume(true))]);
-        Pair::shared().agree(&script);
+        ServerPair::shared().assert_same(&script);
     }
-    // Bodies that end too early, and those that go on for too long.
-    let mut script = opened(1);
+    // Request bodies that end too early, and bodies that are too long.
+    let mut script = script_with_clients(1);
     for op in [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 17, 18, 19, 21, 22, 101, 103, 104, 105, 106] {
         script.extend([(0, Step::Raw(op, vec![])), (0, Step::Raw(op, path[..6].to_vec()))]);
         if op != 9 && op != 103 && op != 104 && op != 6 {
@@ -667,7 +669,7 @@ fn nonsense() {
         }
         script.push((0, Step::Raw(op, vec![0x80, 0, 0, 0])));
     }
-    // A number that all have in common.
+    // Every client has already received this zxid.
     script.push(set(&at(""), -1));
     for op in [3, 4, 6, 8, 9, 12, 103, 104, 17, 18] {
         script.push((0, Step::Raw(op, [&path[..], &[0, 0, 0, 2, 9, 9, 9]].concat())));
@@ -677,27 +679,27 @@ fn nonsense() {
         (0, Step::Raw(106, [&path[..], &[0, 0, 0, 9]].concat())),
     ]);
     script.extend([(0, Step::Raw(107, vec![1, 2, 3])), exists(&at(""), false)]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
 #[test]
-fn frames_that_are_none() {
+fn malformed_frames_answer_like_zookeeper() {
     for (length, body) in
         [(0, vec![]), (-1, vec![]), (i32::MIN, vec![]), (0x10_0000, vec![]), (3, vec![0; 3]), (7, vec![0; 7])]
     {
-        let mut script = opened(1);
+        let mut script = script_with_clients(1);
         script.extend([(0, Step::Frame(length, body)), (0, Step::Resume(true)), exists(&at(""), false)]);
-        Pair::shared().agree(&script);
+        ServerPair::shared().assert_same(&script);
     }
-    // An auth packet that ends too early.
-    let mut script = opened(1);
+    // This auth packet ends too early.
+    let mut script = script_with_clients(1);
     script.extend([
         (0, Step::Frame(8, [&(-4_i32).to_be_bytes()[..], &100_i32.to_be_bytes()].concat())),
         (0, Step::Resume(true)),
     ]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
     // The longest data that fits into a frame.
-    let mut script = opened(1);
+    let mut script = script_with_clients(1);
     let create_long = |len: usize| {
         ask(Request::Create {
             path: at("/long"),
@@ -708,29 +710,31 @@ fn frames_that_are_none() {
     };
     let fixed = 8 + 4 + at("/long").len() + 4 + 4 + 4 + 4 + 5 + 4 + 6 + 4;
     script.extend([create_long(0xf_ffff - fixed), exists(&at("/long"), false), create_long(0xf_ffff - fixed + 1)]);
-    Pair::shared().agree(&script);
+    ServerPair::shared().assert_same(&script);
 }
 
-/// What goes by itself: empty containers, nodes that have outlived their time, the nodes of a session without a client.
+/// The server itself deletes empty containers, nodes whose time to live has passed, and the ephemeral nodes of an
+/// expired session. The node and the session exist until the next steps have been answered, and end before the player
+/// stops reading.
 #[test]
 fn time_passes() {
-    let pair = Pair::start(Duration::from_millis(50));
+    let pair = ServerPair::start(Duration::from_millis(50));
     let (container, ttl, ephemeral) = (at("/container"), at("/ttl"), at("/ephemeral"));
-    let mut script = opened(2);
+    let mut script = script_with_clients(2);
     script.extend([create(&container, CreateMode::Container), create(&at("/container/a"), CreateMode::Persistent)]);
     script.extend([create(&at("/container/b"), CreateMode::Container), delete(&at("/container/a"), -1)]);
-    // One that has never had a child stays, and so does what is around it.
+    // The server keeps a container that never had a child, and the containers above it.
     script.extend([by(1, exists(&container, true)), by(1, children(&at(""), true)), count(&at(""))]);
-    script.extend([delete(&at("/container/b"), -1), (1, Step::Await(2)), count(&at(""))]);
-    script.extend([create_ttl(&ttl, CreateMode::PersistentWithTtl, 100), by(1, get(&ttl, true))]);
-    script.extend([by(1, children(&at(""), true)), (1, Step::Await(2)), count(&at(""))]);
-    script.extend([(2, Step::Greet(0, 600)), by(2, create(&ephemeral, CreateMode::Ephemeral))]);
-    script.extend([by(1, exists(&ephemeral, true)), by(1, children(&at(""), true)), (2, Step::Leave)]);
-    script.extend([(1, Step::Await(2)), (2, Step::Resume(true)), children2(&at(""), true)]);
-    pair.agree(&script);
+    script.extend([delete(&at("/container/b"), -1), (1, Step::AwaitEvents(2)), count(&at(""))]);
+    script.extend([create_ttl(&ttl, CreateMode::PersistentWithTtl, 2000), by(1, get(&ttl, true))]);
+    script.extend([by(1, children(&at(""), true)), (1, Step::AwaitEvents(2)), count(&at(""))]);
+    script.extend([(2, Step::Handshake(0, 3000)), by(2, create(&ephemeral, CreateMode::Ephemeral))]);
+    script.extend([by(1, exists(&ephemeral, true)), by(1, children(&at(""), true)), (2, Step::Disconnect)]);
+    script.extend([(1, Step::AwaitEvents(2)), (2, Step::Resume(true)), children2(&at(""), true)]);
+    pair.assert_same(&script);
 }
 
 #[test]
-fn dice() {
-    random::agree(Pair::shared());
+fn random_scripts_answer_like_zookeeper() {
+    random::assert_same_for_random_scripts(ServerPair::shared());
 }

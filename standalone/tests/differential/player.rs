@@ -1,7 +1,7 @@
-//! Plays a script on a server and writes down what the server says.
+//! Plays a script on a server and records what the server sends.
 //!
-//! What no two servers agree on is made comparable: session ids become the number of their client, and the numbers of
-//! transactions their rank among all that the script has seen. Times are left out, and lists without an order are sorted.
+//! The player makes the records of two servers comparable. It replaces each session id by the number of the client, and
+//! each zxid by its rank among all zxids of the script. The player omits times and sorts lists that have no order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -9,55 +9,55 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use zklock::proto::{
+use zklock_proto::{
     Code, ConnectRequest, ConnectResponse, DEFAULT_FRAME_LIMIT, Frames, Identity, MultiResult, OpCode, ReplyHeader,
     Request, Response, Stat, WatchEvent, XID_AUTH, XID_NOTIFICATION, XID_PING, XID_SET_WATCHES,
 };
 
-/// Where scripts live. Each is given a place of its own, by a number instead of the zeros.
+/// The home node of a script. Each script replaces the zeros by its own number.
 pub(crate) const HOME: &str = "/home-00000000";
 
-/// The zxid in a `setWatches` that stands for the newest one its client has been told.
-pub(crate) const SEEN: i64 = -2;
+/// The placeholder, in a `setWatches` request, for the newest zxid that the client has received.
+pub(crate) const LAST_SEEN_ZXID: i64 = -2;
 
-/// What one of several clients does.
+/// A step of a client in a script.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// Closes the session it has, connects and asks for a new one.
+    /// Closes the current session, connects, and requests a new session.
     Open,
-    /// Sends a request and waits for the answer.
-    Ask(Request),
-    /// Sends several requests at once and waits for all answers.
-    AskAll(Vec<Request>),
-    /// Sends a request that [`Request`] has no words for: its type and its body.
+    /// Sends a request and waits for the reply.
+    Request(Request),
+    /// Sends several requests at once and waits for all replies.
+    RequestAll(Vec<Request>),
+    /// Sends a request with this type and this body, which [`Request`] cannot express.
     Raw(i32, Vec<u8>),
-    /// Sends a frame with this length, and this in it.
+    /// Sends a frame with this length field and these bytes.
     Frame(i32, Vec<u8>),
-    /// Sends a handshake that asks for a new session with this zxid as the newest it has seen, and with this session timeout.
-    Greet(i64, i32),
-    /// Breaks its connection off without a word.
-    Leave,
-    /// Asks for its session on a new connection, with the right password or a wrong one.
+    /// Sends a connect request for a new session, with this last seen zxid and this session timeout.
+    Handshake(i64, i32),
+    /// Disconnects without closing the session.
+    Disconnect,
+    /// Resumes the session on a new connection, with the right password (`true`) or with a wrong one.
     Resume(bool),
-    /// Listens until it has been told of so many events.
-    Await(usize),
+    /// Waits for this number of events.
+    AwaitEvents(usize),
 }
 
-/// Until when a client listens.
+/// The condition under which a client stops reading.
 #[derive(Clone, Copy)]
 enum Until {
-    /// The answer to this xid is there, which is one to a request of this type.
-    Answer(i32, i32),
-    /// So many events are there.
+    /// The client has received the reply to the request with this xid and this type.
+    Reply(i32, i32),
+    /// The client has received this number of events.
     Events(usize),
     /// The server has closed the connection.
-    End,
+    Closed,
 }
 
-/// A client by its number, and what it does.
+/// A script: the number of a client and the step that this client takes.
 pub(crate) type Script = Vec<(usize, Step)>;
 
-/// Plays a script on the servers at these addresses, at the same place of their trees, and gives what each has said.
+/// Plays a script on the servers at these addresses, below the same home node. Returns the records of each server.
 pub(crate) fn play(script: &Script, addresses: &[&str]) -> Vec<Vec<String>> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let home = format!("/home-{:08}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -68,19 +68,20 @@ struct Player<'a> {
     address: &'a str,
     home: &'a str,
     clients: BTreeMap<usize, Client>,
-    said: Vec<Said>,
-    /// What sessions are called, by their ids.
+    observations: Vec<Observation>,
+    /// The numbers that replace the session ids.
     sessions: BTreeMap<i64, i64>,
 }
 
 struct Client {
-    /// None when the server has closed it, or the client has left.
+    /// `None` after the server has closed the connection or the client has disconnected.
     connection: Option<Connection>,
     session_id: i64,
     password: Vec<u8>,
     xid: i32,
-    seen: i64,
-    /// A session has ended since the client was last heard. Its ephemeral nodes go in no particular order.
+    last_zxid: i64,
+    /// Whether a session has ended since the client last read. The server deletes the ephemeral nodes of this session
+    /// in an arbitrary order.
     in_disorder: bool,
 }
 
@@ -89,78 +90,78 @@ struct Connection {
     frames: Frames,
 }
 
-/// What was heard, by which client.
-enum Said {
-    Note(usize, String),
-    Welcome(usize, ConnectResponse),
+/// A step of a client, or data that the client received. The number identifies the client.
+enum Observation {
+    Step(usize, String),
+    ConnectResponse(usize, ConnectResponse),
     Reply(usize, ReplyHeader, Result<Response, String>),
     Events(usize, Vec<(ReplyHeader, WatchEvent)>),
 }
 
 impl<'a> Player<'a> {
     fn new(address: &'a str, home: &'a str) -> Self {
-        Self { address, home, clients: BTreeMap::new(), said: Vec::new(), sessions: BTreeMap::new() }
+        Self { address, home, clients: BTreeMap::new(), observations: Vec::new(), sessions: BTreeMap::new() }
     }
 
     fn play(mut self, script: &Script) -> Vec<String> {
-        for (who, step) in script {
-            self.said.push(Said::Note(*who, format!("{step:?}")));
-            self.step(*who, step);
+        for (client_index, step) in script {
+            self.observations.push(Observation::Step(*client_index, format!("{step:?}")));
+            self.step(*client_index, step);
         }
         let everybody: Vec<usize> = self.clients.keys().copied().collect();
-        for &who in &everybody {
-            self.step(who, &Step::Ask(Request::Ping));
+        for &client_index in &everybody {
+            self.step(client_index, &Step::Request(Request::Ping));
         }
-        everybody.into_iter().for_each(|who| self.close(who));
+        everybody.into_iter().for_each(|client_index| self.close(client_index));
         self.transcript()
     }
 
-    /// Ends a session: none may be left to expire while another script is played.
-    fn close(&mut self, who: usize) {
-        let Some(client) = self.clients.get(&who) else { return };
+    /// Ends a session, so that it does not expire during a later script.
+    fn close(&mut self, client_index: usize) {
+        let Some(client) = self.clients.get(&client_index) else { return };
         if client.connection.is_none() {
-            self.step(who, &Step::Resume(true));
+            self.step(client_index, &Step::Resume(true));
         }
-        self.step(who, &Step::Ask(Request::CloseSession));
+        self.step(client_index, &Step::Request(Request::CloseSession));
     }
 
-    fn step(&mut self, who: usize, step: &Step) {
+    fn step(&mut self, client_index: usize, step: &Step) {
         match step {
             Step::Open => {
-                self.close(who);
-                self.greet(who, 0, 60_000, 0, vec![0; 16]);
+                self.close(client_index);
+                self.handshake(client_index, 0, 60_000, 0, vec![0; 16]);
             }
-            Step::Greet(seen, timeout_ms) => self.greet(who, *seen, *timeout_ms, 0, vec![0; 16]),
-            Step::Ask(request) => self.ask(who, request),
-            Step::AskAll(requests) => self.ask_all(who, requests),
+            Step::Handshake(seen, timeout_ms) => self.handshake(client_index, *seen, *timeout_ms, 0, vec![0; 16]),
+            Step::Request(request) => self.ask(client_index, request),
+            Step::RequestAll(requests) => self.ask_all(client_index, requests),
             Step::Raw(op, body) => {
-                let xid = self.next_xid(who);
+                let xid = self.next_xid(client_index);
                 let frame = [&xid.to_be_bytes()[..], &op.to_be_bytes(), body].concat();
-                self.exchange(who, xid, *op, &framed(frame.len() as i32, &frame));
+                self.exchange(client_index, xid, *op, &framed(frame.len() as i32, &frame));
             }
-            Step::Frame(length, body) => self.exchange(who, i32::MAX, 0, &framed(*length, body)),
-            Step::Leave => {
-                let Some(client) = self.clients.get_mut(&who) else { return };
+            Step::Frame(length, body) => self.exchange(client_index, i32::MAX, 0, &framed(*length, body)),
+            Step::Disconnect => {
+                let Some(client) = self.clients.get_mut(&client_index) else { return };
                 if let Some(connection) = client.connection.take() {
-                    connection.hang_up();
+                    connection.close_and_wait();
                 }
             }
-            Step::Await(count) => self.hear(who, Until::Events(*count)),
+            Step::AwaitEvents(count) => self.receive_until(client_index, Until::Events(*count)),
             Step::Resume(right) => {
-                let Some(client) = self.clients.get_mut(&who) else { return };
+                let Some(client) = self.clients.get_mut(&client_index) else { return };
                 let (session_id, mut password) = (client.session_id, client.password.clone());
                 if !right {
                     password[0] ^= 1;
                 }
                 let older = client.connection.take();
                 let kept = (client.session_id, client.password.clone());
-                self.greet(who, 0, 60_000, session_id, password);
-                let Some(client) = self.clients.get_mut(&who) else { return };
+                self.handshake(client_index, 0, 60_000, session_id, password);
+                let Some(client) = self.clients.get_mut(&client_index) else { return };
                 (client.session_id, client.password) = kept;
                 if let Some(older) = older {
                     let newer = client.connection.replace(older);
-                    self.hear(who, Until::End);
-                    if let Some(client) = self.clients.get_mut(&who) {
+                    self.receive_until(client_index, Until::Closed);
+                    if let Some(client) = self.clients.get_mut(&client_index) {
                         client.connection = newer;
                     }
                 }
@@ -168,7 +169,14 @@ impl<'a> Player<'a> {
         }
     }
 
-    fn greet(&mut self, who: usize, last_zxid_seen: i64, timeout_ms: i32, session_id: i64, password: Vec<u8>) {
+    fn handshake(
+        &mut self,
+        client_index: usize,
+        last_zxid_seen: i64,
+        timeout_ms: i32,
+        session_id: i64,
+        password: Vec<u8>,
+    ) {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -177,75 +185,77 @@ impl<'a> Player<'a> {
         ConnectRequest { protocol_version: 0, last_zxid_seen, timeout_ms, session_id, password, read_only: false }
             .encode(&mut frame);
         connection.stream.write_all(&frame).unwrap();
-        let Some(reply) = connection.read() else { return self.said.push(Said::Note(who, "is not let in".into())) };
+        let Some(reply) = connection.read() else {
+            return self.observations.push(Observation::Step(client_index, "is not let in".into()));
+        };
         let welcome = ConnectResponse::decode(&reply).unwrap();
         let connection = (welcome.session_id != 0).then_some(connection);
         let (session_id, password) = (welcome.session_id, welcome.password.clone());
-        let xid = self.clients.get(&who).map_or(0, |client| client.xid);
-        let seen = self.clients.get(&who).map_or(0, |client| client.seen);
-        // What it was told on the connection before this one is still to be heard.
-        let in_disorder = self.clients.get(&who).is_some_and(|client| client.in_disorder);
-        self.clients.insert(who, Client { connection, session_id, password, xid, seen, in_disorder });
+        let xid = self.clients.get(&client_index).map_or(0, |client| client.xid);
+        let last_zxid = self.clients.get(&client_index).map_or(0, |client| client.last_zxid);
+        // The client has not yet read the events of its previous connection.
+        let in_disorder = self.clients.get(&client_index).is_some_and(|client| client.in_disorder);
+        self.clients.insert(client_index, Client { connection, session_id, password, xid, last_zxid, in_disorder });
         let name = self.sessions.len() as i64 + 1;
         self.sessions.entry(session_id).or_insert(name);
-        self.said.push(Said::Welcome(who, welcome));
+        self.observations.push(Observation::ConnectResponse(client_index, welcome));
     }
 
-    fn ask(&mut self, who: usize, request: &Request) {
+    fn ask(&mut self, client_index: usize, request: &Request) {
         if *request == Request::CloseSession {
             self.clients.values_mut().for_each(|client| client.in_disorder = true);
         }
-        self.ask_all(who, std::slice::from_ref(request));
+        self.ask_all(client_index, std::slice::from_ref(request));
         if *request == Request::CloseSession {
-            self.hear(who, Until::End);
+            self.receive_until(client_index, Until::Closed);
         }
     }
 
-    fn ask_all(&mut self, who: usize, requests: &[Request]) {
+    fn ask_all(&mut self, client_index: usize, requests: &[Request]) {
         let mut frames = Vec::new();
         let mut awaited = Vec::new();
         for request in requests {
             let mut request = request.clone();
             if let Request::SetWatches { relative_zxid, .. } | Request::SetWatches2 { relative_zxid, .. } = &mut request
-                && *relative_zxid == SEEN
-                && let Some(client) = self.clients.get(&who)
+                && *relative_zxid == LAST_SEEN_ZXID
+                && let Some(client) = self.clients.get(&client_index)
             {
-                *relative_zxid = client.seen;
+                *relative_zxid = client.last_zxid;
             }
             let xid = match request {
                 Request::Ping => XID_PING,
                 Request::Auth { .. } => XID_AUTH,
                 Request::SetWatches { .. } | Request::SetWatches2 { .. } => XID_SET_WATCHES,
-                _ => self.next_xid(who),
+                _ => self.next_xid(client_index),
             };
             request.encode(xid, &mut frames).unwrap();
-            awaited.push(Until::Answer(xid, request.op().to_wire()));
+            awaited.push(Until::Reply(xid, request.op().to_wire()));
         }
-        self.send(who, &frames);
-        awaited.into_iter().for_each(|until| self.hear(who, until));
+        self.send(client_index, &frames);
+        awaited.into_iter().for_each(|until| self.receive_until(client_index, until));
     }
 
-    fn next_xid(&mut self, who: usize) -> i32 {
-        let Some(client) = self.clients.get_mut(&who) else { return 0 };
+    fn next_xid(&mut self, client_index: usize) -> i32 {
+        let Some(client) = self.clients.get_mut(&client_index) else { return 0 };
         client.xid += 1;
         client.xid
     }
 
-    fn exchange(&mut self, who: usize, xid: i32, op: i32, bytes: &[u8]) {
-        self.send(who, bytes);
-        self.hear(who, Until::Answer(xid, op));
+    fn exchange(&mut self, client_index: usize, xid: i32, op: i32, bytes: &[u8]) {
+        self.send(client_index, bytes);
+        self.receive_until(client_index, Until::Reply(xid, op));
     }
 
-    fn send(&mut self, who: usize, bytes: &[u8]) {
-        let connection = self.clients.get_mut(&who).and_then(|client| client.connection.as_mut());
+    fn send(&mut self, client_index: usize, bytes: &[u8]) {
+        let connection = self.clients.get_mut(&client_index).and_then(|client| client.connection.as_mut());
         if let Some(connection) = connection {
-            // One that the server has closed meanwhile shows when it is read from.
+            // If the server has closed the connection, the next read reports it.
             let _ = connection.stream.write_all(&replaced(bytes, HOME, self.home));
         }
     }
 
-    fn hear(&mut self, who: usize, until: Until) {
-        let Some(client) = self.clients.get_mut(&who) else { return };
+    fn receive_until(&mut self, client_index: usize, until: Until) {
+        let Some(client) = self.clients.get_mut(&client_index) else { return };
         let mut events = Vec::new();
         let mut reply = None;
         let mut is_closed = false;
@@ -264,9 +274,9 @@ impl<'a> Player<'a> {
                     _ => continue,
                 }
             }
-            client.seen = client.seen.max(header.zxid);
-            let Until::Answer(xid, op) = until else {
-                self.said.push(Said::Note(who, format!("is told unasked: {header:?}")));
+            client.last_zxid = client.last_zxid.max(header.zxid);
+            let Until::Reply(xid, op) = until else {
+                self.observations.push(Observation::Step(client_index, format!("is told unasked: {header:?}")));
                 continue;
             };
             assert_eq!(header.xid, xid, "the answer to another request");
@@ -274,32 +284,32 @@ impl<'a> Player<'a> {
             if ![Code::UNIMPLEMENTED, Code::AUTH_FAILED].contains(&header.err) {
                 break;
             }
-            // The server closes the connection of those who are refused so.
+            // After these errors the server closes the connection.
         }
         if client.in_disorder {
             events.sort_by_key(|(_, event)| (event.path.clone(), event.kind.to_wire()));
             client.in_disorder = false;
         }
         if !events.is_empty() {
-            self.said.push(Said::Events(who, events));
+            self.observations.push(Observation::Events(client_index, events));
         }
         if let Some((header, result)) = reply {
-            self.said.push(Said::Reply(who, header, result));
+            self.observations.push(Observation::Reply(client_index, header, result));
         }
         if is_closed {
-            self.said.push(Said::Note(who, "is disconnected".into()));
+            self.observations.push(Observation::Step(client_index, "is disconnected".into()));
         }
     }
 
     fn transcript(mut self) -> Vec<String> {
         let mut zxids = BTreeSet::new();
-        for said in &mut self.said {
+        for said in &mut self.observations {
             said.each_zxid(&mut |zxid| {
                 zxids.insert(*zxid);
             });
         }
         let ranks: BTreeMap<i64, i64> = zxids.into_iter().filter(|&zxid| zxid > 0).zip(1..).collect();
-        for said in &mut self.said {
+        for said in &mut self.observations {
             said.each_zxid(&mut |zxid| *zxid = ranks.get(zxid).copied().unwrap_or(*zxid));
             for stat in said.stats() {
                 (stat.ctime, stat.mtime) = (0, 0);
@@ -307,18 +317,19 @@ impl<'a> Player<'a> {
                     self.sessions.get(&stat.ephemeral_owner).copied().unwrap_or(stat.ephemeral_owner);
             }
         }
-        self.said.iter_mut().map(Said::line).collect()
+        self.observations.iter_mut().map(Observation::line).collect()
     }
 }
 
 impl Connection {
-    /// Leaves, and waits until the server has noticed: to come back sooner is a race that a server may lose.
-    fn hang_up(mut self) {
+    /// Disconnects and waits until the server has noticed that the connection is closed. Otherwise, the server might
+    /// process a new connection of the client first.
+    fn close_and_wait(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
         while self.read().is_some() {}
     }
 
-    /// The next frame; none at the end.
+    /// Returns the next frame, or `None` at the end of the connection.
     fn read(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         loop {
@@ -340,7 +351,7 @@ impl Connection {
     }
 }
 
-impl Said {
+impl Observation {
     fn stats(&mut self) -> Vec<&mut Stat> {
         match self {
             Self::Reply(_, _, Ok(response)) => stats_of(response),
@@ -350,7 +361,7 @@ impl Said {
 
     fn each_zxid(&mut self, act: &mut dyn FnMut(&mut i64)) {
         if let Self::Reply(_, header, _) = self
-            // A server numbers some of the requests that it can't read.
+            // A real server gives a zxid to some requests that it cannot decode.
             && header.err != Code::MARSHALLING_ERROR
         {
             act(&mut header.zxid);
@@ -365,22 +376,25 @@ impl Said {
 
     fn line(&mut self) -> String {
         match self {
-            Self::Note(who, text) => format!("{who} {text}"),
-            Self::Welcome(who, ConnectResponse { protocol_version, timeout_ms, session_id, password, read_only }) => {
+            Self::Step(client_index, text) => format!("{client_index} {text}"),
+            Self::ConnectResponse(
+                client_index,
+                ConnectResponse { protocol_version, timeout_ms, session_id, password, read_only },
+            ) => {
                 let (granted, length) = (*session_id != 0, password.len());
                 format!(
-                    "{who} handshake {protocol_version} {granted} {timeout_ms} ms, password of {length}, {read_only}"
+                    "{client_index} handshake {protocol_version} {granted} {timeout_ms} ms, password of {length}, {read_only}"
                 )
             }
-            Self::Reply(who, header, Ok(response)) => {
+            Self::Reply(client_index, header, Ok(response)) => {
                 sort(response);
-                format!("{who} answer {header:?} {response:?}")
+                format!("{client_index} answer {header:?} {response:?}")
             }
-            Self::Reply(who, ReplyHeader { xid, err: Code::MARSHALLING_ERROR, .. }, _) => {
-                format!("{who} {xid} is not understood")
+            Self::Reply(client_index, ReplyHeader { xid, err: Code::MARSHALLING_ERROR, .. }, _) => {
+                format!("{client_index} {xid} is not understood")
             }
-            Self::Reply(who, header, Err(body)) => format!("{who} answer {header:?} {body}"),
-            Self::Events(who, events) => format!("{who} events {events:?}"),
+            Self::Reply(client_index, header, Err(body)) => format!("{client_index} answer {header:?} {body}"),
+            Self::Events(client_index, events) => format!("{client_index} events {events:?}"),
         }
     }
 }
@@ -434,7 +448,7 @@ fn framed(length: i32, body: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], body].concat()
 }
 
-/// The bytes with a text in place of another of the same length.
+/// Replaces all occurrences of a text by another text of the same length.
 fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for at in 0..(bytes.len() + 1).saturating_sub(from.len()) {

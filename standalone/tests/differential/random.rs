@@ -1,4 +1,4 @@
-//! Scripts thrown with dice: a few clients do what comes to their minds at a few nodes.
+//! Random scripts: a few clients send random requests for a few nodes.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -6,18 +6,19 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use zklock::proto::{Acl, AddWatchMode, CreateMode, Request, WatcherType};
+use zklock_proto::{Acl, AddWatchMode, CreateMode, Request, WatcherType};
 
-use crate::player::{SEEN, Script, Step};
-use crate::{Pair, acl, at, opened};
+use crate::player::{LAST_SEEN_ZXID, Script, Step};
+use crate::{ServerPair, acl, at, script_with_clients};
 
 const CLIENTS: usize = 3;
 const SCRIPTS: u32 = 300;
 const STEPS: usize = 40;
 
-/// Plays scripts that follow from a seed: the one in the environment, where `any` is one that was never played, or else the same ones every
-/// time. It is said with the shortest script that fails.
-pub(crate) fn agree(pair: &Pair) {
+/// Plays random scripts on both servers. The environment variable `ZKLOCK_SEED` sets the seed; `any` selects a new
+/// seed. By default, the seed is always the same. The panic message of a failure contains the seed and the shortest
+/// script that fails.
+pub(crate) fn assert_same_for_random_scripts(pair: &ServerPair) {
     let seed = match std::env::var("ZKLOCK_SEED").as_deref() {
         Err(_) => 1,
         Ok("any") => any_seed(),
@@ -28,7 +29,7 @@ pub(crate) fn agree(pair: &Pair) {
     let config = Config { cases: SCRIPTS, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let outcome = runner.run(&vec((0..CLIENTS, step()), 1..STEPS), |steps| {
-        let script: Script = opened(CLIENTS).into_iter().chain(steps).collect();
+        let script: Script = script_with_clients(CLIENTS).into_iter().chain(steps).collect();
         pair.difference(&script).map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
     });
     match outcome {
@@ -44,15 +45,15 @@ fn any_seed() -> u64 {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        30 => prop_oneof![change(), change(), read(), watches()].prop_map(Step::Ask),
-        3 => vec(part_of_multi(), 0..5).prop_map(|parts| Step::Ask(Request::Multi(parts))),
-        // Auth is answered out of turn.
+        30 => prop_oneof![change(), change(), read(), watches()].prop_map(Step::Request),
+        3 => vec(part_of_multi(), 0..5).prop_map(|parts| Step::Request(Request::Multi(parts))),
+        // The script must not send an auth request here, because servers answer auth requests out of order.
         5 => vec(prop_oneof![change(), read()].prop_filter("one in turn", |ask| !matches!(ask, Request::Auth { .. })), 2..6)
-            .prop_map(Step::AskAll),
-        1 => Just(Step::Leave),
+            .prop_map(Step::RequestAll),
+        1 => Just(Step::Disconnect),
         2 => Just(Step::Resume(true)),
         1 => Just(Step::Resume(false)),
-        1 => Just(Step::Ask(Request::CloseSession)),
+        1 => Just(Step::Request(Request::CloseSession)),
         1 => Just(Step::Open),
     ]
 }
@@ -81,10 +82,10 @@ fn read() -> impl Strategy<Value = Request> {
         (path(), any::<bool>()).prop_map(|(path, watch)| Request::GetChildren { path, watch }),
         (path(), any::<bool>()).prop_map(|(path, watch)| Request::GetChildren2 { path, watch }),
         path().prop_map(|path| Request::GetAcl { path }),
-        path().prop_map(|path| Request::CountDescendants { path }),
+        path().prop_map(|path| Request::GetAllChildrenNumber { path }),
         path().prop_map(|prefix| Request::GetEphemerals { prefix }),
         select(&["a:1", "b:2"][..])
-            .prop_map(|who| Request::Auth { scheme: "digest".to_owned(), auth: who.as_bytes().to_vec() }),
+            .prop_map(|client| Request::Auth { scheme: "digest".to_owned(), auth: client.as_bytes().to_vec() }),
         (path(), path()).prop_map(|(one, two)| {
             Request::MultiRead(vec![
                 Request::GetData { path: one, watch: true },
@@ -96,10 +97,11 @@ fn read() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Nobody asks for watches: others' count too, and how long they outlive a connection is chance.
+/// The scripts contain no `checkWatches` request. Such a request also finds the watches of other connections, and a
+/// server removes the watches of a closed connection at an arbitrary time.
 fn watches() -> impl Strategy<Value = Request> {
     let kinds = || select(WatcherType::ALL);
-    let since = select(&[0, SEEN, i64::MAX][..]);
+    let since = select(&[0, LAST_SEEN_ZXID, i64::MAX][..]);
     prop_oneof![
         (path(), select(AddWatchMode::ALL)).prop_map(|(path, mode)| Request::AddWatch { path, mode }),
         (path(), kinds()).prop_map(|(path, kind)| Request::RemoveWatches { path, kind }),
@@ -118,7 +120,7 @@ fn path() -> impl Strategy<Value = String> {
     select(&["/a", "/a/b", "/a/b/c", "/d", "/d/e", "/a0000000000", "/a0000000001", "/d0000000000", ""][..]).prop_map(at)
 }
 
-/// No containers: they come with a type of request that has no other modes.
+/// The result is never a container, because a separate type of request creates containers.
 fn mode() -> impl Strategy<Value = CreateMode> {
     select(CreateMode::ALL).prop_filter("one of four", |mode| mode.to_wire() < 4)
 }
@@ -131,7 +133,7 @@ fn data() -> impl Strategy<Value = Option<Vec<u8>>> {
     select(vec![Some(vec![2, 2]), Some(vec![]), None])
 }
 
-/// Mostly the open one.
+/// Usually returns the open access control list.
 fn list() -> impl Strategy<Value = Vec<Acl>> {
     prop_oneof![
         8 => Just(Acl::open()),

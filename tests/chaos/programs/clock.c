@@ -1,6 +1,6 @@
-/* Clocks that jump, as the programs of this rig see them: it stands before libc's clock_gettime (LD_PRELOAD) and adds what the file
- * named by CHAOS_CLOCK says, two numbers of nanoseconds: to CLOCK_REALTIME, which somebody sets, and to CLOCK_BOOTTIME, which
- * goes on while a machine is suspended. */
+/* A fake clock for the programs of this test. It replaces libc's clock_gettime (LD_PRELOAD) and adds offsets to two clocks.
+ * The file named by CHAOS_CLOCK contains the offsets as two numbers of nanoseconds: for CLOCK_REALTIME, which an
+ * administrator can set, and for CLOCK_BOOTTIME, which continues while the machine is suspended. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,10 +1,12 @@
-/* A program with zklock that writes down what it does and is told: threads that take locks, look, write to the store, and give up.
+/* A program that uses zklock and writes a trace of its actions and events. Its threads acquire locks, check their holds,
+ * write to the store, and release the locks.
  *
  *     worker SERVERS STORE LOCKS SEED SESSION_TIMEOUT_MS TRACE THREADS
  *
- * LOCKS is a list like "mutex:/a,rw:/b,semaphore3:/c,multi:/a+/d". What the lines of a trace mean stands in src/trace.rs. It says
- * "ready" when it has a client. At "final" each thread takes each lock once more, with patience, and then it says "idle"; at "end" it
- * frees its client and ends. When its input ends, so does it. */
+ * LOCKS is a list such as "mutex:/a,rw:/b,semaphore3:/c,multi:/a+/d". src/trace.rs describes the lines of the trace. The
+ * program prints "ready" when it has a client. After the command "final", each thread acquires each lock once more with a
+ * long time limit, and then the program prints "idle". After the command "end", it frees its client and exits. It also exits
+ * when its input ends. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,20 +25,20 @@
 
 #include "zklock.h"
 
-#define MAX_WAYS 16
-#define PATIENT_MS 60000
+#define MAX_CHOICES 16
+#define FINAL_LIMIT_MS 60000
 
-/* One way to take something. A semaphore has no lock. */
-struct way {
-    const char *path, *stance;
+/* A way to acquire a lock or a lease. A semaphore has no lock handle. */
+struct lock_choice {
+    const char *path, *exclusion;
     zkl_lock *lock;
     zkl_semaphore *semaphore;
-    int is_fresh; /* a mutex: it may be taken by a handle of its own as well */
-    int guards;   /* the store is written to */
+    int allows_new_handle; /* a mutex: a new handle may be used as well */
+    int writes_store;      /* whether the hold allows writes to the store */
 };
 
 struct hold {
-    const struct way *way;
+    const struct lock_choice *choice;
     zkl_lock *lock;
     zkl_leases *leases;
     int64_t token;
@@ -45,13 +47,13 @@ struct hold {
 struct worker {
     pthread_t thread;
     uint32_t number;
-    uint64_t dice;
+    uint64_t rng_state;
     int store;
 };
 
 static zkl_client *client;
-static struct way ways[MAX_WAYS];
-static int way_count, trace;
+static struct lock_choice choices[MAX_CHOICES];
+static int choice_count, trace;
 static const char *store_address;
 static volatile int is_final;
 
@@ -71,13 +73,13 @@ static void note(uint64_t at, uint32_t thread, const char *format, ...)
     int tail = vsnprintf(line + head, sizeof line - (size_t)head, format, arguments);
     va_end(arguments);
     line[head + tail] = '\n';
-    /* One write: a line is whole, or the last. */
+    /* A single system call writes the line, so that only the last line of a trace can be incomplete. */
     if (write(trace, line, (size_t)(head + tail) + 1) < 0) abort();
 }
 
-static uint64_t roll(struct worker *worker, uint64_t sides)
+static uint64_t random_below(struct worker *worker, uint64_t sides)
 {
-    uint64_t z = worker->dice += 0x9e3779b97f4a7c15;
+    uint64_t z = worker->rng_state += 0x9e3779b97f4a7c15;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return (z ^ (z >> 31)) % sides;
@@ -89,7 +91,7 @@ static void sleep_ms(uint64_t ms)
     nanosleep(&time, NULL);
 }
 
-static void told(void *user, const zkl_event *event)
+static void on_event(void *user, const zkl_event *event)
 {
     (void)user;
     if (event->kind == ZKL_EVENT_CLIENT) {
@@ -113,44 +115,44 @@ static int connect_store(void)
     return fd;
 }
 
-/* What is guarded by several mutexes as one is written for each. */
+/* Writes to the store. For a multi-lock, writes once for each of its paths. */
 static void write_to_store(struct worker *worker, const struct hold *hold)
 {
     char paths[256], line[512], answer;
-    snprintf(paths, sizeof paths, "%s", hold->way->path);
+    snprintf(paths, sizeof paths, "%s", hold->choice->path);
     for (char *rest = paths, *path; (path = strsep(&rest, "+")) != NULL;) {
         int length = snprintf(line, sizeof line, "%s %" PRId64 "\n", path, hold->token);
         if (write(worker->store, line, (size_t)length) != length || read(worker->store, &answer, 1) != 1) _exit(0);
     }
 }
 
-static int32_t acquire(struct worker *worker, const struct way *way, int64_t limit_ms, struct hold *hold)
+static int32_t acquire(struct worker *worker, const struct lock_choice *choice, int64_t limit_ms, struct hold *hold)
 {
-    *hold = (struct hold){.way = way, .lock = way->lock};
-    int is_fresh = way->is_fresh && roll(worker, 8) == 0;
-    if (is_fresh && zkl_mutex_new(client, way->path, &hold->lock) != ZKL_OK) abort();
-    note(now(), worker->number, "call %s %s %" PRId64, way->path, way->stance, limit_ms);
-    int32_t status = way->semaphore == NULL ? zkl_acquire_timeout(hold->lock, limit_ms)
-                                            : zkl_semaphore_acquire_timeout(way->semaphore, 1, limit_ms, &hold->leases);
+    *hold = (struct hold){.choice = choice, .lock = choice->lock};
+    int uses_new_handle = choice->allows_new_handle && random_below(worker, 8) == 0;
+    if (uses_new_handle && zkl_mutex_new(client, choice->path, &hold->lock) != ZKL_OK) abort();
+    note(now(), worker->number, "call %s %s %" PRId64, choice->path, choice->exclusion, limit_ms);
+    int32_t status = choice->semaphore == NULL ? zkl_acquire_timeout(hold->lock, limit_ms)
+                                               : zkl_semaphore_acquire_timeout(choice->semaphore, 1, limit_ms, &hold->leases);
     uint64_t returned = now();
     if (status == ZKL_OK) {
         status = hold->leases == NULL ? zkl_fencing_token(hold->lock, &hold->token)
                                       : zkl_leases_fencing_token(hold->leases, &hold->token);
         if (status == ZKL_OK) {
-            note(returned, worker->number, "got %s %" PRId64, way->path, hold->token);
+            note(returned, worker->number, "got %s %" PRId64, choice->path, hold->token);
             return ZKL_OK;
         }
-        /* Lost before it could be named. */
+        /* The hold was lost before its token could be read. */
         if (hold->leases != NULL) zkl_leases_release(hold->leases);
         else zkl_release(hold->lock);
     }
-    note(returned, worker->number, "failed %s %d", way->path, status);
-    if (is_fresh) zkl_lock_free(hold->lock);
+    note(returned, worker->number, "failed %s %d", choice->path, status);
+    if (uses_new_handle) zkl_lock_free(hold->lock);
     return status;
 }
 
-/* 1 if it is held. */
-static int look(struct worker *worker, const struct hold *hold)
+/* Checks a hold. Returns 1 if it is held. */
+static int check_hold(struct worker *worker, const struct hold *hold)
 {
     int64_t left = 0;
     uint64_t at = now();
@@ -165,33 +167,33 @@ static int look(struct worker *worker, const struct hold *hold)
     return is_held;
 }
 
-static void leave(struct worker *worker, const struct hold *hold)
+static void release_hold(struct worker *worker, const struct hold *hold)
 {
     int32_t status = ZKL_OK;
-    int is_fresh = hold->lock != hold->way->lock;
-    uint64_t how = roll(worker, 4);
-    int waits = hold->leases != NULL || how > (is_fresh ? 1 : 0);
+    int uses_new_handle = hold->lock != hold->choice->lock;
+    uint64_t how = random_below(worker, 4);
+    int waits = hold->leases != NULL || how > (uses_new_handle ? 1 : 0);
     note(now(), worker->number, "leave %" PRId64 " %d", hold->token, waits);
     if (hold->leases != NULL) status = zkl_leases_release(hold->leases);
     else if (waits) status = zkl_release(hold->lock);
     else if (how == 0) status = zkl_release_nowait(hold->lock);
     else zkl_lock_free(hold->lock);
     note(now(), worker->number, "left %" PRId64 " %d", hold->token, status);
-    if (is_fresh) zkl_lock_free(hold->lock);
+    if (uses_new_handle) zkl_lock_free(hold->lock);
 }
 
-static void hold_for_a_while(struct worker *worker, const struct hold *hold)
+static void use_hold(struct worker *worker, const struct hold *hold)
 {
-    uint64_t steps = 1 + roll(worker, 6), longest = roll(worker, 12) == 0 ? 400 : 15;
+    uint64_t steps = 1 + random_below(worker, 6), longest = random_below(worker, 12) == 0 ? 400 : 15;
     for (uint64_t step = 0; step < steps; step++) {
-        /* Some go on when they should not; the store is there for them. */
-        int is_careless = roll(worker, 2) == 0;
-        int is_held = look(worker, hold);
-        if (roll(worker, 4) == 0) sleep_ms(roll(worker, 30));
-        if (hold->way->guards && (is_held || is_careless)) write_to_store(worker, hold);
-        sleep_ms(roll(worker, longest));
+        /* Some programs continue although they must not. The store rejects their writes. */
+        int is_careless = random_below(worker, 2) == 0;
+        int is_held = check_hold(worker, hold);
+        if (random_below(worker, 4) == 0) sleep_ms(random_below(worker, 30));
+        if (hold->choice->writes_store && (is_held || is_careless)) write_to_store(worker, hold);
+        sleep_ms(random_below(worker, longest));
     }
-    look(worker, hold);
+    check_hold(worker, hold);
 }
 
 static void *work(void *argument)
@@ -201,47 +203,49 @@ static void *work(void *argument)
     struct hold hold;
     worker->store = connect_store();
     while (!is_final) {
-        const struct way *way = &ways[roll(worker, (uint64_t)way_count)];
-        if (acquire(worker, way, limits[roll(worker, 6)], &hold) == ZKL_OK) {
-            hold_for_a_while(worker, &hold);
-            leave(worker, &hold);
+        const struct lock_choice *choice = &choices[random_below(worker, (uint64_t)choice_count)];
+        if (acquire(worker, choice, limits[random_below(worker, 6)], &hold) == ZKL_OK) {
+            use_hold(worker, &hold);
+            release_hold(worker, &hold);
         }
-        sleep_ms(roll(worker, 20));
+        sleep_ms(random_below(worker, 20));
     }
-    for (int i = 0; i < way_count; i++) {
-        if (acquire(worker, &ways[((uint32_t)i + worker->number) % (uint32_t)way_count], PATIENT_MS, &hold) == ZKL_OK) {
-            look(worker, &hold);
-            if (hold.way->guards) write_to_store(worker, &hold);
-            leave(worker, &hold);
+    for (int i = 0; i < choice_count; i++) {
+        if (acquire(worker, &choices[((uint32_t)i + worker->number) % (uint32_t)choice_count], FINAL_LIMIT_MS, &hold) ==
+            ZKL_OK) {
+            check_hold(worker, &hold);
+            if (hold.choice->writes_store) write_to_store(worker, &hold);
+            release_hold(worker, &hold);
         }
     }
     close(worker->store);
     return NULL;
 }
 
-static void add_way(struct way way)
+static void add_lock_choice(struct lock_choice choice)
 {
-    if (way_count == MAX_WAYS) abort();
-    ways[way_count++] = way;
+    if (choice_count == MAX_CHOICES) abort();
+    choices[choice_count++] = choice;
 }
 
-static void make_way(const char *kind, const char *path)
+static void make_lock_choice(const char *kind, const char *path)
 {
     zkl_lock *lock = NULL, *other = NULL;
     zkl_semaphore *semaphore = NULL;
     int32_t status;
     if (strcmp(kind, "mutex") == 0) {
         status = zkl_mutex_new(client, path, &lock);
-        add_way((struct way){.path = path, .stance = "exclusive", .lock = lock, .is_fresh = 1, .guards = 1});
+        add_lock_choice((struct lock_choice){
+            .path = path, .exclusion = "exclusive", .lock = lock, .allows_new_handle = 1, .writes_store = 1});
     } else if (strcmp(kind, "rw") == 0) {
         status = zkl_rwlock_new(client, path, &lock, &other);
-        add_way((struct way){.path = path, .stance = "shared", .lock = lock});
-        add_way((struct way){.path = path, .stance = "exclusive", .lock = other, .guards = 1});
+        add_lock_choice((struct lock_choice){.path = path, .exclusion = "shared", .lock = lock});
+        add_lock_choice((struct lock_choice){.path = path, .exclusion = "exclusive", .lock = other, .writes_store = 1});
     } else if (strncmp(kind, "semaphore", 9) == 0) {
-        char *stance = NULL;
+        char *exclusion = NULL;
         status = zkl_semaphore_new(client, path, atoi(kind + 9), &semaphore);
-        if (asprintf(&stance, "leases:%s", kind + 9) < 0) abort();
-        add_way((struct way){.path = path, .stance = stance, .semaphore = semaphore});
+        if (asprintf(&exclusion, "leases:%s", kind + 9) < 0) abort();
+        add_lock_choice((struct lock_choice){.path = path, .exclusion = exclusion, .semaphore = semaphore});
     } else {
         zkl_lock *locks[8];
         size_t count = 0;
@@ -251,7 +255,7 @@ static void make_way(const char *kind, const char *path)
         }
         free(paths);
         status = zkl_multi_new(locks, count, &lock);
-        add_way((struct way){.path = path, .stance = "exclusive", .lock = lock, .guards = 1});
+        add_lock_choice((struct lock_choice){.path = path, .exclusion = "exclusive", .lock = lock, .writes_store = 1});
     }
     if (status != ZKL_OK) {
         fprintf(stderr, "%s %s: %s\n", kind, path, zkl_last_error_message());
@@ -274,13 +278,19 @@ static unsigned library_threads(void)
     return count;
 }
 
+/* Waits for a command. In the meantime, replaces the server list of the client when a command requires it. */
 static void await(const char *word)
 {
-    char line[32];
-    if (fgets(line, sizeof line, stdin) == NULL || strncmp(line, word, strlen(word)) != 0) _exit(0);
+    char line[1024];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strcmp(line, word) == 0) return;
+        if (strncmp(line, "servers ", 8) != 0 || zkl_client_set_servers(client, line + 8) != ZKL_OK) break;
+    }
+    _exit(0);
 }
 
-static void say(const char *word)
+static void report(const char *word)
 {
     puts(word);
     fflush(stdout);
@@ -288,37 +298,37 @@ static void say(const char *word)
 
 int main(int count, char **arguments)
 {
-    if (count != 8) return 2;
+    if (count != 9) return 2;
     store_address = arguments[2];
     int timeout_ms = atoi(arguments[5]), threads = atoi(arguments[7]);
     trace = open(arguments[6], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     zkl_config *config = zkl_config_new();
     zkl_config_set_session_timeout_ms(config, timeout_ms);
     zkl_config_set_connect_timeout_ms(config, 60000);
-    zkl_config_set_event_callback(config, told, NULL, NULL);
+    zkl_config_set_event_callback(config, on_event, NULL, NULL);
     note(now(), 0, "begin %d 1", timeout_ms);
-    if (zkl_client_new(arguments[1], config, &client) != ZKL_OK) {
+    if (zkl_config_load(config, arguments[8]) != ZKL_OK || zkl_client_new(arguments[1], config, &client) != ZKL_OK) {
         fprintf(stderr, "%s\n", zkl_last_error_message());
         return 1;
     }
     zkl_config_free(config);
     for (char *rest = arguments[3], *lock; (lock = strsep(&rest, ",")) != NULL;) {
         const char *kind = strsep(&lock, ":");
-        make_way(kind, lock);
+        make_lock_choice(kind, lock);
     }
-    say("ready");
+    report("ready");
 
     struct worker *workers = calloc((size_t)threads, sizeof *workers);
     for (int i = 0; i < threads; i++) {
         workers[i].number = (uint32_t)i + 1;
-        workers[i].dice = strtoul(arguments[4], NULL, 10) * 1000 + (unsigned)i;
+        workers[i].rng_state = strtoul(arguments[4], NULL, 10) * 1000 + (unsigned)i;
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
     await("final");
     is_final = 1;
     for (int i = 0; i < threads; i++) pthread_join(workers[i].thread, NULL);
     free(workers);
-    say("idle");
+    report("idle");
     await("end");
     zkl_client_free(client);
     note(now(), 0, "end %u", library_threads());

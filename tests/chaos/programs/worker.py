@@ -1,4 +1,4 @@
-"""The same as worker.c, in Python."""
+"""The Python version of worker.c."""
 
 import os
 import random
@@ -9,97 +9,102 @@ import time
 
 import zklock
 
-PATIENT_MS = 60_000
+FINAL_LIMIT_MS = 60_000
 LIMITS = (0, 100, 500, 2000, 5000, -1)
+# The checker reads the numbers of the C macros: ZKL_STATE_CONNECTING is 0, ZKL_LOCK_FREE is 10.
+NUMBERS = {
+    **{state: number for number, state in enumerate(zklock.ClientState)},
+    **{state: 10 + number for number, state in enumerate(zklock.LockState)},
+}
 
-servers, store_address, locks, seed, session_timeout_ms, trace_name, threads = sys.argv[1:]
+servers, store_address, locks, seed, session_timeout_ms, trace_name, threads, options_file = sys.argv[1:]
 trace = os.open(trace_name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 is_final = threading.Event()
 
 
 def note(at, thread, *words):
-    # One write: a line is whole, or the last.
+    # A single system call writes the line, so that only the last line of a trace can be incomplete.
     os.write(trace, (" ".join(map(str, (at, thread, *words))) + "\n").encode())
 
 
-def told(event):
+def on_event(event):
     now = time.monotonic_ns()
     if hasattr(event, "token"):
-        note(now, 0, "lock", event.path, event.token, int(event.previous), int(event.state))
+        note(now, 0, "lock", event.path, event.token, NUMBERS[event.previous], NUMBERS[event.state])
     else:
-        note(now, 0, "client", int(event.previous), int(event.state))
+        note(now, 0, "client", NUMBERS[event.previous], NUMBERS[event.state])
 
 
 def connect():
-    """A client, and whether it tells of events."""
+    """Return a client and whether it reports events."""
     settings = {"session_timeout": int(session_timeout_ms) / 1000, "connect_timeout": 60}
     if "on_event" in (zklock.Client.__text_signature__ or ""):
-        return zklock.Client(servers, **settings, on_event=told), True
-    return zklock.Client(servers, **settings), False
+        return zklock.Client.from_file(servers, options_file, **settings, on_event=on_event), True
+    return zklock.Client.from_file(servers, options_file, **settings), False
 
 
-class Way:
-    """One way to take something."""
+class LockChoice:
+    """A way to acquire a lock or a lease."""
 
-    def __init__(self, path, stance, acquire, fresh=None):
-        self.path, self.stance, self.acquire, self.fresh = path, stance, acquire, fresh
-        self.guards = stance == "exclusive"
+    def __init__(self, path, exclusion, acquire, new_handle=None):
+        self.path, self.exclusion, self.acquire, self.new_handle = path, exclusion, acquire, new_handle
+        self.writes_store = exclusion == "exclusive"
 
 
-def taking(lock):
-    """A lock is its own hold; of a semaphore, what acquire returns."""
+def acquirer(lock):
+    """Return a function that acquires a lock and returns the lock object as the hold."""
 
     def acquire(limit):
-        if not lock.acquire(limit):
+        if not lock.acquire(timeout=limit):
             raise zklock.LockTimeout("not in time")
         return lock
 
     return acquire
 
 
-def ways_of(kind, path, client):
+def lock_choices(kind, path, client):
     if kind == "mutex":
-        return [Way(path, "exclusive", taking(client.mutex(path)), lambda: taking(client.mutex(path)))]
+        return [LockChoice(path, "exclusive", acquirer(client.mutex(path)), lambda: acquirer(client.mutex(path)))]
     if kind == "rw":
         both = client.rwlock(path)
-        return [Way(path, "shared", taking(both.read)), Way(path, "exclusive", taking(both.write))]
+        return [LockChoice(path, "shared", acquirer(both.read)), LockChoice(path, "exclusive", acquirer(both.write))]
     if kind.startswith("semaphore"):
         most = int(kind.removeprefix("semaphore"))
         semaphore = client.semaphore(path, most)
-        return [Way(path, f"leases:{most}", lambda limit: semaphore.acquire(1, timeout=limit))]
+        return [LockChoice(path, f"leases:{most}", lambda limit: semaphore.acquire(1, timeout=limit))]
     several = client.multi([client.mutex(one) for one in path.split("+")])
-    return [Way(path, "exclusive", taking(several))]
+    return [LockChoice(path, "exclusive", acquirer(several))]
 
 
 class Worker(threading.Thread):
-    def __init__(self, number, ways):
+    def __init__(self, number, choices):
         super().__init__(daemon=True)
-        self.number, self.ways = number, ways
-        self.dice = random.Random(int(seed) * 1000 + number)
+        self.number, self.choices = number, choices
+        self.rng = random.Random(int(seed) * 1000 + number)
         host, port = store_address.split(":")
         self.store = socket.create_connection((host, int(port)))
         self.store.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def run(self):
         while not is_final.is_set():
-            way = self.dice.choice(self.ways)
-            hold, token = self.acquire(way, self.dice.choice(LIMITS))
+            choice = self.rng.choice(self.choices)
+            hold, token = self.acquire(choice, self.rng.choice(LIMITS))
             if hold is not None:
-                self.hold_for_a_while(way, hold, token)
-                self.leave(hold, token)
+                self.use_hold(choice, hold, token)
+                self.release_hold(hold, token)
             self.sleep_ms(20)
-        for i in range(len(self.ways)):
-            way = self.ways[(i + self.number) % len(self.ways)]
-            hold, token = self.acquire(way, PATIENT_MS)
+        for i in range(len(self.choices)):
+            choice = self.choices[(i + self.number) % len(self.choices)]
+            hold, token = self.acquire(choice, FINAL_LIMIT_MS)
             if hold is not None:
-                self.look(hold, token)
-                self.write(way, token)
-                self.leave(hold, token)
+                self.check_hold(hold, token)
+                self.write(choice, token)
+                self.release_hold(hold, token)
         self.store.close()
 
-    def acquire(self, way, limit_ms):
-        acquire = way.fresh() if way.fresh and self.dice.randrange(8) == 0 else way.acquire
-        self.note("call", way.path, way.stance, limit_ms)
+    def acquire(self, choice, limit_ms):
+        acquire = choice.new_handle() if choice.new_handle and self.rng.randrange(8) == 0 else choice.acquire
+        self.note("call", choice.path, choice.exclusion, limit_ms)
         hold = None
         try:
             hold = acquire(None if limit_ms < 0 else limit_ms / 1000)
@@ -107,15 +112,15 @@ class Worker(threading.Thread):
             token = hold.fencing_token
         except zklock.Error as error:
             returned = returned if hold is not None else time.monotonic_ns()
-            note(returned, self.number, "failed", way.path, error.status)
+            note(returned, self.number, "failed", choice.path, int(error.status))
             if hold is not None:
-                # Lost before it could be named.
+                # The hold was lost before its token could be read.
                 self.release(hold.release)
             return None, 0
-        note(returned, self.number, "got", way.path, token)
+        note(returned, self.number, "got", choice.path, token)
         return hold, token
 
-    def look(self, hold, token):
+    def check_hold(self, hold, token):
         at = time.monotonic_ns()
         is_held = hold.is_held
         left_at = time.monotonic_ns()
@@ -125,30 +130,30 @@ class Worker(threading.Thread):
             left_ms = 0
         state = hold.state
         done = time.monotonic_ns()
-        note(at, self.number, "look", token, int(is_held), left_at, left_ms, int(state), done)
+        note(at, self.number, "look", token, int(is_held), left_at, left_ms, NUMBERS[state], done)
         return is_held
 
-    def hold_for_a_while(self, way, hold, token):
-        longest = 400 if self.dice.randrange(12) == 0 else 15
-        for _ in range(1 + self.dice.randrange(6)):
-            # Some go on when they should not; the store is there for them.
-            is_careless = self.dice.randrange(2) == 0
-            is_held = self.look(hold, token)
-            if self.dice.randrange(4) == 0:
+    def use_hold(self, choice, hold, token):
+        longest = 400 if self.rng.randrange(12) == 0 else 15
+        for _ in range(1 + self.rng.randrange(6)):
+            # Some programs continue although they must not. The store rejects their writes.
+            is_careless = self.rng.randrange(2) == 0
+            is_held = self.check_hold(hold, token)
+            if self.rng.randrange(4) == 0:
                 self.sleep_ms(30)
             if is_held or is_careless:
-                self.write(way, token)
+                self.write(choice, token)
             self.sleep_ms(longest)
-        self.look(hold, token)
+        self.check_hold(hold, token)
 
-    def write(self, way, token):
-        for path in way.path.split("+") if way.guards else ():
+    def write(self, choice, token):
+        for path in choice.path.split("+") if choice.writes_store else ():
             self.store.sendall(f"{path} {token}\n".encode())
             if not self.store.recv(1):
                 os._exit(0)
 
-    def leave(self, hold, token):
-        waits = self.dice.randrange(4) != 0
+    def release_hold(self, hold, token):
+        waits = self.rng.randrange(4) != 0
         self.note("leave", token, int(waits))
         status = self.release(hold.release if waits else hold.release_nowait)
         self.note("left", token, status)
@@ -158,14 +163,14 @@ class Worker(threading.Thread):
         try:
             release()
         except zklock.Error as error:
-            return error.status
+            return int(error.status)
         return 0
 
     def note(self, *words):
         note(time.monotonic_ns(), self.number, *words)
 
     def sleep_ms(self, longest):
-        time.sleep(self.dice.randrange(longest) / 1000)
+        time.sleep(self.rng.randrange(longest) / 1000)
 
 
 def library_threads():
@@ -179,8 +184,11 @@ def library_threads():
     return sum(name.startswith("zkl") for name in names)
 
 
-def expect(word):
-    if sys.stdin.readline().strip() != word:
+def expect(word, client):
+    """Wait for a command. In the meantime, replace the server list of the client when a command requires it."""
+    while (line := sys.stdin.readline().strip()).startswith("servers "):
+        client.set_servers(line.removeprefix("servers "))
+    if line != word:
         os._exit(0)
 
 
@@ -188,17 +196,17 @@ def main():
     at = time.monotonic_ns()
     client, hears_events = connect()
     note(at, 0, "begin", session_timeout_ms, int(hears_events))
-    ways = [way for lock in locks.split(",") for way in ways_of(*lock.split(":"), client)]
+    choices = [choice for lock in locks.split(",") for choice in lock_choices(*lock.split(":"), client)]
     print("ready", flush=True)
-    workers = [Worker(number + 1, ways) for number in range(int(threads))]
+    workers = [Worker(number + 1, choices) for number in range(int(threads))]
     for worker in workers:
         worker.start()
-    expect("final")
+    expect("final", client)
     is_final.set()
     for worker in workers:
         worker.join()
     print("idle", flush=True)
-    expect("end")
+    expect("end", client)
     client.close()
     note(time.monotonic_ns(), 0, "end", library_threads())
 

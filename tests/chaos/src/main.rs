@@ -1,4 +1,4 @@
-//! `zklock-chaos`: lets everything go wrong, and prints what came of it. It is also the Rust program that takes part.
+//! `zklock-chaos`: runs the chaos tests and prints their results. It also contains the Rust program that takes part.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,45 +7,50 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use zklock_chaos::run::{Place, Plan, run};
+use zklock_chaos::run::{Environment, Plan, run};
 use zklock_chaos::{programs, report, worker};
-use zklock_rig::Network;
+use zklock_test_support::Network;
 
-/// Runs C, Python and Rust programs with zklock on three ZooKeeper servers, with faults.
+/// Runs C, Python and Rust programs that use zklock on three ZooKeeper servers, and injects faults.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
-    part: Option<Part>,
-    /// For how many minutes, in runs of two or three.
+    command: Option<Command>,
+    /// The total duration in minutes. It is divided into runs of two to three minutes.
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
-    /// The first run's seed; the next ones follow.
+    /// The seed of the first run. Each further run increments it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// On loopback, also where network namespaces can be had.
+    /// Use loopback even if network namespaces are available.
     #[arg(long)]
     loopback: bool,
+    /// Use TLS on all connections of the programs, and replace the certificates every 30 seconds.
+    #[arg(long)]
+    tls: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum Part {
+enum Command {
     /// Take part in a run.
     #[command(hide = true)]
     Worker(worker::Arguments),
 }
 
-/// How long one run is at most.
+/// The maximum duration of the faults in one run.
 const RUN: Duration = Duration::from_secs(150);
+/// The interval at which the certificates are replaced.
+const ROTATION: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match &arguments.part {
-        Some(Part::Worker(of_worker)) => take_part(of_worker),
+    match &arguments.command {
+        Some(Command::Worker(of_worker)) => run_worker(of_worker),
         None => campaign(&arguments),
     }
 }
 
-fn take_part(arguments: &worker::Arguments) -> ExitCode {
+fn run_worker(arguments: &worker::Arguments) -> ExitCode {
     match worker::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,7 +61,7 @@ fn take_part(arguments: &worker::Arguments) -> ExitCode {
 }
 
 fn campaign(arguments: &Arguments) -> ExitCode {
-    let place = if arguments.loopback { Place::Loopback } else { best_place() };
+    let place = if arguments.loopback { Environment::Loopback } else { best_environment() };
     let (begun, limit) = (Instant::now(), Duration::from_secs_f64(arguments.minutes * 60.0));
     let mut failed = 0;
     for seed in arguments.seed.. {
@@ -64,15 +69,16 @@ fn campaign(arguments: &Arguments) -> ExitCode {
         if left.is_zero() {
             break;
         }
-        let plan = Plan::long(seed, place, left.min(RUN));
-        // Each run has a thread of its own, since a thread can't leave a network again.
+        let certificate_rotation = arguments.tls.then_some(ROTATION);
+        let plan = Plan { certificate_rotation, ..Plan::long(seed, place, left.min(RUN)) };
+        // Each run needs its own thread, because a thread cannot leave a network namespace.
         let of_thread = plan.clone();
         let outcome = thread::spawn(move || run(&of_thread)).join();
         match outcome {
             Ok(Ok(outcome)) => {
                 print!("{}", report::table(&plan, &outcome));
                 keep(&report::json(&plan, &outcome));
-                failed += usize::from(!outcome.judgement.violations.is_empty());
+                failed += usize::from(!outcome.report.violations.is_empty());
             }
             Ok(Err(error)) => {
                 println!("seed {seed}: {error}");
@@ -84,15 +90,15 @@ fn campaign(arguments: &Arguments) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn best_place() -> Place {
-    // On a thread of its own, which is in the network from then on.
+fn best_environment() -> Environment {
+    // The thread that enters the namespace stays there, so it must not be the main thread.
     match thread::spawn(Network::enter).join() {
-        Ok(Ok(_)) => Place::Network,
+        Ok(Ok(_)) => Environment::Network,
         Ok(Err(error)) => {
-            println!("no network namespaces ({error}): on loopback, through proxies");
-            Place::Loopback
+            println!("network namespaces are not available ({error}); using loopback and proxies");
+            Environment::Loopback
         }
-        Err(_) => Place::Loopback,
+        Err(_) => Environment::Loopback,
     }
 }
 

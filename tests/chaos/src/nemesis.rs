@@ -1,5 +1,5 @@
-//! What goes wrong, and when: three lanes, one for the servers and two for the programs and their connections, each with one fault
-//! after the other, in an order that the dice give.
+//! The nemesis: it injects faults. It has three independent schedules, one for the servers and two for the programs and
+//! their connections. Each schedule injects one fault after the other, in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,64 +7,66 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use zklock_rig::Ensemble;
+use zklock_test_support::Ensemble;
 
 use crate::operator::Operator;
 use crate::programs::Program;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The leader is killed with SIGKILL, and comes back.
+    /// The leader is killed with SIGKILL and restarted.
     LeaderKilled,
-    /// A follower is.
+    /// A follower is killed with SIGKILL and restarted.
     FollowerKilled,
-    /// Two servers are at once: nothing can be written.
+    /// Two servers are killed at the same time, so that the ensemble has no quorum.
     QuorumKilled,
-    /// One server after the other is restarted, the leader last.
+    /// The servers are restarted one after the other, the leader last.
     RollingRestart,
-    /// The leader stands still until another one is elected.
+    /// The leader is paused until another one is elected.
     LeaderStopped,
-    /// A follower stands still.
+    /// A follower is paused.
     FollowerStopped,
-    /// The leader is cut off from the other servers, silently. Clients still reach it.
+    /// The leader is isolated from the other servers. No connection is closed, and clients still reach it.
     LeaderIsolated,
-    /// The leader's cable is pulled: nobody reaches it, and nobody is told.
+    /// The network link of the leader is down. No connection is closed.
     LeaderUnplugged,
-    /// A follower's is.
+    /// The network link of a follower is down. No connection is closed.
     FollowerUnplugged,
-    /// Two programs stand still for twice the session timeout.
-    StoppedForLong,
-    /// A program stands still for less than it.
-    StoppedForShort,
-    /// A program is killed with SIGKILL, and another one takes its place.
-    Killed,
-    /// A program's machine is suspended: its clocks jump forward by twice the session timeout.
-    Suspended,
-    /// A program's CLOCK_REALTIME jumps to and fro.
+    /// Two programs are paused for twice the session timeout.
+    ProgramPausedLong,
+    /// A program is paused for less than the session timeout.
+    ProgramPausedShort,
+    /// A program is killed with SIGKILL, and another one replaces it.
+    ProgramKilled,
+    /// The machine of a program is suspended: its clocks jump forward by twice the session timeout.
+    MachineSuspended,
+    /// The CLOCK_REALTIME of a program jumps forward and backward.
     WallClockJump,
-    /// A program's connections are reset.
+    /// The connections of a program are reset.
     Reset,
-    /// A program's connections are swallowed for less than the session timeout.
-    HoleForShort,
-    /// And for more.
-    HoleForLong,
-    /// The reply to a transaction is lost, with the connection.
+    /// The connections of a program are swallowed for less than the session timeout.
+    BlackHoleShort,
+    /// The connections of a program are swallowed for more than the session timeout.
+    BlackHoleLong,
+    /// The reply to a transaction is lost, and the connection is reset.
     LostReply,
-    /// Everything takes its time.
+    /// All transfer on the connections of a program is delayed.
     Delay,
-    /// No server accepts a program's connections.
+    /// No server accepts the connections of a program.
     Refused,
-    /// A session is closed by somebody else.
+    /// A program replaces its server list, and soon afterwards returns to the complete list.
+    ServersReplaced,
+    /// The session of a program is closed from outside.
     SessionClosed,
-    /// A lock's node is deleted by an operator.
+    /// An operator deletes the node of a lock.
     NodeDeleted,
 }
 
 impl Fault {
-    /// Those of servers that loopback can show.
+    /// The faults of servers that are possible on loopback.
     pub const SERVERS: [Self; 7] = [
         Self::LeaderKilled,
         Self::FollowerKilled,
@@ -74,21 +76,22 @@ impl Fault {
         Self::FollowerStopped,
         Self::LeaderIsolated,
     ];
-    /// Those that take a network.
-    pub const CABLES: [Self; 2] = [Self::LeaderUnplugged, Self::FollowerUnplugged];
-    /// Those of programs, their connections, and what is theirs on the servers.
-    pub const PROGRAMS: [Self; 13] = [
-        Self::StoppedForLong,
-        Self::StoppedForShort,
-        Self::Killed,
-        Self::Suspended,
+    /// The faults that need a network.
+    pub const NETWORK_FAULTS: [Self; 2] = [Self::LeaderUnplugged, Self::FollowerUnplugged];
+    /// The faults of programs, their connections, their sessions and their nodes.
+    pub const PROGRAMS: [Self; 14] = [
+        Self::ProgramPausedLong,
+        Self::ProgramPausedShort,
+        Self::ProgramKilled,
+        Self::MachineSuspended,
         Self::WallClockJump,
         Self::Reset,
-        Self::HoleForShort,
-        Self::HoleForLong,
+        Self::BlackHoleShort,
+        Self::BlackHoleLong,
         Self::LostReply,
         Self::Delay,
         Self::Refused,
+        Self::ServersReplaced,
         Self::SessionClosed,
         Self::NodeDeleted,
     ];
@@ -106,341 +109,372 @@ impl fmt::Display for Fault {
             Self::LeaderIsolated => "leader cut off from servers",
             Self::LeaderUnplugged => "leader unplugged",
             Self::FollowerUnplugged => "follower unplugged",
-            Self::StoppedForLong => "program stopped for long",
-            Self::StoppedForShort => "program stopped for short",
-            Self::Killed => "program killed",
-            Self::Suspended => "machine suspended",
+            Self::ProgramPausedLong => "program stopped for long",
+            Self::ProgramPausedShort => "program stopped for short",
+            Self::ProgramKilled => "program killed",
+            Self::MachineSuspended => "machine suspended",
             Self::WallClockJump => "wall clock jumped",
             Self::Reset => "connections reset",
-            Self::HoleForShort => "black hole, short",
-            Self::HoleForLong => "black hole, long",
+            Self::BlackHoleShort => "black hole, short",
+            Self::BlackHoleLong => "black hole, long",
             Self::LostReply => "reply lost",
             Self::Delay => "delay",
             Self::Refused => "connections refused",
+            Self::ServersReplaced => "server list replaced",
             Self::SessionClosed => "session closed from outside",
             Self::NodeDeleted => "node deleted by an operator",
         })
     }
 }
 
-/// What it has its hands on.
-pub struct Field<'a> {
+/// The objects that the nemesis acts on.
+pub struct FaultTargets<'a> {
     /// The servers.
     pub ensemble: &'a Ensemble,
-    /// The programs; one that was killed stays.
+    /// The programs, including those that were killed.
     pub programs: &'a mut Vec<Program>,
-    /// The directories with nodes of locks.
+    /// The directories of the lock nodes.
     pub queues: &'a [String],
-    /// The programs' session timeout.
+    /// The session timeout of the programs.
     pub session_timeout: Duration,
-    /// Sessions that somebody else closed, or tried to.
+    /// The sessions that the nemesis closed or tried to close.
     pub closed: &'a mut BTreeSet<i64>,
 }
 
-/// Lanes of faults.
+/// The schedules of faults.
 pub struct Nemesis {
-    dice: Rng,
-    lanes: [Lane; 3],
-    /// How often each fault was done, and undone.
-    pub survived: BTreeMap<Fault, usize>,
-    /// A line for each fault.
+    rng: Rng,
+    schedules: [FaultSchedule; 3],
+    /// The number of times that each fault was injected and ended.
+    pub completed: BTreeMap<Fault, usize>,
+    /// One line for each fault.
     pub log: Vec<String>,
 }
 
-struct Lane {
+struct FaultSchedule {
     kinds: Vec<Fault>,
-    /// Those that are still to come in this round.
-    round: Vec<Fault>,
+    /// The remaining faults of this round.
+    remaining: Vec<Fault>,
     is_begun: bool,
-    /// How many are over.
+    /// The number of completed rounds.
     rounds: usize,
-    running: Option<(Fault, Undo)>,
-    /// When to go on.
+    running: Option<(Fault, Recovery)>,
+    /// The time of the next step.
     due: Instant,
 }
 
-/// What ends a fault.
-enum Undo {
-    Nothing,
-    Relaunch(Vec<usize>),
-    /// The servers that are still to be restarted.
-    Roll(Vec<usize>),
-    Continue(usize),
-    Rejoin(usize),
-    Plug(usize),
-    Wake(Vec<usize>),
-    Fill(usize),
-    Hurry(usize),
-    Accept(usize),
-    SetClock(usize),
-    ForgetLoss(usize),
+/// The action that ends a fault.
+enum Recovery {
+    None,
+    RestartServers(Vec<usize>),
+    /// The servers that still have to be restarted.
+    ContinueRollingRestart(Vec<usize>),
+    ResumeServer(usize),
+    EndIsolation(usize),
+    LinkUp(usize),
+    ResumePrograms(Vec<usize>),
+    EndBlackHole(usize),
+    EndDelay(usize),
+    AcceptConnections(usize),
+    ResetWallClock(usize),
+    DisarmReplyLoss(usize),
+    UseAllServers(usize),
 }
 
 impl Nemesis {
-    /// One with these faults.
+    /// Creates a nemesis with these faults.
     pub fn new(seed: u64, faults: &[Fault]) -> Self {
-        let is_servers = |fault: &&Fault| Fault::SERVERS.contains(fault) || Fault::CABLES.contains(fault);
+        let is_servers = |fault: &&Fault| Fault::SERVERS.contains(fault) || Fault::NETWORK_FAULTS.contains(fault);
         let (servers, programs): (Vec<Fault>, Vec<Fault>) = faults.iter().partition(|fault| is_servers(fault));
-        let lane =
-            |kinds| Lane { kinds, round: Vec::new(), is_begun: false, rounds: 0, running: None, due: Instant::now() };
+        let lane = |kinds| FaultSchedule {
+            kinds,
+            remaining: Vec::new(),
+            is_begun: false,
+            rounds: 0,
+            running: None,
+            due: Instant::now(),
+        };
         Self {
-            dice: Rng::with_seed(seed),
-            lanes: [lane(servers), lane(programs.clone()), lane(programs)],
-            survived: BTreeMap::new(),
+            rng: Rng::with_seed(seed),
+            schedules: [lane(servers), lane(programs.clone()), lane(programs)],
+            completed: BTreeMap::new(),
             log: Vec::new(),
         }
     }
 
-    /// Whether every fault has been there.
-    pub fn has_done_all(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.kinds.is_empty() || lane.rounds > 0)
+    /// Whether every fault has been injected at least once.
+    pub fn has_completed_all(&self) -> bool {
+        self.schedules.iter().all(|lane| lane.kinds.is_empty() || lane.rounds > 0)
     }
 
-    /// Begins and ends what is due.
-    pub fn step(&mut self, field: &mut Field<'_>) {
-        for index in 0..self.lanes.len() {
-            if self.lanes[index].due > Instant::now() {
+    /// Starts and ends the faults that are due.
+    pub fn step(&mut self, targets: &mut FaultTargets<'_>) {
+        for index in 0..self.schedules.len() {
+            if self.schedules[index].due > Instant::now() {
                 continue;
             }
-            let pause = match self.lanes[index].running.take() {
-                Some((fault, undo)) => self.go_on(index, fault, undo, field),
-                None => self.begin_next(index, field),
+            let pause = match self.schedules[index].running.take() {
+                Some((fault, recovery)) => self.continue_or_end(index, fault, recovery, targets),
+                None => self.begin_next(index, targets),
             };
-            self.lanes[index].due = Instant::now() + pause;
+            self.schedules[index].due = Instant::now() + pause;
         }
     }
 
-    /// Ends what is running; false while that takes its time.
-    pub fn heal(&mut self, field: &mut Field<'_>) -> bool {
-        for index in 0..self.lanes.len() {
-            if let Some((fault, undo)) = self.lanes[index].running.take() {
-                self.go_on(index, fault, undo, field);
+    /// Ends all running faults. Returns false if a fault needs more time to end.
+    pub fn recover(&mut self, targets: &mut FaultTargets<'_>) -> bool {
+        for index in 0..self.schedules.len() {
+            if let Some((fault, recovery)) = self.schedules[index].running.take() {
+                self.continue_or_end(index, fault, recovery, targets);
             }
         }
-        self.lanes.iter().all(|lane| lane.running.is_none())
+        self.schedules.iter().all(|lane| lane.running.is_none())
     }
 
-    /// Ends a fault, or a part of it. How long to wait then.
-    fn go_on(&mut self, lane: usize, fault: Fault, undo: Undo, field: &mut Field<'_>) -> Duration {
-        if let Undo::Roll(mut left) = undo {
-            if !field.ensemble.is_whole() {
-                self.lanes[lane].running = Some((fault, Undo::Roll(left)));
+    /// Ends a fault or a part of it. Returns the pause before the next step.
+    fn continue_or_end(
+        &mut self,
+        lane: usize,
+        fault: Fault,
+        recovery: Recovery,
+        targets: &mut FaultTargets<'_>,
+    ) -> Duration {
+        if let Recovery::ContinueRollingRestart(mut left) = recovery {
+            if !targets.ensemble.is_serving() {
+                self.schedules[lane].running = Some((fault, Recovery::ContinueRollingRestart(left)));
                 return 50 * MS;
             }
             if let Some(server) = left.pop() {
-                field.ensemble.servers()[server].stop();
-                field.ensemble.relaunch(server);
-                self.lanes[lane].running = Some((fault, Undo::Roll(left)));
+                targets.ensemble.servers()[server].stop();
+                targets.ensemble.relaunch(server);
+                self.schedules[lane].running = Some((fault, Recovery::ContinueRollingRestart(left)));
                 return 300 * MS;
             }
         } else {
-            end(undo, field);
+            recover_from(recovery, targets);
         }
         self.log.push(format!("{} end {fault}", crate::clock::now()));
-        *self.survived.entry(fault).or_default() += 1;
-        self.dice.u32(100..700) * MS
+        *self.completed.entry(fault).or_default() += 1;
+        self.rng.u32(100..700) * MS
     }
 
-    fn begin_next(&mut self, lane: usize, field: &mut Field<'_>) -> Duration {
+    fn begin_next(&mut self, lane: usize, targets: &mut FaultTargets<'_>) -> Duration {
         let is_servers = lane == 0;
-        // One trouble at a time is what an ensemble of three is for.
-        if is_servers && !field.ensemble.is_whole() {
+        // An ensemble of three servers tolerates only one fault at a time.
+        if is_servers && !targets.ensemble.is_serving() {
             return 50 * MS;
         }
-        let Some(fault) = self.draw(lane) else { return Duration::from_secs(1) };
-        match self.begin(fault, field) {
-            Some((undo, length)) => {
+        let Some(fault) = self.next_fault(lane) else { return Duration::from_secs(1) };
+        match self.begin(fault, targets) {
+            Some((recovery, length)) => {
                 self.log.push(format!("{} begin {fault}", crate::clock::now()));
-                self.lanes[lane].running = Some((fault, undo));
+                self.schedules[lane].running = Some((fault, recovery));
                 length
             }
-            // It found nobody; its turn comes again.
+            // The fault found no suitable target. It is tried again later.
             None => {
-                self.lanes[lane].round.insert(0, fault);
+                self.schedules[lane].remaining.insert(0, fault);
                 100 * MS
             }
         }
     }
 
-    fn draw(&mut self, lane: usize) -> Option<Fault> {
-        let Lane { kinds, round, is_begun, rounds, .. } = &mut self.lanes[lane];
-        if let Some(fault) = round.pop() {
+    fn next_fault(&mut self, lane: usize) -> Option<Fault> {
+        let FaultSchedule { kinds, remaining, is_begun, rounds, .. } = &mut self.schedules[lane];
+        if let Some(fault) = remaining.pop() {
             return Some(fault);
         }
         *rounds += usize::from(*is_begun);
         *is_begun = true;
-        round.clone_from(kinds);
-        self.dice.shuffle(round);
-        round.pop()
+        remaining.clone_from(kinds);
+        self.rng.shuffle(remaining);
+        remaining.pop()
     }
 
-    /// Does a fault; what ends it, and after how long.
-    fn begin(&mut self, fault: Fault, field: &mut Field<'_>) -> Option<(Undo, Duration)> {
-        let timeout = field.session_timeout;
-        let servers = field.ensemble.servers();
+    /// Injects a fault. Returns the action that ends it, and its duration.
+    fn begin(&mut self, fault: Fault, targets: &mut FaultTargets<'_>) -> Option<(Recovery, Duration)> {
+        let timeout = targets.session_timeout;
+        let servers = targets.ensemble.servers();
         match fault {
             Fault::LeaderKilled | Fault::FollowerKilled => {
-                let server = self.server(fault == Fault::LeaderKilled, field)?;
+                let server = self.server(fault == Fault::LeaderKilled, targets)?;
                 servers[server].stop();
-                Some((Undo::Relaunch(vec![server]), self.dice.u32(300..2500) * MS))
+                Some((Recovery::RestartServers(vec![server]), self.rng.u32(300..2500) * MS))
             }
             Fault::QuorumKilled => {
-                let spared = self.dice.usize(..servers.len());
+                let spared = self.rng.usize(..servers.len());
                 let killed: Vec<usize> = (0..servers.len()).filter(|&server| server != spared).collect();
                 killed.iter().for_each(|&server| servers[server].stop());
-                Some((Undo::Relaunch(killed), self.dice.u32(300..3000) * MS))
+                Some((Recovery::RestartServers(killed), self.rng.u32(300..3000) * MS))
             }
             Fault::RollingRestart => {
-                let leader = field.ensemble.find_leader()?;
+                let leader = targets.ensemble.find_leader()?;
                 let followers = (0..servers.len()).filter(|&server| server != leader);
-                Some((Undo::Roll([leader].into_iter().chain(followers).collect()), Duration::ZERO))
+                Some((
+                    Recovery::ContinueRollingRestart([leader].into_iter().chain(followers).collect()),
+                    Duration::ZERO,
+                ))
             }
             Fault::LeaderStopped | Fault::FollowerStopped => {
-                let server = self.server(fault == Fault::LeaderStopped, field)?;
+                let server = self.server(fault == Fault::LeaderStopped, targets)?;
                 servers[server].pause();
-                Some((Undo::Continue(server), self.outage(fault == Fault::LeaderStopped)))
+                Some((Recovery::ResumeServer(server), self.outage_length(fault == Fault::LeaderStopped)))
             }
             Fault::LeaderIsolated => {
-                let server = self.server(true, field)?;
-                field.ensemble.isolate(server);
-                Some((Undo::Rejoin(server), self.outage(true)))
+                let server = self.server(true, targets)?;
+                targets.ensemble.isolate(server);
+                Some((Recovery::EndIsolation(server), self.outage_length(true)))
             }
             Fault::LeaderUnplugged | Fault::FollowerUnplugged => {
-                let server = self.server(fault == Fault::LeaderUnplugged, field)?;
-                field.ensemble.unplug(server, true);
-                Some((Undo::Plug(server), self.outage(fault == Fault::LeaderUnplugged)))
+                let server = self.server(fault == Fault::LeaderUnplugged, targets)?;
+                targets.ensemble.set_link_down(server, true);
+                Some((Recovery::LinkUp(server), self.outage_length(fault == Fault::LeaderUnplugged)))
             }
-            Fault::StoppedForLong => {
-                let holder = self.holder(field, Program::stop_holding)?;
-                let other = self.program(field, false).filter(|&other| other != holder);
-                other.iter().for_each(|&program| field.programs[program].stop());
+            Fault::ProgramPausedLong => {
+                let holder = self.with_random_holder(targets, Program::pause_while_holding)?;
+                let other = self.program(targets, false).filter(|&other| other != holder);
+                other.iter().for_each(|&program| targets.programs[program].pause());
                 let stopped = [holder].into_iter().chain(other).collect();
-                Some((Undo::Wake(stopped), 2 * timeout + 100 * MS))
+                Some((Recovery::ResumePrograms(stopped), 2 * timeout + 100 * MS))
             }
-            Fault::StoppedForShort => {
-                let program = self.program(field, false)?;
-                field.programs[program].stop();
-                Some((Undo::Wake(vec![program]), timeout.mul_f64(0.1 + 0.8 * self.dice.f64())))
+            Fault::ProgramPausedShort => {
+                let program = self.program(targets, false)?;
+                targets.programs[program].pause();
+                Some((Recovery::ResumePrograms(vec![program]), timeout.mul_f64(0.1 + 0.8 * self.rng.f64())))
             }
-            Fault::Killed => {
-                let program = self.program(field, false)?;
-                field.programs[program].kill();
-                Some((Undo::Nothing, Duration::ZERO))
+            Fault::ProgramKilled => {
+                let program = self.program(targets, false)?;
+                targets.programs[program].kill();
+                Some((Recovery::None, Duration::ZERO))
             }
-            Fault::Suspended => {
+            Fault::MachineSuspended => {
                 let nanos = i64::try_from((2 * timeout).as_nanos()).unwrap_or(i64::MAX);
-                self.holder(field, |program| program.suspend_holding(nanos))?;
-                Some((Undo::Nothing, Duration::ZERO))
+                self.with_random_holder(targets, |program| program.suspend_while_holding(nanos))?;
+                Some((Recovery::None, Duration::ZERO))
             }
             Fault::WallClockJump => {
-                let program = self.program(field, false)?;
-                let hours = self.dice.i64(-100..100);
-                field.programs[program].set_wall_clock(hours * 3600 * 1_000_000_000);
-                Some((Undo::SetClock(program), timeout / 2))
+                let program = self.program(targets, false)?;
+                let hours = self.rng.i64(-100..100);
+                targets.programs[program].set_wall_clock(hours * 3600 * 1_000_000_000);
+                Some((Recovery::ResetWallClock(program), timeout / 2))
             }
             Fault::Reset => {
-                let program = self.program(field, true)?;
-                field.programs[program].cut();
-                Some((Undo::Nothing, Duration::ZERO))
+                let program = self.program(targets, true)?;
+                targets.programs[program].reset_connections();
+                Some((Recovery::None, Duration::ZERO))
             }
-            Fault::HoleForShort | Fault::HoleForLong => {
-                let program = self.program(field, true)?;
-                field.programs[program].black_hole(true);
-                let part = if fault == Fault::HoleForShort { 0.1 + 0.6 * self.dice.f64() } else { 1.3 };
-                Some((Undo::Fill(program), timeout.mul_f64(part)))
+            Fault::BlackHoleShort | Fault::BlackHoleLong => {
+                let program = self.program(targets, true)?;
+                targets.programs[program].black_hole(true);
+                let part = if fault == Fault::BlackHoleShort { 0.1 + 0.6 * self.rng.f64() } else { 1.3 };
+                Some((Recovery::EndBlackHole(program), timeout.mul_f64(part)))
             }
             Fault::LostReply => {
-                let program = self.program(field, true)?;
-                field.programs[program].lose_reply();
-                Some((Undo::ForgetLoss(program), timeout / 2))
+                let program = self.program(targets, true)?;
+                targets.programs[program].lose_reply();
+                Some((Recovery::DisarmReplyLoss(program), timeout / 2))
             }
             Fault::Delay => {
-                let program = self.program(field, true)?;
-                field.programs[program].delay(self.dice.u32(20..400) * MS);
-                Some((Undo::Hurry(program), self.dice.u32(500..3000) * MS))
+                let program = self.program(targets, true)?;
+                targets.programs[program].delay(self.rng.u32(20..400) * MS);
+                Some((Recovery::EndDelay(program), self.rng.u32(500..3000) * MS))
             }
             Fault::Refused => {
-                let program = self.program(field, true)?;
-                field.programs[program].refuse(true);
-                field.programs[program].cut();
-                Some((Undo::Accept(program), timeout.mul_f64(self.dice.f64())))
+                let program = self.program(targets, true)?;
+                targets.programs[program].refuse(true);
+                targets.programs[program].reset_connections();
+                Some((Recovery::AcceptConnections(program), timeout.mul_f64(self.rng.f64())))
             }
-            Fault::SessionClosed => self.meddle(field, |operator, server, node, closed| {
+            Fault::ServersReplaced => {
+                let program = self.program(targets, false)?;
+                let selected = self.rng.usize(1..1 << servers.len());
+                targets.programs[program].use_servers(|server| selected & (1 << server) != 0);
+                Some((Recovery::UseAllServers(program), self.rng.u32(50..1500) * MS))
+            }
+            Fault::SessionClosed => self.act_on_random_node(targets, |operator, server, node, closed| {
                 let Some(owner) = operator.owner(node)?.filter(|&owner| owner != 0) else { return Ok(false) };
                 closed.insert(owner);
                 Operator::close_session(server, owner).map(|()| true)
             }),
-            Fault::NodeDeleted => self.meddle(field, |operator, _, node, _| operator.delete(node).map(|()| true)),
+            Fault::NodeDeleted => {
+                self.act_on_random_node(targets, |operator, _, node, _| operator.delete(node).map(|()| true))
+            }
         }
     }
 
-    fn server(&mut self, is_leader: bool, field: &Field<'_>) -> Option<usize> {
-        let leader = field.ensemble.find_leader()?;
-        let count = field.ensemble.servers().len();
-        Some(if is_leader { leader } else { (leader + self.dice.usize(1..count)) % count })
+    fn server(&mut self, is_leader: bool, targets: &FaultTargets<'_>) -> Option<usize> {
+        let leader = targets.ensemble.find_leader()?;
+        let count = targets.ensemble.servers().len();
+        Some(if is_leader { leader } else { (leader + self.rng.usize(1..count)) % count })
     }
 
-    /// Long enough for another leader to be elected, or any time.
-    fn outage(&mut self, is_leader: bool) -> Duration {
-        self.dice.u32(if is_leader { 4000..5500 } else { 500..4000 }) * MS
+    /// A duration that is long enough for the election of another leader, or any duration for a follower.
+    fn outage_length(&mut self, is_leader: bool) -> Duration {
+        self.rng.u32(if is_leader { 4000..5500 } else { 500..4000 }) * MS
     }
 
-    /// A program, and rather one that holds something.
-    fn program(&mut self, field: &Field<'_>, is_wired: bool) -> Option<usize> {
-        let fits = |program: &Program| program.runs() && (!is_wired || program.is_wired());
-        let mut fitting: Vec<usize> = (0..field.programs.len()).filter(|&at| fits(&field.programs[at])).collect();
-        self.dice.shuffle(&mut fitting);
-        let wants_holder = self.dice.u8(..4) > 0;
-        let holder = fitting.iter().copied().find(|&at| wants_holder && field.programs[at].holds());
+    /// Chooses a running program, in most cases one that holds a lock.
+    fn program(&mut self, targets: &FaultTargets<'_>, is_wired: bool) -> Option<usize> {
+        let fits = |program: &Program| program.is_running() && (!is_wired || program.uses_proxies());
+        let mut fitting: Vec<usize> = (0..targets.programs.len()).filter(|&at| fits(&targets.programs[at])).collect();
+        self.rng.shuffle(&mut fitting);
+        let wants_holder = self.rng.u8(..4) > 0;
+        let holder = fitting.iter().copied().find(|&at| wants_holder && targets.programs[at].is_holding());
         holder.or_else(|| fitting.first().copied())
     }
 
-    /// One that has something, and to which that could be done.
-    fn holder(&mut self, field: &mut Field<'_>, done: impl Fn(&mut Program) -> bool) -> Option<usize> {
-        let mut living: Vec<usize> = (0..field.programs.len()).filter(|&at| field.programs[at].runs()).collect();
-        self.dice.shuffle(&mut living);
-        living.into_iter().find(|&program| done(&mut field.programs[program]))
+    /// Chooses a running program for which the fault succeeds.
+    fn with_random_holder(
+        &mut self,
+        targets: &mut FaultTargets<'_>,
+        done: impl Fn(&mut Program) -> bool,
+    ) -> Option<usize> {
+        let mut living: Vec<usize> =
+            (0..targets.programs.len()).filter(|&at| targets.programs[at].is_running()).collect();
+        self.rng.shuffle(&mut living);
+        living.into_iter().find(|&program| done(&mut targets.programs[program]))
     }
 
-    /// Does something to a node of a lock, and rather to its holder's.
-    fn meddle(
+    /// Changes a node of a lock, in most cases the node of the holder.
+    fn act_on_random_node(
         &mut self,
-        field: &mut Field<'_>,
+        targets: &mut FaultTargets<'_>,
         deed: impl Fn(&mut Operator, &str, &str, &mut BTreeSet<i64>) -> io::Result<bool>,
-    ) -> Option<(Undo, Duration)> {
-        let server = field.ensemble.servers()[self.dice.usize(..field.ensemble.servers().len())].address();
-        let queue = &field.queues[self.dice.usize(..field.queues.len())];
-        let wants_holder = self.dice.u8(..3) > 0;
+    ) -> Option<(Recovery, Duration)> {
+        let server = targets.ensemble.servers()[self.rng.usize(..targets.ensemble.servers().len())].address();
+        let queue = &targets.queues[self.rng.usize(..targets.queues.len())];
+        let wants_holder = self.rng.u8(..3) > 0;
         let mut attempt = || {
             let mut operator = Operator::connect(&server)?;
-            operator.catch_up()?;
+            operator.sync()?;
             let nodes = operator.children(queue)?;
             let chosen = if wants_holder { nodes.first() } else { nodes.last() };
             let done = match chosen {
-                Some(name) => deed(&mut operator, &server, &format!("{queue}/{name}"), field.closed)?,
+                Some(name) => deed(&mut operator, &server, &format!("{queue}/{name}"), targets.closed)?,
                 None => false,
             };
             operator.close()?;
             io::Result::Ok(done)
         };
-        // A server may not serve just now.
-        attempt().unwrap_or(false).then_some((Undo::Nothing, Duration::ZERO))
+        // The server may not serve at the moment.
+        attempt().unwrap_or(false).then_some((Recovery::None, Duration::ZERO))
     }
 }
 
-fn end(undo: Undo, field: &mut Field<'_>) {
-    let servers = field.ensemble.servers();
-    match undo {
-        Undo::Nothing | Undo::Roll(_) => {}
-        Undo::Relaunch(killed) => killed.into_iter().for_each(|server| field.ensemble.relaunch(server)),
-        Undo::Continue(server) => servers[server].resume(),
-        Undo::Rejoin(server) => field.ensemble.rejoin(server),
-        Undo::Plug(server) => field.ensemble.unplug(server, false),
-        Undo::Wake(stopped) => stopped.into_iter().for_each(|program| field.programs[program].wake()),
-        Undo::Fill(program) => field.programs[program].black_hole(false),
-        Undo::Hurry(program) => field.programs[program].delay(Duration::ZERO),
-        Undo::Accept(program) => field.programs[program].refuse(false),
-        Undo::SetClock(program) => field.programs[program].set_wall_clock(0),
-        Undo::ForgetLoss(program) => field.programs[program].lose_none(),
+fn recover_from(recovery: Recovery, targets: &mut FaultTargets<'_>) {
+    let servers = targets.ensemble.servers();
+    match recovery {
+        Recovery::None | Recovery::ContinueRollingRestart(_) => {}
+        Recovery::RestartServers(killed) => killed.into_iter().for_each(|server| targets.ensemble.relaunch(server)),
+        Recovery::ResumeServer(server) => servers[server].resume(),
+        Recovery::EndIsolation(server) => targets.ensemble.end_isolation(server),
+        Recovery::LinkUp(server) => targets.ensemble.set_link_down(server, false),
+        Recovery::ResumePrograms(stopped) => stopped.into_iter().for_each(|program| targets.programs[program].resume()),
+        Recovery::EndBlackHole(program) => targets.programs[program].black_hole(false),
+        Recovery::EndDelay(program) => targets.programs[program].delay(Duration::ZERO),
+        Recovery::AcceptConnections(program) => targets.programs[program].refuse(false),
+        Recovery::ResetWallClock(program) => targets.programs[program].set_wall_clock(0),
+        Recovery::DisarmReplyLoss(program) => targets.programs[program].disarm_reply_loss(),
+        Recovery::UseAllServers(program) => targets.programs[program].use_servers(|_| true),
     }
 }

@@ -1,37 +1,37 @@
-//! Somebody with a connection to the servers who looks at queues, deletes nodes and ends sessions that are not his.
+//! An operator: a client that lists queues, deletes nodes and closes the sessions of other clients.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use zklock::proto::{ConnectRequest, ConnectResponse, ReplyHeader, Request, Response};
+use zklock_proto::{ConnectRequest, ConnectResponse, ReplyHeader, Request, Response};
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const IO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A session of its own, on one server. Everything fails with an error where that server does not answer.
+/// A session on one server. All methods fail if this server does not answer.
 pub(crate) struct Operator {
     stream: TcpStream,
     xid: i32,
 }
 
 impl Operator {
-    /// Opens a session.
+    /// Creates a session.
     pub(crate) fn connect(server: &str) -> io::Result<Self> {
         Self::attach(server, 0)
     }
 
-    /// Takes over a session, whosever it is.
-    fn attach(server: &str, session: i64) -> io::Result<Self> {
+    /// Resumes the session of any client.
+    fn attach(server: &str, session_id: i64) -> io::Result<Self> {
         let address: SocketAddr = server.parse().map_err(io::Error::other)?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: 0,
             timeout_ms: 20_000,
-            session_id: session,
-            password: password(session),
+            session_id,
+            password: password(session_id),
             read_only: false,
         };
         let mut frame = Vec::new();
@@ -39,19 +39,19 @@ impl Operator {
         stream.write_all(&frame)?;
         let response = ConnectResponse::decode(&receive(&mut stream)?).map_err(io::Error::other)?;
         if response.timeout_ms <= 0 {
-            return Err(io::Error::other(format!("session {session:#x} has expired")));
+            return Err(io::Error::other(format!("session {session_id:#x} has expired")));
         }
         Ok(Self { stream, xid: 0 })
     }
 
-    /// Ends somebody's session, as he could himself.
+    /// Closes the session of another client.
     pub(crate) fn close_session(server: &str, session: i64) -> io::Result<()> {
         Self::attach(server, session)?.close()
     }
 
-    /// The names of a node's children; none where it is not there.
+    /// The names of the children of a node. Empty if the node does not exist.
     pub(crate) fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
-        match self.ask(Request::GetChildren { path: path.to_owned(), watch: false })? {
+        match self.request(Request::GetChildren { path: path.to_owned(), watch: false })? {
             Some(Response::Children(mut names)) => {
                 names.sort_by_key(|name| name.get(name.len().saturating_sub(10)..).map(str::to_owned));
                 Ok(names)
@@ -60,31 +60,31 @@ impl Operator {
         }
     }
 
-    /// Whose a node is; none where it is not there.
+    /// The session that owns a node, or `None` if the node does not exist.
     pub(crate) fn owner(&mut self, path: &str) -> io::Result<Option<i64>> {
-        match self.ask(Request::Exists { path: path.to_owned(), watch: false })? {
+        match self.request(Request::Exists { path: path.to_owned(), watch: false })? {
             Some(Response::Stat(stat)) => Ok(Some(stat.ephemeral_owner)),
             _ => Ok(None),
         }
     }
 
-    /// Deletes a node, if it is there.
+    /// Deletes a node if it exists.
     pub(crate) fn delete(&mut self, path: &str) -> io::Result<()> {
-        self.ask(Request::Delete { path: path.to_owned(), version: -1 }).map(drop)
+        self.request(Request::Delete { path: path.to_owned(), version: -1 }).map(drop)
     }
 
-    /// Waits until its server has all that was committed before.
-    pub(crate) fn catch_up(&mut self) -> io::Result<()> {
-        self.ask(Request::Sync { path: "/".to_owned() }).map(drop)
+    /// Waits until the server has applied all transactions that were committed before.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.request(Request::Sync { path: "/".to_owned() }).map(drop)
     }
 
-    /// Ends its session.
+    /// Closes the session.
     pub(crate) fn close(mut self) -> io::Result<()> {
-        self.ask(Request::CloseSession).map(drop)
+        self.request(Request::CloseSession).map(drop)
     }
 
-    /// None where the server says no.
-    fn ask(&mut self, request: Request) -> io::Result<Option<Response>> {
+    /// Sends a request. Returns `None` if the server answers with an error code.
+    fn request(&mut self, request: Request) -> io::Result<Option<Response>> {
         self.xid += 1;
         let mut frame = Vec::new();
         request.encode(self.xid, &mut frame).map_err(io::Error::other)?;
@@ -103,8 +103,8 @@ impl Operator {
     }
 }
 
-/// A server does not keep the passwords of sessions, but makes each of the session's id, with `java.util.Random` and a number that
-/// is in its source text.
+/// Computes the password of a session as the server does. The server does not store passwords: it derives each from the
+/// session id with `java.util.Random` and a constant in its source code.
 fn password(session: i64) -> Vec<u8> {
     const SECRET: u64 = 0xb341_5c00;
     const FACTOR: u64 = 0x5_deec_e66d;

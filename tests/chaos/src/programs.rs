@@ -1,4 +1,4 @@
-//! The programs that take part: built, started with wires to the servers and a clock of their own, stopped, woken and killed.
+//! The programs that take part: how they are built, started with proxies and a fake clock, paused, resumed and killed.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,67 +15,76 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use zklock_rig::{Direction, Proxy, Verdict, pause, resume};
+use zklock_test_support::{Direction, Proxy, Verdict, pause, resume};
 
 use crate::clock;
-use crate::story::{Absence, End, Process};
+use crate::history::{Pause, Process, ProcessEnd};
 use crate::trace::{self, Nanos};
 
-/// What a program is written in.
+/// The language of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
-    /// On the header and the shared library.
+    /// C, with the header and the shared library.
     C,
-    /// On the package in `target/venv`.
+    /// Python, with the package in `target/venv`.
     Python,
-    /// On the crate.
+    /// Rust, with the crate.
     Rust,
 }
 
-/// What a program is started with.
-pub struct Setup<'a> {
-    /// Where traces go.
+/// The parameters of a program.
+pub struct ProgramOptions<'a> {
+    /// The directory of the traces.
     pub directory: &'a Path,
-    /// What the servers are called.
+    /// The addresses of the servers.
     pub servers: &'a [String],
-    /// Whether the program's connections go through proxies.
-    pub is_wired: bool,
-    /// Where the store is.
+    /// Whether the connections of the program go through proxies.
+    pub uses_proxies: bool,
+    /// The address of the store.
     pub store: &'a str,
-    /// What is taken: see `programs/worker.c`.
+    /// The locks that the program acquires. `programs/worker.c` describes the format.
     pub locks: &'a str,
-    /// Its dice.
+    /// The seed of its random choices.
     pub seed: u64,
-    /// The timeout of its session.
+    /// The session timeout.
     pub session_timeout: Duration,
-    /// How many threads take locks.
+    /// The number of threads that acquire locks.
     pub threads: usize,
-    /// Whether it takes what it once got for held until it gives it up.
-    pub believes: bool,
+    /// Whether the program ignores losses and relies on every hold until it releases the lock.
+    pub ignores_lease: bool,
+    /// The file with the options of the client.
+    pub options: &'a Path,
+    /// Whether the connections of the program use TLS.
+    pub is_encrypted: bool,
 }
 
-/// A program that runs, or has run. Dropping it kills it; it ends with this process, however that ends.
+/// A program that runs or has run. Dropping the value kills the program. The program also ends with this process, for
+/// whatever reason.
 pub struct Program {
     name: String,
     language: Language,
     child: Child,
     stdin: ChildStdin,
-    words: Receiver<String>,
+    stdout_lines: Receiver<String>,
     trace: PathBuf,
     clock: File,
-    wires: Vec<Proxy>,
-    loses_reply: Arc<AtomicBool>,
-    stopped: Option<Nanos>,
-    absences: Vec<Absence>,
+    /// The addresses at which the program reaches the servers.
+    servers: Vec<String>,
+    proxies: Vec<Proxy>,
+    is_encrypted: bool,
+    has_connected: bool,
+    reply_loss_armed: Arc<AtomicBool>,
+    paused_at: Option<Nanos>,
+    absences: Vec<Pause>,
     jumps: Vec<Nanos>,
-    end: Option<End>,
+    end: Option<ProcessEnd>,
 }
 
 impl Language {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Self; 3] = [Self::C, Self::Python, Self::Rust];
 
-    /// Its name.
+    /// The name of the language.
     pub const fn name(self) -> &'static str {
         match self {
             Self::C => "C",
@@ -86,16 +95,18 @@ impl Language {
 }
 
 impl Program {
-    /// Starts one.
-    pub fn start(language: Language, number: usize, setup: &Setup<'_>) -> io::Result<Self> {
+    /// Starts a program.
+    pub fn start(language: Language, number: usize, setup: &ProgramOptions<'_>) -> io::Result<Self> {
         let built = Built::get();
         let name = format!("{number:02}-{}", language.name());
         let file = |ending: &str| setup.directory.join(format!("{name}.{ending}"));
         let clock = File::options().write(true).create_new(true).open(file("clock"))?;
         clock.write_all_at(&[0; 16], 0)?;
-        let wires: Vec<Proxy> = setup.servers.iter().filter(|_| setup.is_wired).map(|to| Proxy::start(to)).collect();
-        let servers: Vec<String> = match setup.is_wired {
-            true => wires.iter().map(Proxy::address).collect(),
+        let start_proxy = if setup.is_encrypted { Proxy::start_opaque } else { Proxy::start };
+        let proxies: Vec<Proxy> =
+            setup.servers.iter().filter(|_| setup.uses_proxies).map(|to| start_proxy(to)).collect();
+        let servers: Vec<String> = match setup.uses_proxies {
+            true => proxies.iter().map(Proxy::address).collect(),
             false => setup.servers.to_vec(),
         };
         let mut command = built.command(language);
@@ -104,15 +115,16 @@ impl Program {
             .args([setup.seed.to_string(), setup.session_timeout.as_millis().to_string()])
             .arg(file("trace"))
             .arg(setup.threads.to_string())
-            .args(setup.believes.then_some("--believes"))
+            .arg(setup.options)
+            .args(setup.ignores_lease.then_some("--ignores-lease"))
             .env("LD_PRELOAD", &built.clock)
             .env("CHAOS_CLOCK", file("clock"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(file("stderr"))?)
-            // Ctrl-C ends us alone, and with us the program.
+            // Ctrl-C ends only this process. The end of this process then ends the program.
             .process_group(0);
-        // SAFETY: prctl is a system call and nothing else. The thread that starts programs is the one that ends last.
+        // SAFETY: prctl is only a system call. The thread that starts the programs is the last to end.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -122,7 +134,7 @@ impl Program {
         let mut child = command.spawn()?;
         let stdin = child.stdin.take().ok_or_else(|| io::Error::other("no input"))?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
-        let (said, words) = mpsc::channel();
+        let (said, stdout_lines) = mpsc::channel();
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|word| said.send(word))
         });
@@ -131,45 +143,48 @@ impl Program {
             language,
             child,
             stdin,
-            words,
+            stdout_lines,
             trace: file("trace"),
             clock,
-            wires,
-            loses_reply: Arc::default(),
-            stopped: None,
+            servers,
+            proxies,
+            is_encrypted: setup.is_encrypted,
+            has_connected: false,
+            reply_loss_armed: Arc::default(),
+            paused_at: None,
             absences: Vec::new(),
             jumps: Vec::new(),
             end: None,
         })
     }
 
-    /// What it is called.
+    /// The name of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its language.
+    /// The language of the program.
     pub fn language(&self) -> Language {
         self.language
     }
 
-    /// Whether it was not killed.
-    pub fn lives(&self) -> bool {
+    /// Whether the program has neither ended nor been killed.
+    pub fn is_alive(&self) -> bool {
         self.end.is_none()
     }
 
-    /// Whether it was neither killed nor stopped.
-    pub fn runs(&self) -> bool {
-        self.lives() && self.stopped.is_none()
+    /// Whether the program has not ended and is not paused.
+    pub fn is_running(&self) -> bool {
+        self.is_alive() && self.paused_at.is_none()
     }
 
-    /// Whether its connections go through proxies.
-    pub fn is_wired(&self) -> bool {
-        !self.wires.is_empty()
+    /// Whether the connections of the program go through proxies.
+    pub fn uses_proxies(&self) -> bool {
+        !self.proxies.is_empty()
     }
 
-    /// Whether it has something now, as far as its trace says.
-    pub fn holds(&self) -> bool {
+    /// Whether the program holds a lock now, according to its trace.
+    pub fn is_holding(&self) -> bool {
         let Ok(mut file) = File::open(&self.trace) else { return false };
         let length = file.metadata().map_or(0, |data| data.len());
         let mut text = String::new();
@@ -186,145 +201,166 @@ impl Program {
         holding.into_values().any(|holds| holds)
     }
 
-    /// Tells it to go on with the next part of its work.
-    pub fn tell(&mut self, word: &str) {
-        // Where it has ended, its end tells more.
+    /// Whether the program has connected at least once.
+    pub fn has_connected(&mut self) -> bool {
+        self.has_connected = self.has_connected || self.has_reported("ready");
+        self.has_connected
+    }
+
+    /// Sends a command to the program.
+    pub fn send_command(&mut self, word: &str) {
+        // If the program has ended, its exit status is checked later.
         let _ = writeln!(self.stdin, "{word}");
     }
 
-    /// Whether it has said so by now.
-    pub fn has_said(&self, word: &str) -> bool {
-        self.words.try_iter().any(|said| said == word)
+    /// Makes the program replace its server list with the servers whose numbers `is_selected` accepts.
+    pub fn use_servers(&mut self, is_selected: impl Fn(usize) -> bool) {
+        let selected = self.servers.iter().enumerate().filter(|&(number, _)| is_selected(number));
+        let list: Vec<&str> = selected.map(|(_, address)| address.as_str()).collect();
+        self.send_command(&format!("servers {}", list.join(",")));
     }
 
-    /// Stops it.
-    pub fn stop(&mut self) {
-        self.stopped = Some(clock::now());
+    /// Whether the program has printed this word since the last call.
+    pub fn has_reported(&self, word: &str) -> bool {
+        self.stdout_lines.try_iter().any(|said| said == word)
+    }
+
+    /// Pauses the program.
+    pub fn pause(&mut self) {
+        self.paused_at = Some(clock::now());
         pause(self.pid());
     }
 
-    /// Stops it if it has something, so that it is known to have it while it is stopped.
-    pub fn stop_holding(&mut self) -> bool {
-        if self.holds() {
-            self.stop();
+    /// Pauses the program if it holds a lock. If it released the lock before the pause took effect, resumes it.
+    pub fn pause_while_holding(&mut self) -> bool {
+        if self.is_holding() {
+            self.pause();
         }
-        if self.stopped.is_some() && !self.holds() {
-            self.wake();
+        if self.paused_at.is_some() && !self.is_holding() {
+            self.resume();
         }
-        self.stopped.is_some()
+        self.paused_at.is_some()
     }
 
-    /// Wakes it, if it is stopped.
-    pub fn wake(&mut self) {
-        if let Some(from) = self.stopped.take() {
-            self.absences.push(Absence { from, until: clock::now() });
+    /// Resumes the program if it is paused.
+    pub fn resume(&mut self) {
+        if let Some(from) = self.paused_at.take() {
+            self.absences.push(Pause { from, until: clock::now() });
             resume(self.pid());
         }
     }
 
-    /// Kills it.
+    /// Kills the program.
     pub fn kill(&mut self) {
-        self.end = Some(End::Killed(clock::now()));
+        self.end = Some(ProcessEnd::Killed(clock::now()));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Has its CLOCK_REALTIME differ by so many nanoseconds from the host's.
+    /// Sets the offset, in nanoseconds, between CLOCK_REALTIME in the program and on the host.
     pub fn set_wall_clock(&self, nanos: i64) {
         self.clock.write_all_at(&nanos.to_ne_bytes(), 0).expect("write the clock");
     }
 
-    /// Suspends it, as far as its clocks go, if it has something: it is stopped for a moment, in which they go on by `nanos`.
-    pub fn suspend_holding(&mut self, nanos: i64) -> bool {
-        if !self.stop_holding() {
+    /// Simulates that the machine was suspended, if the program holds a lock: pauses the program briefly and
+    /// advances its clocks by `nanos`.
+    pub fn suspend_while_holding(&mut self, nanos: i64) -> bool {
+        if !self.pause_while_holding() {
             return false;
         }
         self.jumps.push(clock::now());
         let since_begin = i64::try_from(self.jumps.len()).unwrap_or(i64::MAX).saturating_mul(nanos);
         self.set_wall_clock(since_begin);
         self.clock.write_all_at(&since_begin.to_ne_bytes(), 8).expect("write the clock");
-        self.wake();
+        self.resume();
         true
     }
 
-    /// Resets its connections.
-    pub fn cut(&self) {
-        self.wires.iter().for_each(Proxy::cut);
+    /// Resets the connections of the program.
+    pub fn reset_connections(&self) {
+        self.proxies.iter().for_each(Proxy::cut);
     }
 
-    /// Swallows what it sends and is sent, or no longer.
+    /// Swallows everything on the connections of the program while `on` is true.
     pub fn black_hole(&self, on: bool) {
-        self.wires.iter().for_each(|wire| wire.black_hole(on));
+        self.proxies.iter().for_each(|wire| wire.black_hole(on));
         if !on {
-            // What was swallowed is missing from the streams.
-            self.cut();
+            // The swallowed bytes are missing from the streams, so the connections cannot continue.
+            self.reset_connections();
         }
     }
 
-    /// Refuses its connections, or no longer.
+    /// Refuses new connections of the program while `on` is true.
     pub fn refuse(&self, on: bool) {
-        self.wires.iter().for_each(|wire| wire.refuse(on));
+        self.proxies.iter().for_each(|wire| wire.refuse(on));
     }
 
-    /// Delays what it sends and is sent.
+    /// Delays everything on the connections of the program, in both directions.
     pub fn delay(&self, delay: Duration) {
-        for wire in &self.wires {
+        for wire in &self.proxies {
             wire.delay(Direction::ToServer, delay);
             wire.delay(Direction::ToClient, delay);
         }
     }
 
-    /// Loses the reply to its next transaction, and the connection with it.
+    /// Drops the reply to the next transaction of the program and resets the connection.
     pub fn lose_reply(&self) {
-        self.loses_reply.store(true, Ordering::SeqCst);
-        for wire in &self.wires {
-            let armed = Arc::clone(&self.loses_reply);
-            wire.hook(move |way, frame: &mut Vec<u8>| {
-                let hits = way == Direction::ToServer && is_transaction(frame) && armed.swap(false, Ordering::SeqCst);
+        self.reply_loss_armed.store(true, Ordering::SeqCst);
+        let is_transaction = if self.is_encrypted { is_probably_transaction } else { is_transaction };
+        for wire in &self.proxies {
+            let armed = Arc::clone(&self.reply_loss_armed);
+            wire.hook(move |choice, frame: &mut Vec<u8>| {
+                let hits =
+                    choice == Direction::ToServer && is_transaction(frame) && armed.swap(false, Ordering::SeqCst);
                 if hits { Verdict::CutAfter } else { Verdict::Forward }
             });
         }
     }
 
-    /// Whether a reply was lost since then.
+    /// Whether a reply has been dropped since the last call of [`lose_reply`](Self::lose_reply).
     pub fn has_lost_reply(&self) -> bool {
-        !self.loses_reply.load(Ordering::SeqCst)
+        !self.reply_loss_armed.load(Ordering::SeqCst)
     }
 
-    /// Loses no replies any more.
-    pub fn lose_none(&self) {
-        self.wires.iter().for_each(Proxy::unhook);
+    /// Ends the fault of [`lose_reply`](Self::lose_reply).
+    pub fn disarm_reply_loss(&self) {
+        self.proxies.iter().for_each(Proxy::unhook);
     }
 
-    /// How it has ended, if it has.
+    /// Whether the program has ended. Records how it ended.
     pub fn has_ended(&mut self) -> bool {
         if self.end.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
-            self.end = Some(if status.success() { End::Well } else { End::Badly(status.into_raw()) });
+            self.end =
+                Some(if status.success() { ProcessEnd::Success } else { ProcessEnd::Failure(status.into_raw()) });
         }
         self.end.is_some()
     }
 
-    /// Its name, if it has ended and was not killed.
-    pub fn ended_by_itself(&mut self) -> Option<&str> {
-        (self.lives() && self.has_ended()).then_some(&self.name)
+    /// The name of the program, if it has ended and was not killed.
+    pub fn unexpectedly_ended(&mut self) -> Option<&str> {
+        (self.is_alive() && self.has_ended()).then_some(&self.name)
     }
 
-    /// What it did, for the judge.
+    /// Returns the trace of the program and how it ended, for the checker.
     pub fn finish(mut self) -> Result<Process, String> {
-        self.wake();
+        self.resume();
         if !self.has_ended() {
-            self.end = Some(End::Badly(-1));
+            self.end = Some(ProcessEnd::Failure(-1));
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        let text = fs::read_to_string(&self.trace).map_err(|error| format!("{}: {error}", self.trace.display()))?;
+        let text = match fs::read_to_string(&self.trace) {
+            // The fault "program killed" can end a program before it has created its trace.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(|error| format!("{}: {error}", self.trace.display()))?,
+        };
         Ok(Process {
             name: self.name.clone(),
             language: self.language.name(),
             lines: trace::parse(&text).map_err(|error| format!("{}: {error}", self.trace.display()))?,
-            absences: std::mem::take(&mut self.absences),
+            pauses: std::mem::take(&mut self.absences),
             jumps: std::mem::take(&mut self.jumps),
             end: self.end.unwrap_or_default(),
         })
@@ -342,6 +378,13 @@ impl Drop for Program {
     }
 }
 
+/// Guesses from the length of an encrypted record whether it contains a transaction. Heartbeats and most reads are
+/// shorter, and handshakes with a certificate are longer.
+fn is_probably_transaction(records: &[u8]) -> bool {
+    const APPLICATION_DATA: u8 = 23;
+    records.first() == Some(&APPLICATION_DATA) && (130..600).contains(&records.len())
+}
+
 fn is_transaction(frame: &[u8]) -> bool {
     const CREATE: i32 = 1;
     const DELETE: i32 = 2;
@@ -351,9 +394,9 @@ fn is_transaction(frame: &[u8]) -> bool {
     kind.is_some_and(|kind| [CREATE, DELETE, MULTI, CREATE2].contains(&kind))
 }
 
-/// What programs are made of.
+/// The executables and libraries of the programs.
 struct Built {
-    /// Where this process was built, and the library.
+    /// The build directory of this process and of the library.
     profile: PathBuf,
     worker: PathBuf,
     clock: PathBuf,
@@ -377,7 +420,7 @@ impl Built {
             Some(name) => name,
         };
         let target = profile.parent().expect("it is below target/");
-        // Cargo does not build a shared library for those who do not link it.
+        // Cargo does not build a shared library for packages that do not link it.
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args([
             "build",
@@ -421,7 +464,7 @@ impl Built {
     }
 }
 
-/// `target/debug` or `target/release`.
+/// The directory `target/debug` or `target/release`.
 pub fn profile_directory() -> PathBuf {
     let own = env::current_exe().expect("the name of this program");
     let directory = own.parent().expect("a directory");

@@ -1,4 +1,4 @@
-//! One run: servers, programs, faults, a time to heal, and the judge.
+//! One run: it starts servers and programs, injects faults, waits for recovery, and runs the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,108 +6,119 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use zklock_rig::{Ensemble, Network, Options, ZooKeeper};
+use zklock_test_support::{Certificates, Ensemble, Identity, Network, Options, TlsListener, Validity, ZooKeeper};
 
+use crate::checker::{CheckInput, CheckReport, check};
 use crate::clock::{self, Offsets};
-use crate::judge::{Case, Judgement, judge};
-use crate::nemesis::{Fault, Field, Nemesis};
+use crate::history::Process;
+use crate::nemesis::{Fault, FaultTargets, Nemesis};
 use crate::operator::Operator;
-use crate::programs::{Language, Program, Setup, profile_directory};
+use crate::programs::{Language, Program, ProgramOptions, profile_directory};
+use crate::server_log::{self, Node, ServerHistory, Transaction};
 use crate::store::Store;
-use crate::story::Process;
 use crate::trace::Nanos;
-use crate::truth::{self, Node, Transaction, Truth};
 
-/// The servers' tick: sessions expire within one of it.
+/// The tick of the servers. A server expires a session within one tick.
 const TICK_MS: u32 = 500;
-/// In ticks: so long a leader is believed that nobody hears.
+/// The number of ticks after which the followers give up a leader that sends nothing.
 const SYNC_LIMIT: u32 = 6;
-/// How long the servers may take to serve again.
+/// The time limit for all programs to connect before the first fault, if their certificates change.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// The time limit for the servers to recover.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// How long everybody may take to have every lock once more, when all is well.
-const FINALE: Duration = Duration::from_secs(120);
+/// The time limit for all programs to acquire every lock once more after the recovery.
+const FINAL_ROUND_LIMIT: Duration = Duration::from_secs(120);
 
-/// What is to be run.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The dice.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// For how long things go wrong; longer, until each fault was there once.
+    /// The duration of the faults. The run lasts longer if a fault has not been injected yet.
     pub length: Duration,
-    /// What goes wrong.
+    /// The faults to inject.
     pub faults: Vec<Fault>,
-    /// Where the servers are.
-    pub place: Place,
-    /// A program each.
+    /// The environment of the servers.
+    pub environment: Environment,
+    /// The language of each program.
     pub languages: Vec<Language>,
-    /// How many threads take locks in each.
+    /// The number of threads in each program that acquire locks.
     pub threads: usize,
-    /// What is taken: see `programs/worker.c`.
+    /// The locks that the programs acquire. `programs/worker.c` describes the format.
     pub locks: String,
-    /// The programs' session timeout.
+    /// The session timeout of the programs.
     pub session_timeout: Duration,
-    /// See [`Case::allowance`].
+    /// See [`CheckInput::overrun_tolerance`].
     pub allowance: Duration,
-    /// Whether programs take what they once got for held until they give it up.
-    pub believes: bool,
+    /// Whether the programs ignore losses and rely on every hold until they release the lock.
+    pub ignores_lease: bool,
+    /// If set, all connections of the programs use TLS, and the certificates are replaced at this interval.
+    pub certificate_rotation: Option<Duration>,
 }
 
 impl Plan {
-    /// Everything that can go wrong there, with programs in all languages on locks of all kinds.
-    pub fn long(seed: u64, place: Place, length: Duration) -> Self {
-        let cables = if place == Place::Network { &Fault::CABLES[..] } else { &[] };
+    /// All faults that are possible in this environment, with programs in all languages and locks of all kinds.
+    pub fn long(seed: u64, environment: Environment, length: Duration) -> Self {
+        let cables = if environment == Environment::Network { &Fault::NETWORK_FAULTS[..] } else { &[] };
         Self {
             seed,
             length,
             faults: [&Fault::SERVERS[..], &Fault::PROGRAMS[..], cables].concat(),
-            place,
+            environment,
             languages: [Language::ALL, Language::ALL].concat(),
             threads: 3,
             locks: "mutex:/a,mutex:/b,mutex:/c,rw:/d,semaphore2:/e,multi:/a+/b".to_owned(),
             session_timeout: Duration::from_secs(4),
             allowance: Duration::from_secs(1),
-            believes: false,
+            ignores_lease: false,
+            certificate_rotation: None,
         }
     }
 }
 
-/// Where the servers are.
+/// The environment of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On loopback.
+pub enum Environment {
+    /// The servers run on loopback.
     Loopback,
-    /// Each on a host of its own, in network namespaces. The thread that runs is in one from then on.
+    /// Each server runs on its own host, in network namespaces. The calling thread enters one of them and stays there.
     Network,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The judge's word.
-    pub judgement: Judgement,
-    /// How often each fault was survived.
-    pub survived: BTreeMap<Fault, usize>,
-    /// For how long things went wrong.
+    /// The result of the checker.
+    pub report: CheckReport,
+    /// The number of times that each fault was injected and ended.
+    pub completed_faults: BTreeMap<Fault, usize>,
+    /// The duration of the faults.
     pub length: Duration,
-    /// How long it took until no node was left, when everybody had finished.
-    pub cleared: Duration,
-    /// Where the traces are.
+    /// The time until no node was left after all programs had finished.
+    pub cleanup_time: Duration,
+    /// The directory of the traces.
     pub directory: PathBuf,
+    /// The number of times that the certificates were replaced.
+    pub rotations: usize,
 }
 
 /// Runs a plan.
 pub fn run(plan: &Plan) -> Result<Outcome, String> {
-    Stage::set(plan).map_err(|error| error.to_string())?.play()
+    Run::prepare(plan).map_err(|error| error.to_string())?.execute()
 }
 
-struct Stage<'a> {
+struct Run<'a> {
     plan: &'a Plan,
-    // Dropped in this order: programs before the servers.
+    // The fields are dropped in this order: the programs before the servers.
     programs: Vec<Program>,
     started: usize,
     ensemble: Ensemble,
     _network: Option<Network>,
     addresses: Vec<String>,
+    /// The addresses for the programs.
+    program_addresses: Vec<String>,
+    rotation: Option<Rotation>,
+    options: PathBuf,
     store: Store,
     directory: PathBuf,
     queues: Vec<String>,
@@ -115,26 +126,34 @@ struct Stage<'a> {
     offsets: Offsets,
 }
 
-impl<'a> Stage<'a> {
-    fn set(plan: &'a Plan) -> io::Result<Self> {
-        let mut network = match plan.place {
-            Place::Loopback => None,
-            Place::Network => Some(Network::enter()?),
+impl<'a> Run<'a> {
+    fn prepare(plan: &'a Plan) -> io::Result<Self> {
+        let mut network = match plan.environment {
+            Environment::Loopback => None,
+            Environment::Network => Some(Network::enter()?),
         };
+        let rotation = plan.certificate_rotation.map(Rotation::begin);
+        let options = servers(rotation.as_ref());
         let ensemble = match &mut network {
-            None => Ensemble::start_with(&servers(), SYNC_LIMIT),
-            Some(network) => Ensemble::start_on(network, &servers(), SYNC_LIMIT),
+            None => Ensemble::start_with(&options, SYNC_LIMIT),
+            Some(network) => Ensemble::start_on(network, &options, SYNC_LIMIT),
         };
-        let kind = if plan.believes { "believing" } else { "chaos" };
+        let kind = if plan.ignores_lease { "ignoring-lease" } else { "chaos" };
         let place = if network.is_some() { "network" } else { "loopback" };
         let directory = profile_directory().join("chaos").join(format!("{kind}-{place}-{}", plan.seed));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
+        let options = directory.join("options");
+        fs::write(&options, rotation.as_ref().map_or_else(String::new, Rotation::options))?;
+        let address = if rotation.is_some() { ZooKeeper::tls_address } else { ZooKeeper::address };
         let mut stage = Self {
             plan,
             programs: Vec::new(),
             started: 0,
-            addresses: ensemble.servers().iter().map(|server| server.address()).collect(),
+            addresses: ensemble.servers().iter().map(ZooKeeper::address).collect(),
+            program_addresses: ensemble.servers().iter().map(address).collect(),
+            rotation,
+            options,
             ensemble,
             _network: network,
             store: Store::open()?,
@@ -146,55 +165,62 @@ impl<'a> Stage<'a> {
         for &language in &plan.languages {
             stage.start(language)?;
         }
+        if stage.rotation.is_some() {
+            stage.await_all(START_LIMIT, Program::has_connected);
+        }
         Ok(stage)
     }
 
     fn start(&mut self, language: Language) -> io::Result<()> {
         let number = self.started;
         self.started += 1;
-        let setup = Setup {
+        let setup = ProgramOptions {
             directory: &self.directory,
-            servers: &self.addresses,
-            // On a network some feel what happens to it themselves.
-            is_wired: self.plan.place == Place::Loopback || number.is_multiple_of(2),
+            servers: &self.program_addresses,
+            // On a network, every second program connects directly, so that the faults of the network itself affect it.
+            uses_proxies: self.plan.environment == Environment::Loopback || number.is_multiple_of(2),
             store: self.store.address(),
             locks: &self.plan.locks,
             seed: self.plan.seed * 1000 + number as u64,
             session_timeout: self.plan.session_timeout,
             threads: self.plan.threads,
-            believes: self.plan.believes,
+            ignores_lease: self.plan.ignores_lease,
+            options: &self.options,
+            is_encrypted: self.rotation.is_some(),
         };
         self.programs.push(Program::start(language, number, &setup)?);
         Ok(())
     }
 
-    fn play(mut self) -> Result<Outcome, String> {
+    fn execute(mut self) -> Result<Outcome, String> {
         let mut nemesis = Nemesis::new(self.plan.seed, &self.plan.faults);
         let begun = Instant::now();
-        while begun.elapsed() < self.plan.length || !nemesis.has_done_all() {
-            nemesis.step(&mut self.field());
+        while begun.elapsed() < self.plan.length || !nemesis.has_completed_all() {
+            nemesis.step(&mut self.fault_targets());
+            self.rotate_certificates();
             self.replace_killed().map_err(|error| error.to_string())?;
-            if let Some(ended) = self.programs.iter_mut().find_map(Program::ended_by_itself) {
-                return Err(format!("{ended} ended by itself; see {}", self.directory.display()));
+            if let Some(ended) = self.programs.iter_mut().find_map(Program::unexpectedly_ended) {
+                return Err(format!("{ended} ended unexpectedly; see {}", self.directory.display()));
             }
             self.offsets.sample();
             std::thread::sleep(Duration::from_millis(20));
         }
         let length = begun.elapsed();
-        let healed = self.heal(&mut nemesis)?;
-        let cleared = self.finish(nemesis.log);
-        let (ghosts, cleared) = cleared?;
-        self.judge(healed, ghosts).map(|judgement| Outcome {
-            judgement,
-            survived: nemesis.survived,
+        let healed = self.recover(&mut nemesis)?;
+        let cleared = self.run_final_round(nemesis.log);
+        let (orphan_nodes, cleanup_time) = cleared?;
+        self.check(healed, orphan_nodes).map(|judgment| Outcome {
+            report: judgment,
+            completed_faults: nemesis.completed,
             length,
-            cleared,
+            cleanup_time,
             directory: self.directory.clone(),
+            rotations: self.rotation.as_ref().map_or(0, |rotation| rotation.count),
         })
     }
 
-    fn field(&mut self) -> Field<'_> {
-        Field {
+    fn fault_targets(&mut self) -> FaultTargets<'_> {
+        FaultTargets {
             ensemble: &self.ensemble,
             programs: &mut self.programs,
             queues: &self.queues,
@@ -203,68 +229,82 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// For each program that was killed another one takes its place, in the same language.
+    /// Continues a rotation. A program cannot start with a key that does not belong to its certificate, so no rotation
+    /// begins while a program starts.
+    fn rotate_certificates(&mut self) {
+        let Some(rotation) = &mut self.rotation else { return };
+        let mut alive = self.programs.iter_mut().filter(|program| program.is_alive());
+        if rotation.pending.is_some() || alive.all(Program::has_connected) {
+            rotation.step();
+        }
+    }
+
+    /// Replaces each program that was killed by a new one in the same language.
     fn replace_killed(&mut self) -> io::Result<()> {
+        if self.rotation.as_ref().is_some_and(|rotation| rotation.pending.is_some()) {
+            return Ok(());
+        }
         for language in Language::ALL {
             let planned = self.plan.languages.iter().filter(|&&planned| planned == language).count();
-            let lives = |program: &&Program| program.lives() && program.language() == language;
-            for _ in self.programs.iter().filter(lives).count()..planned {
+            let is_wanted = |program: &&Program| program.is_alive() && program.language() == language;
+            for _ in self.programs.iter().filter(is_wanted).count()..planned {
                 self.start(language)?;
             }
         }
         Ok(())
     }
 
-    /// Ends all faults; when all was well.
-    fn heal(&mut self, nemesis: &mut Nemesis) -> Result<Nanos, String> {
+    /// Ends all faults. Returns the time at which all servers served again.
+    fn recover(&mut self, nemesis: &mut Nemesis) -> Result<Nanos, String> {
         let begun = Instant::now();
-        while !(nemesis.heal(&mut self.field()) && self.ensemble.is_whole()) {
+        while !(nemesis.recover(&mut self.fault_targets()) && self.ensemble.is_serving()) {
             if begun.elapsed() > RECOVERY {
-                return Err("the servers do not serve again".to_owned());
+                return Err("the servers did not recover in time".to_owned());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(clock::now())
     }
 
-    /// Everybody has everything once more, and ends. What was left when all had finished, and how long the last node took to go.
-    fn finish(&mut self, log: Vec<String>) -> Result<(Vec<String>, Duration), String> {
+    /// Lets all programs acquire every lock once more and finish. Returns the nodes that were left after all programs
+    /// had finished, and the time until the last node was gone.
+    fn run_final_round(&mut self, log: Vec<String>) -> Result<(Vec<String>, Duration), String> {
         fs::write(self.directory.join("faults"), log.join("\n")).map_err(|error| error.to_string())?;
-        self.each_living(|program| program.tell("final"));
-        self.await_all(FINALE, |program| program.has_said("idle"));
+        self.for_each_alive(|program| program.send_command("final"));
+        self.await_all(FINAL_ROUND_LIMIT, |program| program.has_reported("idle"));
         let idle = Instant::now();
-        // A program that was killed has a session until it expires.
+        // The session of a program that was killed exists until it expires.
         let limit = 2 * self.plan.session_timeout + Duration::from_secs(2);
-        let ghosts = loop {
-            let left = self.nodes().map_err(|error| error.to_string())?;
+        let orphan_nodes = loop {
+            let left = self.lock_nodes().map_err(|error| error.to_string())?;
             if left.is_empty() || idle.elapsed() > limit {
                 break left;
             }
             std::thread::sleep(Duration::from_millis(50));
         };
         let cleared = idle.elapsed();
-        self.each_living(|program| program.tell("end"));
+        self.for_each_alive(|program| program.send_command("end"));
         self.await_all(Duration::from_secs(20), Program::has_ended);
-        Ok((ghosts, cleared))
+        Ok((orphan_nodes, cleared))
     }
 
-    fn each_living(&mut self, act: impl Fn(&mut Program)) {
-        self.programs.iter_mut().filter(|program| program.lives()).for_each(act);
+    fn for_each_alive(&mut self, act: impl Fn(&mut Program)) {
+        self.programs.iter_mut().filter(|program| program.is_alive()).for_each(act);
     }
 
-    /// Waits until all have done something. Who has not in time is left to the judge.
+    /// Waits until all programs satisfy the condition. If a program does not, the checker reports it.
     fn await_all(&mut self, limit: Duration, done: impl Fn(&mut Program) -> bool) {
         let begun = Instant::now();
-        let mut waiting: Vec<&mut Program> = self.programs.iter_mut().filter(|program| program.lives()).collect();
+        let mut waiting: Vec<&mut Program> = self.programs.iter_mut().filter(|program| program.is_alive()).collect();
         while !waiting.is_empty() && begun.elapsed() < limit {
             waiting.retain_mut(|program| !done(program) && !program.has_ended());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    fn nodes(&self) -> io::Result<Vec<String>> {
+    fn lock_nodes(&self) -> io::Result<Vec<String>> {
         let mut operator = Operator::connect(&self.addresses[0])?;
-        operator.catch_up()?;
+        operator.sync()?;
         let mut nodes = Vec::new();
         for queue in &self.queues {
             nodes.extend(operator.children(queue)?.into_iter().map(|name| format!("{queue}/{name}")));
@@ -273,27 +313,36 @@ impl<'a> Stage<'a> {
         Ok(nodes)
     }
 
-    fn judge(&mut self, healed: Nanos, ghosts: Vec<String>) -> Result<Judgement, String> {
+    fn check(&mut self, recovered_at: Nanos, orphan_nodes: Vec<String>) -> Result<CheckReport, String> {
         self.offsets.sample();
         let processes: Vec<Process> = self.programs.drain(..).map(Program::finish).collect::<Result<_, _>>()?;
         let mut logs = Vec::new();
         for server in self.ensemble.servers() {
             server.stop();
-            logs.push(truth::read(&server.log_directory()).map_err(|error| error.to_string())?);
+            logs.push(server_log::read(&server.log_directory()).map_err(|error| error.to_string())?);
         }
-        let truth = Truth::of(&logs, &self.closed, |wall_ms| self.offsets.to_monotonic(wall_ms));
-        self.keep(&logs, &truth).map_err(|error| error.to_string())?;
+        let server_history =
+            ServerHistory::from_logs(&logs, &self.closed, |wall_ms| self.offsets.to_monotonic(wall_ms));
+        self.save_server_logs(&logs, &server_history).map_err(|error| error.to_string())?;
         let writes = self.store.writes();
-        let (session_timeout, allowance) = (self.plan.session_timeout, self.plan.allowance);
-        let case = Case { truth, processes, writes, healed, ghosts, session_timeout, allowance };
-        let judgement = judge(&case);
-        let lines = judgement.violations.iter().map(|broken| format!("{}: {}\n", broken.rule, broken.text));
+        let (session_timeout, overrun_tolerance) = (self.plan.session_timeout, self.plan.allowance);
+        let input = CheckInput {
+            server_history,
+            processes,
+            writes,
+            recovered_at,
+            orphan_nodes,
+            session_timeout,
+            overrun_tolerance,
+        };
+        let judgment = check(&input);
+        let lines = judgment.violations.iter().map(|broken| format!("{}: {}\n", broken.rule, broken.text));
         fs::write(self.directory.join("violations"), lines.collect::<String>()).map_err(|error| error.to_string())?;
-        Ok(judgement)
+        Ok(judgment)
     }
 
-    /// Writes down what the servers have, beside the traces, for whoever wants to know how something came about.
-    fn keep(&self, logs: &[Vec<Transaction>], truth: &Truth) -> io::Result<()> {
+    /// Writes the transaction logs next to the traces, for the analysis of a failure.
+    fn save_server_logs(&self, logs: &[Vec<Transaction>], server_history: &ServerHistory) -> io::Result<()> {
         for (number, log) in logs.iter().enumerate() {
             let line = |one: &Transaction| {
                 let at = self.offsets.to_monotonic(one.wall_ms);
@@ -302,18 +351,67 @@ impl<'a> Stage<'a> {
             fs::write(self.directory.join(format!("log{number}")), log.iter().map(line).collect::<String>())?;
         }
         let line = |node: &Node| {
-            let gone = node.gone.map_or_else(String::new, |gone| format!(" {} {:?}", gone.at, gone.why));
-            format!("{} {} {} {:#x}{gone}\n", node.made, node.path, node.czxid, node.owner)
+            let gone = node.removal.map_or_else(String::new, |gone| format!(" {} {:?}", gone.at, gone.why));
+            format!("{} {} {} {:#x}{gone}\n", node.created_at, node.path, node.czxid, node.session)
         };
-        fs::write(self.directory.join("nodes"), truth.nodes.iter().map(line).collect::<String>())
+        fs::write(self.directory.join("nodes"), server_history.nodes.iter().map(line).collect::<String>())
     }
 }
 
-fn servers() -> Options {
-    ZooKeeper::options().tick_ms(TICK_MS).newest()
+fn servers(rotation: Option<&Rotation>) -> Options {
+    let options = ZooKeeper::options().tick_ms(TICK_MS).newest();
+    match rotation {
+        Some(Rotation { certificates, .. }) => options.tls(&TlsListener::new(certificates)),
+        None => options,
+    }
 }
 
-/// Where the nodes of these locks are.
+/// Certificates that are replaced at an interval.
+struct Rotation {
+    certificates: Certificates,
+    interval: Duration,
+    last: Instant,
+    /// The new identity of the programs, whose key is already in place.
+    pending: Option<Identity>,
+    /// The number of rotations.
+    count: usize,
+}
+
+impl Rotation {
+    fn begin(interval: Duration) -> Self {
+        Self { certificates: Certificates::create(), interval, last: Instant::now(), pending: None, count: 0 }
+    }
+
+    /// The content of the file with the options of the programs.
+    fn options(&self) -> String {
+        let file = |name| self.certificates.file(name);
+        // The addresses of the hosts are not in the certificates of the servers.
+        format!(
+            "tls.ca = {}\ntls.cert = {}\ntls.key = {}\ntls.server_name = localhost\n",
+            file("ca.pem"),
+            file("client.pem"),
+            file("client.key")
+        )
+    }
+
+    /// Replaces the key and the certificate of the programs, one step after the other, and the files of the servers.
+    /// A server reads its files when it starts.
+    fn step(&mut self) {
+        if let Some(identity) = self.pending.take() {
+            self.certificates.write("client.pem", &identity.certificates());
+        } else if self.last.elapsed() >= self.interval {
+            self.last = Instant::now();
+            self.count += 1;
+            let issuer = &self.certificates.intermediate;
+            self.certificates.add("server", &issuer.server(&["localhost"], Validity::Now));
+            let identity = issuer.client("client", Validity::Now);
+            self.certificates.write("client.key", identity.key());
+            self.pending = Some(identity);
+        }
+    }
+}
+
+/// The directories of the nodes of these locks.
 fn queues(locks: &str) -> Vec<String> {
     let mut queues = BTreeSet::new();
     for (kind, paths) in locks.split(',').filter_map(|lock| lock.split_once(':')) {

@@ -1,4 +1,5 @@
-//! What locks are for: something that is written to. It keeps the highest token for each path, and refuses what comes with a lower one.
+//! A store whose data the locks protect. It keeps the largest token of each path and rejects writes with a smaller
+//! token.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -6,49 +7,49 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use crate::judge::Write;
+use crate::checker::Write;
 
-/// A store on loopback. Programs send lines `PATH TOKEN`, and read a byte: `y` or `n`.
+/// A store on loopback. A program sends lines `PATH TOKEN` and receives one byte for each: `y` or `n`.
 pub(crate) struct Store {
     address: String,
-    book: Arc<Mutex<Book>>,
+    state: Arc<Mutex<StoreState>>,
 }
 
 #[derive(Default)]
-struct Book {
+struct StoreState {
     highest: HashMap<String, i64>,
     writes: Vec<Write>,
 }
 
 impl Store {
-    /// Opens it. Its threads end with the programs, and the one that listens with the process.
+    /// Starts the store. Each connection has a thread that ends with the program. The listening thread ends with this
+    /// process.
     pub(crate) fn open() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
-        let book = Arc::new(Mutex::new(Book::default()));
-        let of_thread = Arc::clone(&book);
+        let state = Arc::new(Mutex::new(StoreState::default()));
+        let of_thread = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let book = Arc::clone(&of_thread);
-                // A program that was killed has nothing more to write.
+                // The thread ignores a connection error, because a killed program writes nothing more.
                 thread::spawn(move || serve(&stream, &book));
             }
         });
-        Ok(Self { address, book })
+        Ok(Self { address, state })
     }
 
-    /// Where it is.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// All that it was asked to write, in its order.
+    /// All writes that the store received, in order.
     pub(crate) fn writes(&self) -> Vec<Write> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).writes.clone()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).writes.clone()
     }
 }
 
-impl Book {
+impl StoreState {
     fn write(&mut self, path: &str, token: i64) -> bool {
         let highest = self.highest.entry(path.to_owned()).or_insert(i64::MIN);
         let is_accepted = token >= *highest;
@@ -58,13 +59,13 @@ impl Book {
     }
 }
 
-fn serve(stream: &TcpStream, book: &Mutex<Book>) -> io::Result<()> {
+fn serve(stream: &TcpStream, state: &Mutex<StoreState>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     for line in BufReader::new(stream).lines() {
         let line = line?;
         let order = line.split_once(' ').and_then(|(path, token)| Some((path, token.parse().ok()?)));
         let (path, token) = order.ok_or_else(|| io::Error::other(format!("not a path and a token: {line:?}")))?;
-        let is_accepted = book.lock().unwrap_or_else(PoisonError::into_inner).write(path, token);
+        let is_accepted = state.lock().unwrap_or_else(PoisonError::into_inner).write(path, token);
         (&mut &*stream).write_all(if is_accepted { b"y" } else { b"n" })?;
     }
     Ok(())

@@ -1,167 +1,167 @@
-//! What a program wrote down while it ran: a line for each thing, with the time of the host's one clock (CLOCK_MONOTONIC,
-//! nanoseconds), which nobody tampers with.
+//! The trace of a program: one line for each action and event, with its time: nanoseconds of the CLOCK_MONOTONIC of
+//! the host. The tests never change this clock.
 //!
-//! Where a line claims that something is safe, its time was taken before the call that said so.
+//! If a line reports that something is safe, its time was taken before the call that reported it.
 
 use std::fmt;
 
-/// A moment of the host's clock, in nanoseconds.
+/// A time of the clock of the host, in nanoseconds.
 pub type Nanos = u64;
 
 /// A line of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// When.
+    /// The time.
     pub at: Nanos,
-    /// Which thread of the program; 0 is its main one.
+    /// The thread of the program. The main thread and the event thread have number 0.
     pub thread: u32,
-    /// What happened.
-    pub what: What,
+    /// The action or event.
+    pub event: TraceEvent,
 }
 
-/// What a program did or heard.
+/// An action of a program, or an event that it received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
-    /// It has a client, with a session of so many milliseconds, and is told of events or not.
+pub enum TraceEvent {
+    /// The program has created a client.
     Begin {
-        /// The session timeout.
+        /// The session timeout in milliseconds.
         timeout_ms: u64,
-        /// Whether it has an event handler.
-        hears_events: bool,
+        /// Whether the program has an event handler.
+        has_event_handler: bool,
     },
-    /// It is about to ask for a lock, with a limit in milliseconds, -1 for none.
-    Call {
-        /// The lock's path.
+    /// The program is about to acquire a lock.
+    Acquire {
+        /// The path of the lock.
         path: String,
-        /// How it excludes others.
-        stance: Stance,
-        /// The limit.
+        /// The holds that it excludes.
+        stance: Exclusion,
+        /// The time limit in milliseconds, or -1 for none.
         limit_ms: i64,
     },
-    /// It was given it.
-    Got {
-        /// The lock's path.
+    /// The acquire succeeded.
+    Acquired {
+        /// The path of the lock.
         path: String,
         /// The fencing token.
         token: i64,
     },
-    /// It was not given it.
+    /// The acquire failed.
     Failed {
-        /// The lock's path.
+        /// The path of the lock.
         path: String,
         /// The status, a `ZKL_E_*`.
         status: i32,
     },
-    /// It looked at what it has: is it held, for how long will it be, how does it stand?
-    Look {
-        /// Of which hold.
+    /// The program has checked a hold: whether it is held, for how long it remains safe, and its state.
+    Check {
+        /// The token of the hold.
         token: i64,
-        /// Whether it is held, asked at the line's own time.
+        /// Whether the lock was held at the time of the line.
         is_held: bool,
-        /// When it asked how long.
-        left_at: Nanos,
-        /// How long, in milliseconds.
-        left_ms: u64,
-        /// How it stands, a `ZKL_LOCK_*`.
+        /// The time at which the program asked for the remaining time.
+        remaining_at: Nanos,
+        /// The remaining time in milliseconds.
+        remaining_ms: u64,
+        /// The state, a `ZKL_LOCK_*`.
         state: i32,
-        /// When all was answered.
+        /// The time at which the check had ended.
         done_at: Nanos,
     },
-    /// It is about to give a hold up.
-    Leave {
-        /// Which.
+    /// The program is about to release a hold.
+    Release {
+        /// The token of the hold.
         token: i64,
-        /// Whether it waits for the server's word.
+        /// Whether the release waits for a confirmation by the server.
         waits: bool,
     },
-    /// It has given it up.
-    Left {
-        /// Which.
+    /// The release has returned.
+    Released {
+        /// The token of the hold.
         token: i64,
         /// The status: 0 or a `ZKL_E_*`.
         status: i32,
     },
-    /// It was told how a hold stands.
+    /// An event has reported a state change of a hold.
     LockEvent {
-        /// The lock's path.
+        /// The path of the lock.
         path: String,
-        /// Which hold.
+        /// The token of the hold.
         token: i64,
-        /// How it stood, a `ZKL_LOCK_*`.
+        /// The state before, a `ZKL_LOCK_*`.
         previous: i32,
-        /// How it stands.
+        /// The state after.
         state: i32,
     },
-    /// It was told how its session stands.
+    /// An event has reported a state change of the session.
     ClientEvent {
-        /// How it stood, a `ZKL_STATE_*`.
+        /// The state before, a `ZKL_STATE_*`.
         previous: i32,
-        /// How it stands.
+        /// The state after.
         state: i32,
     },
-    /// Its client is freed, and so many threads of the library are left.
+    /// The program has freed its client.
     End {
-        /// How many.
+        /// The number of threads of the library that are left.
         threads: u32,
     },
 }
 
-/// Whom a hold excludes.
+/// The holds that a hold excludes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stance {
-    /// Everybody: a mutex, a writer, several mutexes as one.
+pub enum Exclusion {
+    /// All others: the hold of a mutex, a write lock or a multi-lock of mutexes.
     Exclusive,
-    /// Writers.
+    /// Exclusive holds: the hold of a read lock.
     Shared,
-    /// Nobody, until so many are in.
+    /// None, as long as at most this number of leases is granted.
     Leases(usize),
 }
 
 impl Line {
-    /// Reads a line.
+    /// Parses a line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        Words(text.split(' ')).line().ok_or_else(|| format!("not a line of a trace: {text:?}"))
+        LineParser(text.split(' ')).line().ok_or_else(|| format!("not a line of a trace: {text:?}"))
     }
 }
 
-/// Reads a whole trace. The last line is left out where its writer was killed before it was whole.
+/// Parses a whole trace. An incomplete last line is ignored, because its writer was killed.
 pub fn parse(text: &str) -> Result<Vec<Line>, String> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(Line::parse).collect()
 }
 
-struct Words<'a>(std::str::Split<'a, char>);
+struct LineParser<'a>(std::str::Split<'a, char>);
 
-impl Words<'_> {
+impl LineParser<'_> {
     fn line(mut self) -> Option<Line> {
-        let line = Line { at: self.number()?, thread: self.number()?, what: self.what()? };
+        let line = Line { at: self.number()?, thread: self.number()?, event: self.what()? };
         self.0.next().is_none().then_some(line)
     }
 
-    fn what(&mut self) -> Option<What> {
+    fn what(&mut self) -> Option<TraceEvent> {
         Some(match self.0.next()? {
-            "begin" => What::Begin { timeout_ms: self.number()?, hears_events: self.flag()? },
-            "call" => What::Call { path: self.text()?, stance: self.stance()?, limit_ms: self.number()? },
-            "got" => What::Got { path: self.text()?, token: self.number()? },
-            "failed" => What::Failed { path: self.text()?, status: self.number()? },
-            "look" => What::Look {
+            "begin" => TraceEvent::Begin { timeout_ms: self.number()?, has_event_handler: self.flag()? },
+            "call" => TraceEvent::Acquire { path: self.text()?, stance: self.stance()?, limit_ms: self.number()? },
+            "got" => TraceEvent::Acquired { path: self.text()?, token: self.number()? },
+            "failed" => TraceEvent::Failed { path: self.text()?, status: self.number()? },
+            "look" => TraceEvent::Check {
                 token: self.number()?,
                 is_held: self.flag()?,
-                left_at: self.number()?,
-                left_ms: self.number()?,
+                remaining_at: self.number()?,
+                remaining_ms: self.number()?,
                 state: self.number()?,
                 done_at: self.number()?,
             },
-            "leave" => What::Leave { token: self.number()?, waits: self.flag()? },
-            "left" => What::Left { token: self.number()?, status: self.number()? },
-            "lock" => What::LockEvent {
+            "leave" => TraceEvent::Release { token: self.number()?, waits: self.flag()? },
+            "left" => TraceEvent::Released { token: self.number()?, status: self.number()? },
+            "lock" => TraceEvent::LockEvent {
                 path: self.text()?,
                 token: self.number()?,
                 previous: self.number()?,
                 state: self.number()?,
             },
-            "client" => What::ClientEvent { previous: self.number()?, state: self.number()? },
-            "end" => What::End { threads: self.number()? },
+            "client" => TraceEvent::ClientEvent { previous: self.number()?, state: self.number()? },
+            "end" => TraceEvent::End { threads: self.number()? },
             _ => return None,
         })
     }
@@ -182,16 +182,16 @@ impl Words<'_> {
         }
     }
 
-    fn stance(&mut self) -> Option<Stance> {
+    fn stance(&mut self) -> Option<Exclusion> {
         match self.0.next()? {
-            "exclusive" => Some(Stance::Exclusive),
-            "shared" => Some(Stance::Shared),
-            leases => leases.strip_prefix("leases:")?.parse().ok().map(Stance::Leases),
+            "exclusive" => Some(Exclusion::Exclusive),
+            "shared" => Some(Exclusion::Shared),
+            leases => leases.strip_prefix("leases:")?.parse().ok().map(Exclusion::Leases),
         }
     }
 }
 
-impl fmt::Display for Stance {
+impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exclusive => f.write_str("exclusive"),
@@ -210,14 +210,14 @@ mod tests {
     #[test]
     fn a_trace_is_read_up_to_a_line_that_was_cut_off() {
         let lines = parse("5 1 call /a leases:2 -1\n7 1 got /a 12\n9 1 look 12 1 10 20").unwrap();
-        let call = What::Call { path: "/a".to_owned(), stance: Stance::Leases(2), limit_ms: -1 };
-        assert_eq!(lines[0], Line { at: 5, thread: 1, what: call });
-        assert_eq!(lines[1].what, What::Got { path: "/a".to_owned(), token: 12 });
+        let call = TraceEvent::Acquire { path: "/a".to_owned(), stance: Exclusion::Leases(2), limit_ms: -1 };
+        assert_eq!(lines[0], Line { at: 5, thread: 1, event: call });
+        assert_eq!(lines[1].event, TraceEvent::Acquired { path: "/a".to_owned(), token: 12 });
         assert_eq!(lines.len(), 2);
     }
 
     #[test]
-    fn what_is_no_line_is_an_error() {
+    fn malformed_trace_line_is_an_error() {
         for text in ["5 1 got /a", "5 1 got /a 12 13", "5 1 sang /a 12", "5 1 look 12 2 10 20 1 30", "x 1 end 0"] {
             assert!(parse(&format!("{text}\n")).is_err(), "{text}");
         }

@@ -1,6 +1,7 @@
-//! The same as `programs/worker.c`, in Rust.
+//! The Rust version of `programs/worker.c`.
 //!
-//! It can be told to believe: then it takes what it once got for held until it gives it up, as programs do whose lock has no lease.
+//! With the option `ignores_lease`, it ignores losses and relies on every hold until it releases the lock, like a program
+//! whose lock has no lease.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
@@ -16,13 +17,13 @@ use clap::Args;
 use fastrand::Rng;
 use zklock::{Client, Config, Event, Leases, Lock, LockState, Semaphore};
 
+use crate::checker::FINAL_LIMIT_MS;
 use crate::clock;
-use crate::judge::PATIENT_MS;
-use crate::trace::{Nanos, Stance};
+use crate::trace::{Exclusion, Nanos};
 
 const LIMITS: [i64; 6] = [0, 100, 500, 2000, 5000, -1];
 
-/// What it is told on its command line.
+/// The command line arguments.
 #[derive(Debug, Args)]
 pub struct Arguments {
     servers: String,
@@ -32,28 +33,30 @@ pub struct Arguments {
     session_timeout_ms: u64,
     trace: PathBuf,
     threads: u32,
+    options: PathBuf,
     #[arg(long)]
-    believes: bool,
+    ignores_lease: bool,
 }
 
-/// Runs until its input says that it is to end.
+/// Runs until the input contains the command to end.
 pub fn run(arguments: &Arguments) -> zklock::Result<()> {
     let trace = OpenOptions::new().append(true).create(true).open(&arguments.trace).map(Trace).map(Arc::new);
     let trace = trace.unwrap_or_else(|error| panic!("{}: {error}", arguments.trace.display()));
-    let mut config = Config::new();
-    config.set_session_timeout(Duration::from_millis(arguments.session_timeout_ms))?;
-    config.set_connect_timeout(Duration::from_secs(60))?;
+    let config = Config::new()
+        .session_timeout(Duration::from_millis(arguments.session_timeout_ms))
+        .connect_timeout(Duration::from_secs(60));
     let of_handler = Arc::clone(&trace);
-    config.set_event_handler(move |event| told(&of_handler, event));
+    let mut config = config.on_event(move |event| on_event(&of_handler, event));
     trace.note(clock::now(), 0, &format!("begin {} 1", arguments.session_timeout_ms));
+    config.load(&arguments.options)?;
     let client = Client::connect(&arguments.servers, &config)?;
     drop(config);
-    let mut ways = Vec::new();
+    let mut choices = Vec::new();
     for lock in arguments.locks.split(',') {
         let (kind, path) = lock.split_once(':').expect("a kind and a path");
-        add_ways(&client, kind, path, &mut ways)?;
+        add_lock_choices(&client, kind, path, &mut choices)?;
     }
-    say("ready");
+    report("ready");
     let is_final = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 1..=arguments.threads {
@@ -62,35 +65,35 @@ pub fn run(arguments: &Arguments) -> zklock::Result<()> {
                 dice: Rng::with_seed(arguments.seed * 1000 + u64::from(number)),
                 store: TcpStream::connect(&arguments.store).expect("the store is there"),
                 client: &client,
-                ways: &ways,
+                choices: &choices,
                 trace: &trace,
-                believes: arguments.believes,
+                ignores_lease: arguments.ignores_lease,
             };
             let is_final = &is_final;
             thread::Builder::new().spawn_scoped(scope, move || worker.work(is_final)).expect("start a thread");
         }
-        expect("final");
+        expect("final", &client);
         is_final.store(true, Ordering::SeqCst);
     });
-    say("idle");
-    expect("end");
-    drop(ways);
+    report("idle");
+    expect("end", &client);
+    drop(choices);
     client.close()?;
     drop(client);
     trace.note(clock::now(), 0, &format!("end {}", library_threads()));
     Ok(())
 }
 
-/// One way to take something.
-struct Way {
+/// A lock or semaphore, and how to acquire it.
+struct LockChoice {
     path: String,
-    stance: Stance,
-    what: Takeable,
-    /// It may be taken by a handle of its own as well.
-    may_be_fresh: bool,
+    stance: Exclusion,
+    handle: Handle,
+    /// Whether a new lock handle may be used as well.
+    allows_new_handle: bool,
 }
 
-enum Takeable {
+enum Handle {
     Lock(Lock),
     Semaphore(Semaphore),
 }
@@ -106,76 +109,76 @@ struct Worker<'a> {
     dice: Rng,
     store: TcpStream,
     client: &'a Client,
-    ways: &'a [Way],
+    choices: &'a [LockChoice],
     trace: &'a Trace,
-    believes: bool,
+    ignores_lease: bool,
 }
 
 impl<'a> Worker<'a> {
     fn work(mut self, is_final: &AtomicBool) {
         while !is_final.load(Ordering::SeqCst) {
-            let way = &self.ways[self.dice.usize(..self.ways.len())];
+            let choice = &self.choices[self.dice.usize(..self.choices.len())];
             let limit_ms = LIMITS[self.dice.usize(..LIMITS.len())];
-            if let Some((hold, token)) = self.acquire(way, limit_ms) {
-                self.hold_for_a_while(way, &hold, token);
-                self.leave(hold, token);
+            if let Some((hold, token)) = self.acquire(choice, limit_ms) {
+                self.use_hold(choice, &hold, token);
+                self.release_hold(hold, token);
             }
             self.sleep_ms(20);
         }
-        for index in 0..self.ways.len() {
-            let way = &self.ways[(index + self.number as usize) % self.ways.len()];
-            if let Some((hold, token)) = self.acquire(way, PATIENT_MS) {
-                self.look(&hold, token);
-                self.write(way, token);
-                self.leave(hold, token);
+        for index in 0..self.choices.len() {
+            let choice = &self.choices[(index + self.number as usize) % self.choices.len()];
+            if let Some((hold, token)) = self.acquire(choice, FINAL_LIMIT_MS) {
+                self.check_hold(&hold, token);
+                self.write(choice, token);
+                self.release_hold(hold, token);
             }
         }
     }
 
-    fn acquire(&mut self, way: &'a Way, limit_ms: i64) -> Option<(Hold<'a>, i64)> {
+    fn acquire(&mut self, choice: &'a LockChoice, limit_ms: i64) -> Option<(Hold<'a>, i64)> {
         let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
-        let is_fresh = way.may_be_fresh && self.dice.u8(..8) == 0;
-        let fresh = is_fresh.then(|| self.client.mutex(&way.path).expect("another handle"));
-        self.note(&format!("call {} {} {limit_ms}", way.path, way.stance));
-        let got = match (&way.what, fresh) {
+        let uses_new_handle = choice.allows_new_handle && self.dice.u8(..8) == 0;
+        let fresh = uses_new_handle.then(|| self.client.mutex(&choice.path).expect("another handle"));
+        self.note(&format!("call {} {} {limit_ms}", choice.path, choice.stance));
+        let got = match (&choice.handle, fresh) {
             (_, Some(lock)) => lock.acquire(limit).map(|()| Hold::Own(lock)),
-            (Takeable::Lock(lock), None) => lock.acquire(limit).map(|()| Hold::Shared(lock)),
-            (Takeable::Semaphore(semaphore), None) => semaphore.acquire(1, limit).map(Hold::Leases),
+            (Handle::Lock(lock), None) => lock.acquire(limit).map(|()| Hold::Shared(lock)),
+            (Handle::Semaphore(semaphore), None) => semaphore.acquire(1, limit).map(Hold::Leases),
         };
         let returned = clock::now();
         let named = got.and_then(|hold| match hold.token() {
             Ok(token) => Ok((hold, token)),
-            // Lost before it could be named.
+            // The hold was lost before its token could be read.
             Err(error) => hold.release().and(Err(error)),
         });
         let outcome = match &named {
-            Ok((_, token)) => format!("got {} {token}", way.path),
-            Err(error) => format!("failed {} {}", way.path, error.status().number()),
+            Ok((_, token)) => format!("got {} {token}", choice.path),
+            Err(error) => format!("failed {} {}", choice.path, error.status().number()),
         };
         self.trace.note(returned, self.number, &outcome);
         named.ok()
     }
 
-    fn hold_for_a_while(&mut self, way: &Way, hold: &Hold<'_>, token: i64) {
+    fn use_hold(&mut self, choice: &LockChoice, hold: &Hold<'_>, token: i64) {
         let longest = if self.dice.u8(..12) == 0 { 400 } else { 15 };
         for _ in 0..=self.dice.u8(..6) {
-            // Some go on when they should not; the store is there for them.
+            // Some programs continue although they must not. The store rejects their writes.
             let is_careless = self.dice.bool();
-            let is_held = self.look(hold, token);
+            let is_held = self.check_hold(hold, token);
             if self.dice.u8(..4) == 0 {
                 self.sleep_ms(30);
             }
             if is_held || is_careless {
-                self.write(way, token);
+                self.write(choice, token);
             }
             self.sleep_ms(longest);
         }
-        self.look(hold, token);
+        self.check_hold(hold, token);
     }
 
-    fn look(&self, hold: &Hold<'_>, token: i64) -> bool {
+    fn check_hold(&self, hold: &Hold<'_>, token: i64) -> bool {
         let at = clock::now();
-        let is_held = self.believes || hold.is_held();
+        let is_held = self.ignores_lease || hold.is_held();
         let left_at = clock::now();
         let left_ms = hold.left().as_millis();
         let state = hold.state();
@@ -185,12 +188,12 @@ impl<'a> Worker<'a> {
         is_held
     }
 
-    /// What is guarded by several mutexes as one is written for each.
-    fn write(&mut self, way: &Way, token: i64) {
-        if way.stance != Stance::Exclusive {
+    /// Writes to the store. For a multi-lock, writes once for each of its paths.
+    fn write(&mut self, choice: &LockChoice, token: i64) {
+        if choice.stance != Exclusion::Exclusive {
             return;
         }
-        for path in way.path.split('+') {
+        for path in choice.path.split('+') {
             let asked = self.store.write_all(format!("{path} {token}\n").as_bytes());
             if asked.and_then(|()| self.store.read_exact(&mut [0])).is_err() {
                 process::exit(0);
@@ -198,7 +201,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn leave(&mut self, hold: Hold<'_>, token: i64) {
+    fn release_hold(&mut self, hold: Hold<'_>, token: i64) {
         let how = self.dice.u8(..4);
         let waits = how > 1 || (how == 1 && !matches!(hold, Hold::Own(_)));
         self.note(&format!("leave {token} {}", u8::from(waits)));
@@ -276,42 +279,45 @@ impl Hold<'_> {
 struct Trace(File);
 
 impl Trace {
-    /// One write: a line is whole, or the last.
+    /// Writes the line in a single system call, so that only the last line of a trace can be incomplete.
     fn note(&self, at: Nanos, thread: u32, what: &str) {
         (&self.0).write_all(format!("{at} {thread} {what}\n").as_bytes()).expect("write to the trace");
     }
 }
 
-fn told(trace: &Trace, event: &Event) {
+fn on_event(trace: &Trace, event: &Event) {
     let line = match event {
-        Event::Client { state, previous } => format!("client {} {}", *previous as i32, *state as i32),
+        Event::Client { state, previous, .. } => format!("client {} {}", *previous as i32, *state as i32),
         Event::Lock { path, token, state, previous, .. } => {
             format!("lock {path} {token} {} {}", *previous as i32, *state as i32)
         }
+        _ => return,
     };
     trace.note(clock::now(), 0, &line);
 }
 
-fn add_ways(client: &Client, kind: &str, path: &str, ways: &mut Vec<Way>) -> zklock::Result<()> {
-    let may_be_fresh = kind == "mutex";
-    let mut add = |stance, what| ways.push(Way { path: path.to_owned(), stance, what, may_be_fresh });
+fn add_lock_choices(client: &Client, kind: &str, path: &str, choices: &mut Vec<LockChoice>) -> zklock::Result<()> {
+    let allows_new_handle = kind == "mutex";
+    let mut add = |exclusion, handle| {
+        choices.push(LockChoice { path: path.to_owned(), stance: exclusion, handle, allows_new_handle });
+    };
     match kind {
-        "mutex" => add(Stance::Exclusive, Takeable::Lock(client.mutex(path)?)),
+        "mutex" => add(Exclusion::Exclusive, Handle::Lock(client.mutex(path)?)),
         "rw" => {
             let both = client.rwlock(path)?;
-            add(Stance::Shared, Takeable::Lock(both.read));
-            add(Stance::Exclusive, Takeable::Lock(both.write));
+            add(Exclusion::Shared, Handle::Lock(both.read));
+            add(Exclusion::Exclusive, Handle::Lock(both.write));
         }
         "multi" => {
             let locks: Vec<Lock> = path.split('+').map(|path| client.mutex(path)).collect::<Result<_, _>>()?;
             let locks: Vec<&Lock> = locks.iter().collect();
-            add(Stance::Exclusive, Takeable::Lock(Lock::multi(&locks)?));
+            add(Exclusion::Exclusive, Handle::Lock(Lock::multi(&locks)?));
         }
         _ => {
             let most = kind.strip_prefix("semaphore").and_then(|most| most.parse().ok());
             let most: i32 = most.unwrap_or_else(|| panic!("no kind of lock: {kind}"));
             let semaphore = client.semaphore(path, most)?;
-            add(Stance::Leases(most.unsigned_abs() as usize), Takeable::Semaphore(semaphore));
+            add(Exclusion::Leases(most.unsigned_abs() as usize), Handle::Semaphore(semaphore));
         }
     }
     Ok(())
@@ -323,14 +329,19 @@ fn library_threads() -> usize {
     names.filter(|name| name.starts_with("zkl-")).count()
 }
 
-fn say(word: &str) {
+fn report(word: &str) {
     println!("{word}");
 }
 
-fn expect(word: &str) {
-    let mut line = String::new();
-    let read = io::stdin().lock().read_line(&mut line);
-    if read.is_err() || line.trim() != word {
-        process::exit(0);
+/// Waits for a command. In the meantime, replaces the server list of the client when a command requires it.
+fn expect(word: &str, client: &Client) {
+    loop {
+        let mut line = String::new();
+        let read = io::stdin().lock().read_line(&mut line);
+        match line.trim().split_once(' ') {
+            Some(("servers", list)) => client.set_servers(list).expect("a list of servers"),
+            _ if read.is_err() || line.trim() != word => process::exit(0),
+            _ => return,
+        }
     }
 }

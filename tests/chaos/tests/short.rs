@@ -1,4 +1,4 @@
-//! The short form of the rig: each fault once, in a minute or so; and that it would notice.
+//! A short chaos run that injects each fault once, and tests of the checker and of the clean-up.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -7,49 +7,79 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use zklock_chaos::judge::Rule;
+use zklock_chaos::checker::Rule;
 use zklock_chaos::nemesis::Fault;
 use zklock_chaos::programs::Language;
 use zklock_chaos::report;
-use zklock_chaos::run::{Outcome, Place, Plan, run};
-use zklock_rig::{Network, wait_until};
+use zklock_chaos::run::{Environment, Outcome, Plan, run};
+use zklock_test_support::{Network, wait_until};
 
-/// Whatever goes wrong, no promise is broken.
 #[test]
-fn a_minute_of_everything() {
+fn every_fault_once_breaks_no_rule() {
     let plan = Plan {
         languages: Language::ALL.to_vec(),
         session_timeout: Duration::from_secs(3),
-        ..Plan::long(1, best_place(), Duration::from_secs(30))
+        ..Plan::long(1, best_environment(), Duration::from_secs(30))
     };
     let outcome = run(&plan).unwrap();
     println!("{}", report::table(&plan, &outcome));
-    assert!(outcome.judgement.violations.is_empty(), "{}", report::table(&plan, &outcome));
-    let total = outcome.judgement.total();
-    assert!(total.acquisitions > 50 && total.awakenings > 0, "{}", report::table(&plan, &outcome));
-    assert!(plan.faults.iter().all(|fault| outcome.survived.contains_key(fault)), "{:?}", outcome.survived);
+    assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, &outcome));
+    let total = outcome.report.total();
+    assert!(total.acquisitions > 50 && total.checks_after_pause > 0, "{}", report::table(&plan, &outcome));
+    assert!(
+        plan.faults.iter().all(|fault| outcome.completed_faults.contains_key(fault)),
+        "{:?}",
+        outcome.completed_faults
+    );
 }
 
-/// Programs whose lock has no lease go on after they were stopped, as if nothing had happened. The judge sees that.
+/// The certificates are replaced more often than connections are cut, so that some connections meet a key without its
+/// certificate.
 #[test]
-fn a_lock_without_a_lease_is_found_out() {
+fn faults_over_tls_break_no_rule() {
     let plan = Plan {
-        faults: vec![Fault::StoppedForLong],
+        faults: vec![
+            Fault::LeaderKilled,
+            Fault::Reset,
+            Fault::BlackHoleShort,
+            Fault::LostReply,
+            Fault::Delay,
+            Fault::Refused,
+        ],
+        languages: Language::ALL.to_vec(),
+        session_timeout: Duration::from_secs(3),
+        certificate_rotation: Some(Duration::from_millis(300)),
+        ..Plan::long(2, Environment::Loopback, Duration::from_secs(10))
+    };
+    let outcome = run(&plan).unwrap();
+    assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, &outcome));
+    assert!(outcome.report.total().acquisitions > 20 && outcome.rotations > 5, "{}", report::table(&plan, &outcome));
+}
+
+/// Programs that ignore losses continue after a pause as if nothing had happened. The checker reports this.
+#[test]
+fn checker_reports_programs_that_ignore_the_lease() {
+    let plan = Plan {
+        faults: vec![Fault::ProgramPausedLong],
         languages: vec![Language::Rust; 3],
         locks: "mutex:/a".to_owned(),
         session_timeout: Duration::from_secs(2),
-        believes: true,
-        ..Plan::long(1, Place::Loopback, Duration::from_secs(12))
+        ignores_lease: true,
+        ..Plan::long(1, Environment::Loopback, Duration::from_secs(12))
     };
     let outcome: Outcome = run(&plan).unwrap();
-    for rule in [Rule::Exclusion, Rule::Gone, Rule::Awakening] {
-        assert!(outcome.judgement.count(rule) > 0, "{rule} was not noticed\n{}", report::table(&plan, &outcome));
+    for rule in [Rule::Exclusion, Rule::ClaimOutlivesNode, Rule::SafeAfterPause] {
+        assert!(
+            outcome.report.count(rule) > 0,
+            "the checker did not notice a violation of {rule}\n{}",
+            report::table(&plan, &outcome)
+        );
     }
 }
 
-/// Neither servers nor programs, running or stopped.
+/// After the chaos program is killed, no server and no program is left, whether it was running or paused.
 #[test]
-fn nothing_is_left_of_a_rig_that_was_killed() {
+fn killed_run_leaves_no_processes() {
     let mut rig = Command::new(env!("CARGO_BIN_EXE_zklock-chaos"))
         .args(["--minutes", "5", "--seed", "77"])
         .stdout(Stdio::null())
@@ -65,19 +95,19 @@ fn nothing_is_left_of_a_rig_that_was_killed() {
     wait_until(Duration::from_secs(10), || ours().is_empty());
 }
 
-/// Of all processes.
+/// The command lines of all processes.
 fn command_lines() -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok()).collect()
 }
 
-fn best_place() -> Place {
-    // On a thread of its own, which is in the network from then on.
+fn best_environment() -> Environment {
+    // The thread that enters the namespace stays there, so it must not be the main thread.
     match thread::spawn(Network::enter).join().unwrap() {
-        Ok(_) => Place::Network,
+        Ok(_) => Environment::Network,
         Err(error) => {
-            println!("no network namespaces: {error}");
-            Place::Loopback
+            println!("network namespaces are not available: {error}");
+            Environment::Loopback
         }
     }
 }

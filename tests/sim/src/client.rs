@@ -1,62 +1,68 @@
-//! One process: an engine, its connection, and the threads of the program that use it.
+//! A simulated process: an engine, its connection, and the threads of the program.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::engine::{Answer, Engine, LockId, LockState, News, OpId, Owner, Patience, Recipe, Revocation};
-use zklock::recipe::{Mode, Participant, Task};
-use zklock::session::{ConnectString, Server, SessionConfig};
-use zklock::{Event, Status, Time};
+use zklock_core::engine::Event;
+use zklock_core::engine::{
+    AcquireLimit, Answer, Engine, LockId, LockState, Notification, OpId, Owner, Recipe, Revocation,
+};
+use zklock_core::error::Status;
+use zklock_core::recipe::{Mode, NodeRequest, Participant};
+use zklock_core::session::{ConnectString, Server, SessionConfig};
+use zklock_core::time::Time;
 
-use crate::judge::{COUNTS, Grant, Holder, Judge, Question, Stance};
-use crate::plan::{ClientPlan, Clock, Form, Plan, ms, pick};
+use crate::checker::{COUNTS_DIRECTORY, Checker, Exclusion, FenceQuestion, Grant, Holder};
+use crate::plan::{ClientPlan, Clock, PathRecipe, Plan, ms, pick};
 use crate::world::TaskCall;
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
-    pub(crate) link: Option<usize>,
-    /// The attempt at a connection that is under way.
-    pub(crate) dialing: Option<u64>,
+    pub(crate) connection: Option<usize>,
+    /// The connection attempt in progress.
+    pub(crate) attempt: Option<u64>,
     pub(crate) paused_until: Time,
     pub(crate) life: Life,
-    /// When its timer is set for.
+    /// The time of its scheduled timer event.
     pub(crate) timer: Option<Time>,
-    actors: Vec<Actor>,
+    threads: Vec<Thread>,
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
-    /// Locks of tasks that take several of them step by step, with their paths.
-    parts: Vec<(LockId, usize)>,
-    /// Calls for such tasks, and their answers.
+    /// The locks, with their paths, of the tasks of [`crate::world::ProgramPlan`], which acquire several locks step by step.
+    stepwise_locks: Vec<(LockId, usize)>,
+    /// The operations of these tasks, and their results.
     pub(crate) task_calls: BTreeMap<OpId, TaskCall>,
-    pub(crate) task_answers: Vec<(TaskCall, Result<Answer, zklock::Error>)>,
-    /// Number of such tasks that are not done.
-    pub(crate) tasks: usize,
+    pub(crate) task_answers: Vec<(TaskCall, Result<Answer, zklock_core::error::Error>)>,
+    /// Number of these tasks that are not complete.
+    pub(crate) unfinished_tasks: usize,
     index: usize,
-    /// What the servers put in front of its paths, and what it puts there itself.
+    /// The chroot, which the engine puts before all paths, and the prefix that the program itself puts before its paths.
     chroot: &'static str,
     prefix: &'static str,
     clock: Clock,
     session_timeout: Duration,
-    /// Nothing goes wrong in this run.
+    /// The run has no faults, although its servers may refuse long requests.
     is_undisturbed: bool,
     syncs_are_sound: bool,
-    /// Its sessions have room for a few nodes only, or its servers take short requests only.
-    pub(crate) may_be_exhausted: bool,
-    /// Until when it last stood still.
-    pub(crate) stood_still: Time,
-    /// Since when it has the connection it has.
+    /// The path limit of its sessions allows only a few nodes.
+    has_small_path_limit: bool,
+    /// Its servers accept only short requests.
+    has_short_requests: bool,
+    /// The time until which it was last suspended.
+    pub(crate) resumed_at: Time,
+    /// The time at which its connection was established.
     pub(crate) connected_at: Time,
-    /// The session that is being closed, and when that is given up.
+    /// The session that is being closed, and the deadline for closing it.
     pub(crate) closing: (i64, Time),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
-    Unborn,
+    NotStarted,
     Running,
     Closing,
-    Over,
+    Ended,
 }
 
 struct Handle {
@@ -64,22 +70,22 @@ struct Handle {
     path: usize,
     recipe: Recipe,
     is_revocable: bool,
-    /// So often may what is held by it be passed on among the threads.
+    /// Maximum number of local hand-overs of a hold of this handle.
     max_passes: u32,
-    /// Of several locks as one: which handles these are.
+    /// For a multi-lock, the indices of the handles of its members.
     members: Vec<usize>,
 }
 
-/// One thread of the program.
-struct Actor {
+/// A thread of the program.
+struct Thread {
     rounds: u32,
     phase: Phase,
-    /// What it has acquired and not released yet.
-    entries: Vec<Entry>,
+    /// The acquires that were not released yet.
+    unreleased: Vec<UnreleasedAcquire>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct UnreleasedAcquire {
     handle: usize,
     owner: Owner,
 }
@@ -94,63 +100,68 @@ enum Phase {
 }
 
 struct Call {
-    actor: Option<usize>,
-    kind: Kind,
+    thread: Option<usize>,
+    kind: CallKind,
     handle: usize,
     deadline: Option<Time>,
     may_be_canceled: bool,
     may_be_closed: bool,
-    /// Of a call that asks about a token.
-    question: Option<Question>,
+    /// For a fence check, the true state at its start.
+    question: Option<FenceQuestion>,
     began: Time,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Acquire { owner: Owner, quantity: u32, more: More, limit: Limit },
+enum CallKind {
+    Acquire { owner: Owner, quantity: u32, more: Expectation, limit: TimeLimit },
     Release { is_last: bool },
     Ask,
     Close,
 }
 
-/// What it means to acquire where something is held already.
+/// The expected result of an acquire, given what the thread already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum More {
-    /// Nothing is.
+enum Expectation {
+    /// The thread holds nothing.
     First,
-    /// All of it is, or what lets it in.
+    /// The thread already holds the lock, or holds a lock that admits it.
     Inside,
-    /// It would have to wait for itself.
+    /// The thread would wait for itself.
     Deadlock,
-    /// Anything may become of it.
+    /// Any result is possible.
     Open,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limit {
+enum TimeLimit {
     None,
     OneLook,
     Deadline,
 }
 
-/// What a client wants of the world, besides its network.
-pub(crate) enum Wish {
-    /// This actor is to act at this time.
-    Act(usize, Time),
-    /// This actor's call is to be cancelled; with all who wait by its handle, or alone.
+/// The server with this number.
+fn server(number: usize) -> Server {
+    Server { host: format!("s{number}"), port: 2181 }
+}
+
+/// An event that a client asks the world to schedule.
+pub(crate) enum Scheduled {
+    /// Run this thread at this time.
+    RunThread(usize, Time),
+    /// Cancel this thread's acquire at this time, either alone or with all waits of its handle.
     Cancel(usize, bool, Time),
 }
 
 impl Client {
     pub(crate) fn new(index: usize, plan: &Plan, own: &ClientPlan, rng: &mut Rng, now: Time) -> Self {
-        let servers = (0..plan.servers).map(|server| Server { host: format!("s{server}"), port: 2181 }).collect();
+        let servers = (0..plan.servers).map(server).collect();
         let (chroot, prefix) = if own.has_chroot { (plan.root, "") } else { ("", plan.root) };
         let target = ConnectString { servers, chroot: chroot.to_owned() };
         let config = SessionConfig {
             timeout: plan.session_timeout,
             lease_margin: None,
-            auth: Vec::new(),
-            frame_limit: zklock::proto::DEFAULT_FRAME_LIMIT,
+            follow_config: None,
+            frame_limit: zklock_proto::DEFAULT_FRAME_LIMIT,
             limits: plan.limits,
         };
         let mut entropy = rng.fork();
@@ -160,16 +171,16 @@ impl Client {
             engine.set_max_path_bytes(limit);
         }
         if plan.with_kazoo {
-            engine.wait_for_kazoo();
+            engine.enable_kazoo_queuing();
         }
-        // Operators remove the root with all that is below it.
-        engine.create_chroot();
+        // Operators delete the root with all nodes below it, so it may be missing.
+        engine.enable_chroot_creation();
         let mut handles = Vec::new();
         for number in 0..own.handles {
             let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
             for recipe in recipes(prefix, path, plan.forms[path]) {
                 let is_revocable = rng.u8(..4) == 0;
-                // Some of the handles are not of the cohort.
+                // Some handles do not belong to the cohort.
                 let is_in_cohort = recipe == Recipe::Queue(Mode::Mutex) && number % 3 < 2;
                 let max_passes = if is_in_cohort { plan.max_passes } else { 0 };
                 handles.push(Handle { lock: 0, path, recipe, is_revocable, max_passes, members: Vec::new() });
@@ -183,22 +194,22 @@ impl Client {
         }
         Self {
             engine,
-            link: None,
-            dialing: None,
+            connection: None,
+            attempt: None,
             paused_until: now,
-            life: Life::Unborn,
+            life: Life::NotStarted,
             timer: None,
-            actors: own
+            threads: own
                 .rounds
                 .iter()
-                .map(|&rounds| Actor { rounds, phase: Phase::Idle, entries: Vec::new() })
+                .map(|&rounds| Thread { rounds, phase: Phase::Idle, unreleased: Vec::new() })
                 .collect(),
             handles,
             calls: BTreeMap::new(),
-            parts: Vec::new(),
+            stepwise_locks: Vec::new(),
             task_calls: BTreeMap::new(),
             task_answers: Vec::new(),
-            tasks: 0,
+            unfinished_tasks: 0,
             index,
             chroot,
             prefix,
@@ -206,14 +217,23 @@ impl Client {
             session_timeout: plan.session_timeout,
             is_undisturbed: plan.is_undisturbed,
             syncs_are_sound: plan.syncs_are_sound,
-            may_be_exhausted: plan.max_path_bytes.is_some() || plan.frame_limit.is_some(),
-            stood_still: now,
+            has_small_path_limit: plan.max_path_bytes.is_some(),
+            has_short_requests: plan.frame_limit.is_some(),
+            resumed_at: now,
             connected_at: now,
             closing: (0, now),
         }
     }
 
-    /// What its own clock shows.
+    /// Replaces the server list with the servers whose bits are set in `selected`, or with all servers if no bit is set.
+    pub(crate) fn set_servers(&mut self, now: Time, count: usize, selected: usize) {
+        let is_selected = |number: &usize| selected.is_multiple_of(1 << count) || selected & (1 << number) != 0;
+        let servers = (0..count).filter(is_selected).map(server).collect();
+        let target = ConnectString { servers, chroot: self.chroot.to_owned() };
+        assert!(self.engine.set_servers(self.local(now), target).is_ok(), "the chroot is the same");
+    }
+
+    /// Returns the time on the client's own clock.
     pub(crate) fn local(&self, now: Time) -> Time {
         self.clock.local(now)
     }
@@ -222,95 +242,109 @@ impl Client {
         self.clock.global(local)
     }
 
-    pub(crate) fn actors(&self) -> usize {
-        self.actors.len()
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads.len()
     }
 
-    pub(crate) fn wakes_up(&mut self, now: Time) {
-        self.stood_still = now;
+    pub(crate) fn on_resumed(&mut self, now: Time) {
+        self.resumed_at = now;
     }
 
-    /// Whether something is true of a path of this handle.
-    fn any_path(&self, handle: usize, is_so: impl Fn(&str) -> bool) -> bool {
+    /// Returns whether a condition is true for any path of this handle.
+    fn is_any_path(&self, handle: usize, is_so: impl Fn(&str) -> bool) -> bool {
         self.paths(&[handle]).into_iter().any(|path| is_so(&self.full_path(path)))
+    }
+
+    /// Returns whether an acquire of `nodes` nodes may fail with EXHAUSTED. Requests for one node are short enough, even if requests of
+    /// other operations are too long.
+    pub(crate) fn may_be_exhausted(&self, nodes: usize) -> bool {
+        self.has_small_path_limit || (self.has_short_requests && nodes > 1)
     }
 
     pub(crate) fn full_path(&self, path: usize) -> String {
         format!("{}{}", self.chroot, path_of(self.prefix, path))
     }
 
-    /// The full paths of a hold's nodes.
+    /// Returns the full paths of the nodes of a hold.
     pub(crate) fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
         self.engine.nodes_of(lock, owner).into_iter().map(|node| format!("{}{node}", self.chroot)).collect()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.tasks == 0 && self.actors.iter().all(|actor| actor.phase == Phase::Done)
+        self.unfinished_tasks == 0 && self.threads.iter().all(|thread| thread.phase == Phase::Done)
     }
 
-    /// Makes a lock for tasks.
-    pub(crate) fn add_part(&mut self, path: usize, recipe: Recipe) -> LockId {
+    /// Adds a lock for tasks.
+    pub(crate) fn add_stepwise_lock(&mut self, path: usize, recipe: Recipe) -> LockId {
         let lock = self.engine.add_lock(path_of(self.prefix, path), recipe);
-        self.parts.push((lock, path));
+        self.stepwise_locks.push((lock, path));
         lock
     }
 
-    /// What it is doing, for the history.
+    /// Describes the state of the client for the history.
     pub(crate) fn describe(&self) -> String {
-        let describe = |(at, actor): (usize, &Actor)| {
+        let describe = |(at, thread): (usize, &Thread)| {
             let held =
                 self.held(at).into_iter().map(|(handle, _)| (self.handles[handle].path, &self.handles[handle].recipe));
-            let calls = self.calls.values().filter(|call| call.actor == Some(at));
+            let calls = self.calls.values().filter(|call| call.thread == Some(at));
             let calls: Vec<_> = calls.map(|call| (call.kind, call.handle)).collect();
-            format!("{:?} with {:?} in {calls:?}", actor.phase, held.collect::<Vec<_>>())
+            format!("{:?} with {:?} in {calls:?}", thread.phase, held.collect::<Vec<_>>())
         };
-        let actors: Vec<String> = self.actors.iter().enumerate().map(describe).collect();
-        format!("{:?}, {:?}: {}; {} tasks", self.life, self.engine.state(), actors.join("; "), self.tasks)
+        let threads: Vec<String> = self.threads.iter().enumerate().map(describe).collect();
+        format!("{:?}, {:?}: {}; {} tasks", self.life, self.engine.state(), threads.join("; "), self.unfinished_tasks)
     }
 
-    /// A thread of the program does its next step.
-    pub(crate) fn act(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, actor: usize) -> Vec<Wish> {
+    /// Runs the next step of a thread of the program.
+    pub(crate) fn run_thread(
+        &mut self,
+        rng: &mut Rng,
+        checker: &mut Checker,
+        now: Time,
+        thread: usize,
+    ) -> Vec<Scheduled> {
         if self.life != Life::Running {
             return Vec::new();
         }
         if rng.u8(..) == 0 && rng.bool() {
             let handle = rng.usize(..self.handles.len());
-            self.remove(judge, now, handle);
+            self.reopen_lock(checker, now, handle);
         }
-        match self.actors[actor].phase {
-            Phase::Holding { .. } if self.actors[actor].entries.is_empty() => {
-                self.actors[actor].phase = Phase::Idle;
-                vec![Wish::Act(actor, now)]
+        match self.threads[thread].phase {
+            Phase::Holding { .. } if self.threads[thread].unreleased.is_empty() => {
+                self.threads[thread].phase = Phase::Idle;
+                vec![Scheduled::RunThread(thread, now)]
             }
-            Phase::Idle if self.actors[actor].rounds == 0 => {
-                self.actors[actor].phase = Phase::Done;
+            Phase::Idle if self.threads[thread].rounds == 0 => {
+                self.threads[thread].phase = Phase::Done;
                 Vec::new()
             }
             Phase::Idle if rng.u8(..24) == 0 => {
-                self.ask(rng, judge, now, actor);
+                self.start_query(rng, checker, now, thread);
                 Vec::new()
             }
             Phase::Idle => {
                 let handle = self.choose(rng);
-                self.actors[actor].rounds -= 1;
-                self.actors[actor].phase = Phase::Waiting;
-                self.acquire(rng, now, actor, handle, More::First)
+                self.threads[thread].rounds -= 1;
+                self.threads[thread].phase = Phase::Waiting;
+                self.acquire(rng, now, thread, handle, Expectation::First)
             }
             Phase::Holding { until } => {
-                if until > now && rng.u8(..3) == 0 && self.actors[actor].entries.len() < 4 {
-                    return self.acquire_more(rng, now, actor).unwrap_or_else(|| vec![Wish::Act(actor, until)]);
+                if until > now && rng.u8(..3) == 0 && self.threads[thread].unreleased.len() < 4 {
+                    return self
+                        .acquire_more(rng, now, thread)
+                        .unwrap_or_else(|| vec![Scheduled::RunThread(thread, until)]);
                 }
                 if until > now {
-                    return vec![Wish::Act(actor, until)];
+                    return vec![Scheduled::RunThread(thread, until)];
                 }
-                self.release(rng, judge, now, actor);
+                self.release(rng, checker, now, thread);
                 Vec::new()
             }
             Phase::Waiting | Phase::Leaving | Phase::Done => Vec::new(),
         }
     }
 
-    /// Several locks as one are chosen more often than there are of them.
+    /// Chooses a handle. The choice prefers multi-locks.
     fn choose(&self, rng: &mut Rng) -> usize {
         match self.handles.iter().position(|handle| !handle.members.is_empty()) {
             Some(first) if rng.u8(..3) == 0 => rng.usize(first..self.handles.len()),
@@ -318,56 +352,56 @@ impl Client {
         }
     }
 
-    fn acquire(&mut self, rng: &mut Rng, now: Time, actor: usize, handle: usize, more: More) -> Vec<Wish> {
+    fn acquire(&mut self, rng: &mut Rng, now: Time, thread: usize, handle: usize, more: Expectation) -> Vec<Scheduled> {
         let local = self.local(now);
-        let (patience, limit, deadline) = match (more, rng.u8(..8)) {
-            // That is answered at once.
-            (More::Deadlock, _) => (Patience::Forever, Limit::None, Some(now)),
-            (More::Inside, _) | (More::First, 0..=3) => (Patience::Forever, Limit::None, None),
+        let (acquire_limit, limit, deadline) = match (more, rng.u8(..8)) {
+            // This acquire fails at once.
+            (Expectation::Deadlock, _) => (AcquireLimit::Unlimited, TimeLimit::None, Some(now)),
+            (Expectation::Inside, _) | (Expectation::First, 0..=3) => (AcquireLimit::Unlimited, TimeLimit::None, None),
             (_, 0..=6) => {
                 let limit = self.session_timeout.mul_f64(rng.f64() * rng.f64() * 2.0);
-                (Patience::Until(local + limit), Limit::Deadline, Some(self.global(local + limit)))
+                (AcquireLimit::Until(local + limit), TimeLimit::Deadline, Some(self.global(local + limit)))
             }
             _ => {
                 let end = local + ms(1_000);
-                (Patience::OneLook(end), Limit::OneLook, Some(self.global(end)))
+                (AcquireLimit::TryOnce(end), TimeLimit::OneLook, Some(self.global(end)))
             }
         };
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let (op, owner, quantity) = match *recipe {
             Recipe::Semaphore(most) | Recipe::CountedSemaphore { initial: most, .. } => {
                 let quantity = rng.u32(1..=most.unsigned_abs());
-                let (op, owner) = self.engine.acquire_leases(local, lock, quantity, patience);
+                let (op, owner) = self.engine.acquire_leases(local, lock, quantity.cast_signed(), acquire_limit);
                 (op, owner, quantity)
             }
-            _ => (self.engine.acquire(local, lock, owner(actor), patience), owner(actor), 1),
+            _ => (self.engine.acquire(local, lock, owner(thread), acquire_limit), owner(thread), 1),
         };
-        let kind = Kind::Acquire { owner, quantity, more, limit };
-        self.called(now, op, Some(actor), kind, handle, deadline);
-        if rng.u8(..8) == 0 && more != More::Deadlock {
-            return vec![Wish::Cancel(actor, rng.bool(), now + self.session_timeout.mul_f64(rng.f64()))];
+        let kind = CallKind::Acquire { owner, quantity, more, limit };
+        self.record_call(now, op, Some(thread), kind, handle, deadline);
+        if rng.u8(..8) == 0 && more != Expectation::Deadlock {
+            return vec![Scheduled::Cancel(thread, rng.bool(), now + self.session_timeout.mul_f64(rng.f64()))];
         }
         Vec::new()
     }
 
-    fn called(
+    fn record_call(
         &mut self,
         began: Time,
         op: OpId,
-        actor: Option<usize>,
-        kind: Kind,
+        thread: Option<usize>,
+        kind: CallKind,
         handle: usize,
         deadline: Option<Time>,
     ) {
         let (may_be_canceled, may_be_closed, question) = (false, false, None);
-        let call = Call { actor, kind, handle, deadline, may_be_canceled, may_be_closed, question, began };
+        let call = Call { thread, kind, handle, deadline, may_be_canceled, may_be_closed, question, began };
         self.calls.insert(op, call);
     }
 
-    /// A thread that holds something enters it once more, or wants more; none if there is nothing that it could want.
-    fn acquire_more(&mut self, rng: &mut Rng, now: Time, actor: usize) -> Option<Vec<Wish>> {
-        let is_queue = |handle: &usize| matches!(self.handles[*handle].recipe, Recipe::Queue(_) | Recipe::Multi(_));
-        let held: Vec<usize> = self.actors[actor].entries.iter().map(|entry| entry.handle).collect();
+    /// Lets a thread that holds locks re-enter one of them or acquire another lock. Returns `None` if there is no suitable lock.
+    fn acquire_more(&mut self, rng: &mut Rng, now: Time, thread: usize) -> Option<Vec<Scheduled>> {
+        let is_queue = |handle: &usize| matches!(self.handles[*handle].recipe, Recipe::Queue(_) | Recipe::MultiLock(_));
+        let held: Vec<usize> = self.threads[thread].unreleased.iter().map(|entry| entry.handle).collect();
         if !held.iter().all(is_queue) {
             return None;
         }
@@ -381,12 +415,12 @@ impl Client {
                 *pick(rng, &near)
             }
         };
-        let more = self.more(now, actor, handle);
-        Some(self.acquire(rng, now, actor, handle, more))
+        let more = self.expectation(now, thread, handle);
+        Some(self.acquire(rng, now, thread, handle, more))
     }
 
-    fn more(&self, now: Time, actor: usize, wanted: usize) -> More {
-        let held = self.held(actor);
+    fn expectation(&self, now: Time, thread: usize, wanted: usize) -> Expectation {
+        let held = self.held(thread);
         let mode = |handle: usize| match self.handles[handle].recipe {
             Recipe::Queue(mode) => mode,
             _ => Mode::Mutex,
@@ -396,7 +430,7 @@ impl Client {
             view.is_none_or(|view| view.state == LockState::Lost)
         };
         if held.iter().any(is_lost) {
-            return More::Open;
+            return Expectation::Open;
         }
         let (mut inside, mut deadlock) = (true, false);
         for member in self.members(wanted) {
@@ -414,10 +448,10 @@ impl Client {
         }
         let paths = self.paths(&held.iter().map(|&(handle, _)| handle).collect::<Vec<_>>());
         match (deadlock, inside) {
-            (true, _) => More::Deadlock,
-            // What he holds may turn out to be lost, and others may wait for him.
-            (false, true) if paths.len() == 1 => More::Inside,
-            _ => More::Open,
+            (true, _) => Expectation::Deadlock,
+            // The hold may turn out to be lost, and other participants may wait for it.
+            (false, true) if paths.len() == 1 => Expectation::Inside,
+            _ => Expectation::Open,
         }
     }
 
@@ -436,81 +470,82 @@ impl Client {
         paths
     }
 
-    /// The locks that a thread holds, and for whom.
-    fn held(&self, actor: usize) -> Vec<(usize, Owner)> {
-        let members = |entry: &Entry| {
+    /// Returns the locks that a thread holds, with their owners.
+    fn held(&self, thread: usize) -> Vec<(usize, Owner)> {
+        let members = |entry: &UnreleasedAcquire| {
             let owner = entry.owner;
             self.members(entry.handle).into_iter().map(move |member| (member, owner))
         };
-        let mut held: Vec<(usize, Owner)> = self.actors[actor].entries.iter().flat_map(members).collect();
+        let mut held: Vec<(usize, Owner)> = self.threads[thread].unreleased.iter().flat_map(members).collect();
         held.sort_unstable();
         held.dedup();
         held
     }
 
-    fn holder(&self, actor: usize, (handle, owner): (usize, Owner)) -> Holder {
-        Holder { client: self.index, actor, lock: self.handles[handle].lock, owner }
+    fn holder(&self, thread: usize, (handle, owner): (usize, Owner)) -> Holder {
+        Holder { client: self.index, thread, lock: self.handles[handle].lock, owner }
     }
 
-    /// Gives back one of the things that a thread has, not always the last.
-    fn release(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, actor: usize) {
-        let before = self.held(actor);
-        self.check_revocations(judge, now, &before);
-        let at = rng.usize(..self.actors[actor].entries.len());
-        let Entry { handle, owner } = self.actors[actor].entries.swap_remove(at);
-        let after = self.held(actor);
+    /// Releases one of the acquires of a thread, not always the last one.
+    fn release(&mut self, rng: &mut Rng, checker: &mut Checker, now: Time, thread: usize) {
+        let before = self.held(thread);
+        self.check_revocations(checker, now, &before);
+        let at = rng.usize(..self.threads[thread].unreleased.len());
+        let UnreleasedAcquire { handle, owner } = self.threads[thread].unreleased.swap_remove(at);
+        let after = self.held(thread);
         for given_back in before.iter().filter(|held| !after.contains(held)) {
-            judge.released(self.holder(actor, *given_back));
+            checker.released(self.holder(thread, *given_back));
         }
-        let is_last = self.actors[actor].entries.is_empty();
-        self.actors[actor].phase = if is_last { Phase::Leaving } else { Phase::Holding { until: now } };
+        let is_last = self.threads[thread].unreleased.is_empty();
+        self.threads[thread].phase = if is_last { Phase::Leaving } else { Phase::Holding { until: now } };
         let local = self.local(now);
-        let releaser = self.releaser(rng, now, actor, handle, owner);
+        let releaser = self.releaser(rng, now, thread, handle, owner);
         let op = self.engine.release(local, self.handles[handle].lock, releaser, rng.bool());
         let deadline = Some(self.global(local + self.engine.session_timeout()));
-        self.called(now, op, Some(actor), Kind::Release { is_last }, handle, deadline);
+        self.record_call(now, op, Some(thread), CallKind::Release { is_last }, handle, deadline);
     }
 
-    /// Anybody may release a semaphore mutex. It is clear whose hold that is, where there is only one.
-    fn releaser(&self, rng: &mut Rng, now: Time, actor: usize, handle: usize, owner: Owner) -> Owner {
+    /// Returns the owner that releases the hold. Any owner may release a semaphore mutex, but the release is unambiguous only if there is
+    /// one hold.
+    fn releaser(&self, rng: &mut Rng, now: Time, thread: usize, handle: usize, owner: Owner) -> Owner {
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let view = self.engine.hold_of(self.local(now), lock, owner);
         let is_live = view.is_some_and(|view| view.state != LockState::Lost);
         if *recipe != Recipe::SemaphoreMutex || !is_live || rng.bool() {
             return owner;
         }
-        let mut others = (0..self.actors.len()).filter(|&other| other != actor);
-        let has = |other: usize| self.actors[other].entries.iter().any(|entry| entry.handle == handle);
+        let mut others = (0..self.threads.len()).filter(|&other| other != thread);
+        let has = |other: usize| self.threads[other].unreleased.iter().any(|entry| entry.handle == handle);
         match others.clone().any(has) {
             true => owner,
-            false => others.next().map_or(Owner::Custom(1), self::owner),
+            false => others.next().map_or(Owner::task(1), self::owner),
         }
     }
 
-    /// What happened before then has come to its ears, if it holds anything safely.
-    pub(crate) fn knows_since(&self, now: Time) -> Option<Time> {
-        // Whoever holds safely has had an answer to something that he asked after that.
+    /// Returns a time such that a client with a safe hold must know all changes before it.
+    pub(crate) fn must_know_before(&self, now: Time) -> Option<Time> {
+        // A client with a safe hold has received an answer to a request that was sent after this time.
         let since = ago(now, self.session_timeout);
-        (self.connected_at <= since && self.stood_still <= since).then_some(since)
+        (self.connected_at <= since && self.resumed_at <= since).then_some(since)
     }
 
-    /// Whoever holds safely for long knows who asked him to give it up.
-    fn check_revocations(&self, judge: &mut Judge, now: Time, held: &[(usize, Owner)]) {
-        let Some(since) = self.knows_since(now) else { return };
+    /// Checks that a client knows all revocation requests if it has held the lock safely for long.
+    fn check_revocations(&self, checker: &mut Checker, now: Time, held: &[(usize, Owner)]) {
+        let Some(since) = self.must_know_before(now) else { return };
         for &(handle, owner) in held.iter().filter(|(handle, _)| self.handles[*handle].is_revocable) {
             let lock = self.handles[handle].lock;
             let view = self.engine.hold_of(self.local(now), lock, owner);
             let Some(view) = view.filter(|view| view.state == LockState::Held) else { continue };
             for node in self.nodes_of(lock, owner) {
-                judge.should_know(self.index, node, view.token, since);
+                checker.expect_revocation_reported(self.index, node, view.token, since);
             }
         }
     }
 
-    pub(crate) fn cancel(&mut self, now: Time, actor: usize, alone: bool) {
+    pub(crate) fn cancel(&mut self, now: Time, thread: usize, alone: bool) {
         let local = self.local(now);
-        let waits = |call: &Call| matches!(call.kind, Kind::Acquire { .. });
-        let Some((&op, own)) = self.calls.iter().find(|(_, call)| call.actor == Some(actor) && waits(call)) else {
+        let waits = |call: &Call| matches!(call.kind, CallKind::Acquire { .. });
+        let Some((&op, own)) = self.calls.iter().find(|(_, call)| call.thread == Some(thread) && waits(call)) else {
             return;
         };
         let handle = own.handle;
@@ -519,51 +554,51 @@ impl Client {
         }
         match alone {
             true => self.engine.cancel_op(local, op),
-            false => self.engine.cancel(local, self.handles[handle].lock),
+            false => self.engine.cancel_waits(local, self.handles[handle].lock),
         }
     }
 
-    /// Asks who is there, or whose a token is, or changes how many leases there are.
-    fn ask(&mut self, rng: &mut Rng, judge: &Judge, now: Time, actor: usize) {
+    /// Starts to list the participants of a lock, to check a fencing token, or to set the number of leases.
+    fn start_query(&mut self, rng: &mut Rng, checker: &Checker, now: Time, thread: usize) {
         let handle = self.choose(rng);
-        self.actors[actor].phase = Phase::Waiting;
+        self.threads[thread].phase = Phase::Waiting;
         let local = self.local(now);
         let path = path_of(self.prefix, self.handles[handle].path);
-        let question = if rng.bool() { judge.question(rng, &format!("{}{path}", self.chroot)) } else { None };
+        let question = if rng.bool() { checker.fence_question(rng, &format!("{}{path}", self.chroot)) } else { None };
         let op = match (&self.handles[handle].recipe, &question) {
             (_, Some(question)) => self.engine.fence_check(local, &path, question.token),
-            // There are always enough for what is asked for.
+            // The new number allows every acquire of the run.
             (Recipe::CountedSemaphore { count_path, initial }, _) if rng.bool() => {
                 let (path, value) = (count_path.to_string(), initial + rng.i32(0..=2));
-                self.engine.errand(local, Task::SetCount { path, value })
+                self.engine.start_node_request(local, NodeRequest::SetCount { path, value })
             }
             _ => self.engine.participants(local, self.handles[handle].lock, rng.bool()),
         };
         let deadline = Some(self.global(local + self.engine.session_timeout()));
-        self.called(now, op, Some(actor), Kind::Ask, handle, deadline);
+        self.record_call(now, op, Some(thread), CallKind::Ask, handle, deadline);
         if let Some(call) = self.calls.get_mut(&op) {
             call.question = question;
         }
     }
 
-    /// Takes a lock out of service, with those that it is part of, and opens them anew.
-    fn remove(&mut self, judge: &mut Judge, now: Time, handle: usize) {
+    /// Removes a lock and the multi-locks that contain it, and adds them again.
+    fn reopen_lock(&mut self, checker: &mut Checker, now: Time, handle: usize) {
         let multis = (0..self.handles.len()).filter(|&multi| self.handles[multi].members.contains(&handle));
         let removed: Vec<usize> = std::iter::once(handle).chain(multis).collect();
-        // What is held by several locks as one stays held by each.
-        for actor in 0..self.actors.len() {
-            let split = |entry: Entry| {
+        // The holds of a multi-lock remain as holds of its members.
+        for thread in 0..self.threads.len() {
+            let split = |entry: UnreleasedAcquire| {
                 let parts =
                     if removed.contains(&entry.handle) { self.members(entry.handle) } else { vec![entry.handle] };
-                parts.into_iter().map(move |handle| Entry { handle, ..entry })
+                parts.into_iter().map(move |handle| UnreleasedAcquire { handle, ..entry })
             };
-            let entries = self.actors[actor].entries.iter().copied().flat_map(split);
-            self.actors[actor].entries = entries.filter(|entry| entry.handle != handle).collect();
+            let entries = self.threads[thread].unreleased.iter().copied().flat_map(split);
+            self.threads[thread].unreleased = entries.filter(|entry| entry.handle != handle).collect();
         }
         for call in self.calls.values_mut() {
             call.may_be_closed |= removed.contains(&call.handle);
         }
-        judge.abandoned(self.index, self.handles[handle].lock);
+        checker.on_lock_removed(self.index, self.handles[handle].lock);
         let local = self.local(now);
         for &handle in &removed {
             self.engine.remove_lock(local, self.handles[handle].lock);
@@ -573,29 +608,29 @@ impl Client {
         }
     }
 
-    /// The program has no more to do.
-    pub(crate) fn close(&mut self, judge: &mut Judge, now: Time) {
-        judge.died(self.index);
+    /// Closes the client, because its program has completed its work.
+    pub(crate) fn close(&mut self, checker: &mut Checker, now: Time) {
+        checker.on_client_ended(self.index);
         self.life = Life::Closing;
         let limit = ms(2_000).min(self.engine.session_timeout() / 3);
         let given_up = self.global(self.local(now) + limit);
         self.closing = (self.engine.session_id(), given_up);
-        let op = self.engine.close(self.local(now));
+        let op = self.engine.close(self.local(now), self.local(now) + zklock_core::engine::CLOSE_LIMIT);
         let deadline = Some(given_up);
-        self.called(now, op, None, Kind::Close, 0, deadline);
+        self.record_call(now, op, None, CallKind::Close, 0, deadline);
     }
 
-    /// Takes what the engine has to say to the program.
-    pub(crate) fn listen(
+    /// Handles the results and notifications of the engine.
+    pub(crate) fn process_output(
         &mut self,
         rng: &mut Rng,
-        judge: &mut Judge,
+        checker: &mut Checker,
         now: Time,
         say: &mut dyn FnMut(String),
-    ) -> Vec<Wish> {
+    ) -> Vec<Scheduled> {
         let mut wishes = Vec::new();
         let answers: Vec<_> = std::iter::from_fn(|| self.engine.poll_answer()).collect();
-        // The engine puts successes before failures: a call that failed in the same moment did not wait any more.
+        // The engine reports successes before failures. An operation that failed at the same time was not waiting any more.
         let failed: Vec<OpId> = answers.iter().filter(|(_, result)| result.is_err()).map(|&(op, _)| op).collect();
         for (op, result) in answers {
             if let Some(call) = self.task_calls.remove(&op) {
@@ -604,178 +639,214 @@ impl Client {
             }
             let Some(call) = self.calls.remove(&op) else {
                 let index = self.index;
-                judge.blame(|| format!("client {index}: call {op} was answered twice, or never asked"));
+                checker.add_violation(|| format!("client {index}: call {op:?} was answered twice, or was never made"));
                 continue;
             };
-            say(format!("answer to {:?} of thread {:?}: {result:?}", call.kind, call.actor));
-            self.check_time(judge, now, &call, &result);
+            say(format!("answer to {:?} of thread {:?}: {result:?}", call.kind, call.thread));
+            self.check_time(checker, now, &call, &result);
             if result.is_ok() {
-                self.check_turn(judge, op, &call, &failed);
+                self.check_turn(checker, op, &call, &failed);
             }
-            self.answered(rng, judge, now, &call, result, &mut wishes);
+            self.on_answer(rng, checker, now, &call, result, &mut wishes);
         }
-        while let Some(news) = self.engine.poll_news() {
-            say(format!("{news:?}"));
-            match news {
-                News::Event(Event::Lock { lock, token, pass, state, previous, .. }) => {
+        while let Some(notification) = self.engine.poll_notification() {
+            say(format!("{notification:?}"));
+            match notification {
+                Notification::Event(Event::Lock { lock, token, fencing_pass, state, previous, .. })
+                | Notification::Forfeit(Event::Lock { lock, token, fencing_pass, state, previous, .. }) => {
                     if self.is_undisturbed && state == LockState::Uncertain {
-                        judge.blame(|| format!("token {token} is {state:?} where nothing went wrong"));
+                        checker.add_violation(|| format!("token {token} is {state:?}, although no fault occurred"));
                     }
-                    judge.told(self.index, lock, (token, pass), previous, state);
+                    checker.on_hold_reported(self.index, lock, (token, fencing_pass), previous, state);
                 }
-                News::Event(Event::Client { state, previous }) => judge.told_client(self.index, previous, state),
-                News::Revocation(revocation) => self.asked_back(judge, now, &revocation),
+                Notification::Event(Event::Client { state, previous, .. })
+                | Notification::Forfeit(Event::Client { state, previous, .. }) => {
+                    checker.on_client_state_reported(self.index, previous, state);
+                }
+                Notification::Event(_) | Notification::Forfeit(_) => {
+                    checker.add_violation(|| "an event of an unknown kind".to_owned());
+                }
+                Notification::Revocation(revocation) => self.check_revocation(checker, now, &revocation),
             }
         }
         wishes
     }
 
-    fn asked_back(&self, judge: &mut Judge, now: Time, revocation: &Revocation) {
-        judge.told_revoked(now, self.index, &format!("{}{}", self.chroot, revocation.node_path));
+    fn check_revocation(&self, checker: &mut Checker, now: Time, revocation: &Revocation) {
+        checker.on_revocation_reported(now, self.index, &format!("{}{}", self.chroot, revocation.node_path));
         let is_below = |path: usize| is_below(&revocation.node_path, &path_of(self.prefix, path));
         let is_of = |handle: &Handle| handle.lock == revocation.lock && is_below(handle.path);
         let is_tasks = |&(lock, path): &(LockId, usize)| lock == revocation.lock && is_below(path);
-        if !self.handles.iter().any(is_of) && !self.parts.iter().any(is_tasks) {
+        if !self.handles.iter().any(is_of) && !self.stepwise_locks.iter().any(is_tasks) {
             let index = self.index;
-            judge.blame(|| format!("client {index}: {revocation:?} names another lock's node"));
+            checker.add_violation(|| format!("client {index}: {revocation:?} names the node of another lock"));
         }
     }
 
-    /// Those who pass a lock on among themselves have their turns in the order in which they began.
-    fn check_turn(&self, judge: &mut Judge, op: OpId, call: &Call, failed: &[OpId]) {
+    /// Checks that the operations of a cohort acquire the lock in the order in which they began.
+    fn check_turn(&self, checker: &mut Checker, op: OpId, call: &Call, failed: &[OpId]) {
         let is_cohorts =
-            |call: &Call| matches!(call.kind, Kind::Acquire { .. }) && self.handles[call.handle].max_passes > 0;
+            |call: &Call| matches!(call.kind, CallKind::Acquire { .. }) && self.handles[call.handle].max_passes > 0;
         let path = |call: &Call| self.handles[call.handle].path;
-        let enters_again = |actor: usize| self.held(actor).iter().any(|&(handle, _)| handle == call.handle);
-        if !is_cohorts(call) || call.actor.is_some_and(enters_again) {
+        let enters_again = |thread: usize| self.held(thread).iter().any(|&(handle, _)| handle == call.handle);
+        if !is_cohorts(call) || call.thread.is_some_and(enters_again) {
             return;
         }
         let mut before = self.calls.range(..op).filter(|(other, _)| !failed.contains(other)).map(|(_, other)| other);
         if let Some(other) = before.find(|other| is_cohorts(other) && path(other) == path(call)) {
-            let (index, actor, waits) = (self.index, call.actor, other.actor);
-            judge.blame(|| format!("client {index}: thread {actor:?} overtook thread {waits:?}"));
+            let (index, thread, waits) = (self.index, call.thread, other.thread);
+            checker.add_violation(|| format!("client {index}: thread {thread:?} overtook thread {waits:?}"));
         }
     }
 
-    fn check_time(&self, judge: &mut Judge, now: Time, call: &Call, result: &Result<Answer, zklock::Error>) {
-        let Some(deadline) = call.deadline else { return };
-        let index = self.index;
-        // Who stood still could not look at the clock meanwhile.
-        if now > deadline.max(self.stood_still) + SLACK {
-            judge.blame(|| format!("client {index}: {:?} was answered {:?} late", call.kind, now - deadline));
-        }
-        let early = matches!(result, Err(error) if error.status() == Status::Timeout) && now + SLACK < deadline;
-        // One look ends with its answer.
-        if early && matches!(call.kind, Kind::Acquire { limit: Limit::Deadline, .. }) {
-            judge.blame(|| format!("client {index}: {:?} timed out {:?} early", call.kind, deadline - now));
-        }
-        let Handle { path, ref recipe, max_passes, .. } = self.handles[call.handle];
-        // In a cohort, a call that has no node yet keeps others out.
-        let needs_nobody = matches!(recipe, Recipe::Queue(Mode::Mutex | Mode::Write)) && max_passes == 0;
-        if early && needs_nobody && self.syncs_are_sound && !judge.was_used(&self.full_path(path), call.began) {
-            judge.blame(|| format!("client {index}: {:?} found somebody at path {path}, where nobody was", call.kind));
-        }
-    }
-
-    fn answered(
-        &mut self,
-        rng: &mut Rng,
-        judge: &mut Judge,
+    fn check_time(
+        &self,
+        checker: &mut Checker,
         now: Time,
         call: &Call,
-        result: Result<Answer, zklock::Error>,
-        wishes: &mut Vec<Wish>,
+        result: &Result<Answer, zklock_core::error::Error>,
+    ) {
+        let Some(deadline) = call.deadline else { return };
+        let index = self.index;
+        // A suspended process could not check its clock.
+        if now > deadline.max(self.resumed_at) + SLACK {
+            checker.add_violation(|| format!("client {index}: {:?} was answered {:?} late", call.kind, now - deadline));
+        }
+        let early = matches!(result, Err(error) if error.status() == Status::Timeout) && now + SLACK < deadline;
+        // An acquire that makes only one attempt ends with its answer.
+        if early && matches!(call.kind, CallKind::Acquire { limit: TimeLimit::Deadline, .. }) {
+            checker.add_violation(|| format!("client {index}: {:?} timed out {:?} early", call.kind, deadline - now));
+        }
+        let Handle { path, ref recipe, max_passes, .. } = self.handles[call.handle];
+        let timed_out = matches!(result, Err(error) if error.status() == Status::Timeout);
+        let was_long = deadline - call.began > self.session_timeout / 2;
+        // In a cohort, an operation without a node can block others.
+        let needs_nobody = matches!(recipe, Recipe::Queue(Mode::Mutex | Mode::Write)) && max_passes == 0;
+        if early && needs_nobody && self.syncs_are_sound && !checker.was_used(&self.full_path(path), call.began) {
+            checker.add_violation(|| {
+                format!("client {index}: {:?} found path {path} busy, although no participant was there", call.kind)
+            });
+        }
+        // The operation never had a node. It must succeed even if other operations send requests that are too long for a server.
+        let starved = timed_out && was_long && self.is_undisturbed && needs_nobody;
+        if starved && !checker.was_used(&self.full_path(path), call.began) {
+            checker.add_violation(|| {
+                format!("client {index}: {:?} timed out at path {path}, although no participant was there", call.kind)
+            });
+        }
+    }
+
+    fn on_answer(
+        &mut self,
+        rng: &mut Rng,
+        checker: &mut Checker,
+        now: Time,
+        call: &Call,
+        result: Result<Answer, zklock_core::error::Error>,
+        wishes: &mut Vec<Scheduled>,
     ) {
         let index = self.index;
-        if call.kind == Kind::Close {
-            self.life = Life::Over;
+        if call.kind == CallKind::Close {
+            self.life = Life::Ended;
             return;
         }
-        let Some(actor) = call.actor else { return };
+        let Some(thread) = call.thread else { return };
         let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300), self.session_timeout / 2]);
         let expected = match (call.kind, &result) {
-            (Kind::Acquire { more: More::Deadlock, .. }, Ok(_)) => false,
+            (CallKind::Acquire { more: Expectation::Deadlock, .. }, Ok(_)) => false,
             (_, Ok(_)) => true,
             (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running || call.may_be_closed,
-            (Kind::Acquire { more, limit, .. }, Err(error)) => match error.status() {
-                Status::Lost => matches!(more, More::Inside | More::Open),
-                Status::Deadlock => matches!(more, More::Deadlock | More::Open),
-                Status::Timeout | Status::Connection => limit != Limit::None,
+            (CallKind::Acquire { more, limit, quantity, .. }, Err(error)) => match error.status() {
+                Status::Lost => matches!(more, Expectation::Inside | Expectation::Open),
+                Status::Deadlock => matches!(more, Expectation::Deadlock | Expectation::Open),
+                Status::Timeout | Status::Connection => limit != TimeLimit::None,
                 Status::Canceled => call.may_be_canceled,
-                Status::Exhausted => self.may_be_exhausted,
-                Status::Foreign => self.any_path(call.handle, |path| judge.had_foreign(path)),
-                Status::Denied => self.any_path(call.handle, |path| judge.was_forbidden(path)),
+                Status::Exhausted => self.may_be_exhausted(self.members(call.handle).len() * quantity as usize),
+                Status::Foreign => self.is_any_path(call.handle, |path| checker.had_foreign(path)),
+                Status::Denied => self.is_any_path(call.handle, |path| checker.were_permissions_removed(path)),
                 _ => false,
             },
-            (Kind::Release { .. }, Err(error)) if error.status() == Status::Denied => {
-                self.any_path(call.handle, |path| judge.was_forbidden(path))
+            (CallKind::Release { .. }, Err(error)) if error.status() == Status::Denied => {
+                self.is_any_path(call.handle, |path| checker.were_permissions_removed(path))
             }
-            (Kind::Release { .. }, Err(error)) => matches!(error.status(), Status::Lost | Status::Connection),
-            (Kind::Ask, Err(error)) => error.status() == Status::Connection,
-            (Kind::Close, Err(_)) => false,
+            (CallKind::Release { .. }, Err(error)) => {
+                matches!(error.status(), Status::Lost | Status::Connection) && !self.is_undisturbed
+            }
+            (CallKind::Ask, Err(error)) => error.status() == Status::Connection && !self.is_undisturbed,
+            (CallKind::Close, Err(_)) => false,
         };
         if !expected {
-            judge.blame(|| format!("client {index}: {:?} of thread {actor} ended with {result:?}", call.kind));
+            checker
+                .add_violation(|| format!("client {index}: {:?} of thread {thread} ended with {result:?}", call.kind));
         }
         match call.kind {
-            Kind::Acquire { owner, quantity, .. } => {
+            CallKind::Acquire { owner, quantity, .. } => {
                 if result.is_ok() {
-                    self.granted(judge, now, actor, Entry { handle: call.handle, owner }, quantity);
+                    self.granted(checker, now, thread, UnreleasedAcquire { handle: call.handle, owner }, quantity);
                 }
-                if self.actors[actor].phase == Phase::Waiting {
+                if self.threads[thread].phase == Phase::Waiting {
                     let session = self.session_timeout;
                     let lengths = [ms(0), ms(0), ms(5), ms(5), ms(100), ms(100), session / 2, session, session * 3];
                     let until = now + *pick(rng, &lengths);
-                    self.actors[actor].phase = if result.is_ok() { Phase::Holding { until } } else { Phase::Idle };
+                    self.threads[thread].phase = if result.is_ok() { Phase::Holding { until } } else { Phase::Idle };
                 }
             }
-            Kind::Release { is_last: true } => self.actors[actor].phase = Phase::Idle,
-            Kind::Release { is_last: false } | Kind::Close => {}
-            Kind::Ask => {
-                self.actors[actor].phase = Phase::Idle;
+            CallKind::Release { is_last: true } => self.threads[thread].phase = Phase::Idle,
+            CallKind::Release { is_last: false } | CallKind::Close => {}
+            CallKind::Ask => {
+                self.threads[thread].phase = Phase::Idle;
                 if let Ok(Answer::Participants(participants)) = &result {
-                    self.check_participants(judge, participants);
+                    self.check_participants(checker, participants);
                 }
                 if let (Ok(Answer::Holds(holds)), Some(question)) = (&result, &call.question) {
-                    judge.checked(index, question, *holds);
+                    checker.on_fence_checked(index, question, *holds);
                 }
             }
         }
-        wishes.push(Wish::Act(actor, soon));
+        wishes.push(Scheduled::RunThread(thread, soon));
     }
 
-    fn granted(&mut self, judge: &mut Judge, now: Time, actor: usize, entry: Entry, quantity: u32) {
-        let before = self.held(actor);
-        self.actors[actor].entries.push(entry);
+    fn granted(&mut self, checker: &mut Checker, now: Time, thread: usize, entry: UnreleasedAcquire, quantity: u32) {
+        let before = self.held(thread);
+        self.threads[thread].unreleased.push(entry);
         let mut tokens = Vec::new();
-        for held in self.held(actor).into_iter().filter(|held| !before.contains(held)) {
+        for held in self.held(thread).into_iter().filter(|held| !before.contains(held)) {
             let (lock, path) = (self.handles[held.0].lock, self.handles[held.0].path);
             let nodes = self.nodes_of(lock, held.1);
             let view = self.engine.hold_of(self.local(now), lock, held.1);
             let (index, count) = (self.index, nodes.len());
             let Some(view) = view.filter(|_| count == quantity as usize) else {
-                judge.blame(|| {
-                    format!("client {index}: thread {actor} was granted {quantity} and has {count} nodes: {view:?}")
+                checker.add_violation(|| {
+                    format!("client {index}: thread {thread} was granted {quantity}, but has {count} nodes: {view:?}")
                 });
                 continue;
             };
             tokens.push(view.token);
-            let stance = stance(&self.handles[held.0].recipe);
-            // News takes no longer than that, or else the connection is given up.
-            let since = self.connected_at.max(ago(now, self.session_timeout));
-            let stood_still = now < self.stood_still + self.session_timeout * 2;
-            let count_since = ago(now, self.session_timeout * if stood_still { 5 } else { 2 });
-            let grant = Grant { path, stance, nodes, token: (view.token, view.pass), since, count_since };
-            judge.granted(now, self.holder(actor, held), grant);
+            let exclusion = exclusion(&self.handles[held.0].recipe);
+            // Events arrive within this time, or the client drops the connection.
+            let known_before = self.connected_at.max(ago(now, self.session_timeout));
+            let stood_still = now < self.resumed_at + self.session_timeout * 2;
+            let count_known_before = ago(now, self.session_timeout * if stood_still { 5 } else { 2 });
+            let grant = Grant {
+                path,
+                exclusion,
+                nodes,
+                token: (view.token, view.fencing_pass),
+                known_before,
+                count_known_before,
+            };
+            checker.granted(now, self.holder(thread, held), grant);
         }
         if tokens.windows(2).any(|pair| pair[0] != pair[1]) {
             let index = self.index;
-            judge.blame(|| format!("client {index}: thread {actor} was granted several locks as one with {tokens:?}"));
+            checker.add_violation(|| {
+                format!("client {index}: thread {thread} was granted a multi-lock with different tokens {tokens:?}")
+            });
         }
     }
 
-    /// Holders come first in their directory, and nobody twice.
-    fn check_participants(&self, judge: &mut Judge, participants: &[Participant]) {
+    /// Checks that holders are listed before the waiters of their directory, and that no participant is listed twice.
+    fn check_participants(&self, checker: &mut Checker, participants: &[Participant]) {
         let index = self.index;
         let directory = |participant: &Participant| {
             let (directory, _) = participant.node_path.rsplit_once('/').unwrap_or_default();
@@ -784,21 +855,27 @@ impl Client {
         for (at, one) in participants.iter().enumerate() {
             let before = &participants[..at];
             if before.iter().any(|other| other.node_path == one.node_path) {
-                judge.blame(|| format!("client {index} was told of {} twice", one.node_path));
+                checker.add_violation(|| {
+                    format!("client {index}: the list of participants contains {} twice", one.node_path)
+                });
             }
             let waits_before = before.iter().any(|other| directory(other) == directory(one) && !other.holds);
             if one.holds && waits_before {
-                judge.blame(|| format!("client {index} was told that {} holds, and others first", one.node_path));
+                checker.add_violation(|| {
+                    format!("client {index}: the list of participants has waiters before the holder {}", one.node_path)
+                });
             }
             let is_lock = one.node_path.contains("lock-");
             if one.holds && is_lock && before.iter().any(|other| directory(other) == directory(one)) {
-                judge.blame(|| format!("client {index} was told that {} holds beside others", one.node_path));
+                checker.add_violation(|| {
+                    format!("client {index}: the list of participants has another holder beside {}", one.node_path)
+                });
             }
         }
     }
 
-    /// What was counted adds up: each wait that was granted became holds, and each hold ended in one way.
-    pub(crate) fn check_metrics(&self, judge: &mut Judge) {
+    /// Checks that the metrics are consistent: each granted acquire became holds, and each hold ended in one way.
+    pub(crate) fn check_metrics(&self, checker: &mut Checker) {
         let now = self.engine.metrics();
         let lost = now.losses_session + now.losses_deleted;
         let adds_up = now.waits.count() == now.acquires_ok
@@ -812,53 +889,54 @@ impl Client {
             && now.sessions >= now.sessions_lost;
         let is_idle = now.held == 0 && now.waiting == 0;
         if !adds_up || (self.life == Life::Running && self.is_done() && !is_idle) {
-            judge.blame(|| format!("client {} counts what does not add up: {now:?}", self.index));
+            checker.add_violation(|| format!("client {}: the metrics are inconsistent: {now:?}", self.index));
         }
     }
 
-    /// The program looks at what it holds.
-    pub(crate) fn look(&self, judge: &mut Judge, now: Time) {
+    /// Reads the states of the session and of all holds, and passes them to the checker.
+    pub(crate) fn check_holds(&self, checker: &mut Checker, now: Time) {
         let local = self.local(now);
         let is_settled = self.engine.next_timeout().is_none_or(|at| at > local);
         if is_settled {
-            judge.seen_client(self.index, self.engine.state());
+            checker.on_client_state_seen(self.index, self.engine.state());
         }
-        for actor in 0..self.actors.len() {
-            for held in self.held(actor) {
+        for thread in 0..self.threads.len() {
+            for held in self.held(thread) {
                 let lock = self.handles[held.0].lock;
                 let Some(view) = self.engine.hold_of(local, lock, held.1) else {
                     let index = self.index;
-                    judge.blame(|| format!("client {index}: a hold of thread {actor} is gone without a word"));
+                    checker
+                        .add_violation(|| format!("client {index}: a hold of thread {thread} ended without an event"));
                     continue;
                 };
                 if matches!(view.state, LockState::Held | LockState::Suspended) {
                     let until = self.global(local + view.remaining);
-                    let since = self.knows_since(now).filter(|_| view.state == LockState::Held);
-                    judge.safe(now, self.holder(actor, held), until, since);
+                    let since = self.must_know_before(now).filter(|_| view.state == LockState::Held);
+                    checker.on_hold_safe(now, self.holder(thread, held), until, since);
                 }
-                // With nothing due, what is seen is what was told.
+                // While no action is due, the state must be the reported one.
                 if is_settled {
-                    judge.seen(self.index, lock, (view.token, view.pass), view.state);
+                    checker.on_hold_seen(self.index, lock, (view.token, view.fencing_pass), view.state);
                 }
             }
         }
     }
 }
 
-/// The locks of a path.
-fn recipes(prefix: &str, path: usize, form: Form) -> Vec<Recipe> {
-    match form {
-        Form::Mutex => vec![Recipe::Queue(Mode::Mutex)],
-        Form::ReadWrite => vec![Recipe::Queue(Mode::Read), Recipe::Queue(Mode::Write)],
-        Form::SemaphoreMutex => vec![Recipe::SemaphoreMutex],
-        Form::Semaphore(most) => vec![Recipe::Semaphore(most)],
-        Form::Counted(initial) => {
-            vec![Recipe::CountedSemaphore { count_path: format!("{prefix}{COUNTS}{path}").into(), initial }]
+/// Returns the recipes of the locks on a path.
+fn recipes(prefix: &str, path: usize, path_recipe: PathRecipe) -> Vec<Recipe> {
+    match path_recipe {
+        PathRecipe::Mutex => vec![Recipe::Queue(Mode::Mutex)],
+        PathRecipe::ReadWrite => vec![Recipe::Queue(Mode::Read), Recipe::Queue(Mode::Write)],
+        PathRecipe::SemaphoreMutex => vec![Recipe::SemaphoreMutex],
+        PathRecipe::Semaphore(most) => vec![Recipe::Semaphore(most)],
+        PathRecipe::Counted(initial) => {
+            vec![Recipe::CountedSemaphore { count_path: format!("{prefix}{COUNTS_DIRECTORY}{path}").into(), initial }]
         }
     }
 }
 
-/// Several of these locks as one, no two of one path, in any order.
+/// Creates a handle for a multi-lock of some of these locks, with different paths and in random order.
 fn multi(rng: &mut Rng, handles: &[Handle]) -> Handle {
     let mut members: Vec<usize> = (0..handles.len()).filter(|&at| handles[at].members.is_empty()).collect();
     rng.shuffle(&mut members);
@@ -870,15 +948,15 @@ fn multi(rng: &mut Rng, handles: &[Handle]) -> Handle {
         is_new
     });
     members.truncate(rng.usize(2..=members.len().max(2)));
-    let recipe = Recipe::Multi(Box::default());
+    let recipe = Recipe::MultiLock(Box::default());
     Handle { lock: 0, path: 0, recipe, is_revocable: false, max_passes: 0, members }
 }
 
-/// Makes a lock of a handle.
+/// Adds the lock of a handle to the engine.
 fn open(engine: &mut Engine, local: Time, prefix: &str, handles: &mut [Handle], at: usize) {
     let recipe = match &handles[at] {
-        Handle { recipe: Recipe::Multi(_), members, .. } => {
-            Recipe::Multi(members.iter().map(|&member| handles[member].lock).collect())
+        Handle { recipe: Recipe::MultiLock(_), members, .. } => {
+            Recipe::MultiLock(members.iter().map(|&member| handles[member].lock).collect())
         }
         Handle { recipe, .. } => recipe.clone(),
     };
@@ -891,28 +969,29 @@ fn open(engine: &mut Engine, local: Time, prefix: &str, handles: &mut [Handle], 
     }
 }
 
-pub(crate) fn stance(recipe: &Recipe) -> Stance {
+pub(crate) fn exclusion(recipe: &Recipe) -> Exclusion {
     match recipe {
-        Recipe::Queue(Mode::Read) => Stance::Shared,
-        Recipe::Queue(_) | Recipe::Multi(_) => Stance::Exclusive,
-        Recipe::SemaphoreMutex => Stance::Single,
-        Recipe::Semaphore(_) | Recipe::CountedSemaphore { .. } => Stance::Leases,
+        Recipe::Queue(Mode::Read) => Exclusion::Shared,
+        Recipe::Queue(_) | Recipe::MultiLock(_) => Exclusion::Exclusive,
+        Recipe::SemaphoreMutex => Exclusion::SingleLease,
+        Recipe::Semaphore(_) | Recipe::CountedSemaphore { .. } => Exclusion::Leases,
     }
 }
 
-/// So long before, or the beginning.
+/// Returns the time `length` before `now`, or the start of the clock.
 fn ago(now: Time, length: Duration) -> Time {
     Time::default() + (now - Time::default()).saturating_sub(length)
 }
 
-/// Answers are given in the very moment in which they are due, but for rounding.
+/// Tolerance for rounding. The simulation delivers results exactly when they are due.
 pub(crate) const SLACK: Duration = ms(1);
 
-fn owner(actor: usize) -> Owner {
-    Owner::Thread(actor as u64 + 1)
+fn owner(thread: usize) -> Owner {
+    // The programs of [`crate::world`] number their tasks from 0.
+    Owner::task(1_000_000 + thread as u64)
 }
 
-/// Their names begin alike, and one may be below another.
+/// The names have common beginnings, and one path is below another.
 pub(crate) fn path_of(prefix: &str, path: usize) -> String {
     let names = ["/locks/0", "/locks/1", "/locks/10", "/locks/1/0"];
     format!("{prefix}{}", names[path])

@@ -1,24 +1,25 @@
-//! The servers: replicas that lag behind a leader, and what happens when they lose touch with each other.
+//! The servers: a leader, replicas that lag behind it, and the loss of contact between them.
 //!
-//! A transaction is committed the moment the leader orders it, so that one truth is known at any time; the replicas, the leader's
-//! own among them, come to know it later. A leader that was cut off goes on answering what needs no quorum until it notices.
+//! A transaction is committed at the moment at which the leader orders it, so the committed state is always known. The replicas, including
+//! that of the leader, apply the transaction later. An isolated leader continues to answer requests that need no quorum until it notices
+//! its isolation.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::Time;
-use zklock::proto::{CreateMode, Request};
-use zklock_standalone::{Body, Change, Kind, Leader, Origin, Replica, ServerId, Settings, Txn, Upcall};
+use zklock_core::time::Time;
+use zklock_proto::{CreateMode, Request};
+use zklock_standalone::{Change, Leader, LeaderRequest, NodeKind, Origin, Replica, ServerId, Settings, Txn, TxnBody};
 
-use crate::judge::Judge;
+use crate::checker::Checker;
 use crate::plan::Plan;
 
-/// What a leader tells a replica.
+/// A message of the leader to a replica.
 #[derive(Debug)]
-pub(crate) enum Decree {
-    /// The next transaction is in the log.
+pub(crate) enum LeaderMessage {
+    /// The log has a new transaction.
     Apply,
     Resumed {
         connection: u64,
@@ -31,38 +32,38 @@ pub(crate) enum Decree {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) replica: Replica,
-    /// How much of the log it has applied.
+    /// Number of transactions of the log that it has applied.
     pub(crate) applied: usize,
-    /// Its process runs.
+    /// Whether its process runs.
     pub(crate) is_alive: bool,
-    /// It takes clients.
-    pub(crate) serves: bool,
-    /// It has no link to the others.
+    /// Whether it accepts clients.
+    pub(crate) is_serving: bool,
+    /// Whether it is isolated from the other servers.
     pub(crate) is_cut_off: bool,
     pub(crate) lag: Duration,
-    /// What is on its way to it, and from it, in order.
-    pub(crate) decrees: VecDeque<(Time, Decree)>,
-    pub(crate) upcalls: VecDeque<(Time, Upcall)>,
-    /// Signs of life that its leader is told of in one go.
+    /// Messages in transit to the server and from it, in order.
+    pub(crate) from_leader: VecDeque<(Time, LeaderMessage)>,
+    pub(crate) to_leader: VecDeque<(Time, LeaderRequest)>,
+    /// Touches of sessions that it will send to its leader together.
     touches: Vec<(i64, Duration)>,
 }
 
 pub(crate) struct Cluster {
     settings: Settings,
     pub(crate) servers: Vec<Server>,
-    /// The truth: everything that was committed.
-    pub(crate) truth: Replica,
+    /// The committed state.
+    pub(crate) committed: Replica,
     pub(crate) log: Vec<Rc<Txn>>,
     epoch: u32,
-    /// Who leads, if anybody does.
+    /// The leader, if there is one.
     pub(crate) leader: Option<(usize, Leader)>,
-    /// Who thinks so without being it.
-    pub(crate) stale: Option<(usize, Leader)>,
+    /// A deposed leader that does not know that it was replaced.
+    pub(crate) deposed_leader: Option<(usize, Leader)>,
     lag: (Duration, Duration),
-    /// Nothing that the leader orders is committed any more.
-    pub(crate) is_doomed: bool,
-    /// Sessions of which a leader that was cut off said that they had ended, since it did not know better.
-    pub(crate) disowned: BTreeSet<i64>,
+    /// Transactions that the leader orders are not committed any more.
+    pub(crate) is_commit_blocked: bool,
+    /// Sessions that a deposed leader has wrongly reported as expired.
+    pub(crate) wrongly_expired: BTreeSet<i64>,
 }
 
 impl Cluster {
@@ -72,36 +73,36 @@ impl Cluster {
             min_session_timeout: Some(plan.session_timeout),
             max_session_timeout: Some(plan.session_timeout),
             sweep: plan.sweep,
-            knows_persistent_watches: !plan.is_old,
-            frame_limit: plan.frame_limit.unwrap_or(zklock::proto::DEFAULT_FRAME_LIMIT),
+            supports_persistent_watches: !plan.is_old,
+            frame_limit: plan.frame_limit.unwrap_or(zklock_proto::DEFAULT_FRAME_LIMIT),
             ..Settings::default()
         };
         let server = |index| Server {
             replica: Replica::new(id_of(index), settings.clone()),
             applied: 0,
             is_alive: true,
-            serves: true,
+            is_serving: true,
             is_cut_off: false,
             lag: Duration::ZERO,
-            decrees: VecDeque::new(),
-            upcalls: VecDeque::new(),
+            from_leader: VecDeque::new(),
+            to_leader: VecDeque::new(),
             touches: Vec::new(),
         };
         Self {
             servers: (0..plan.servers).map(server).collect(),
-            truth: Replica::new(0, settings.clone()),
+            committed: Replica::new(0, settings.clone()),
             log: Vec::new(),
             epoch: 1,
             leader: Some((0, Leader::new(settings.clone(), now, 1, []))),
-            stale: None,
+            deposed_leader: None,
             settings,
             lag: plan.lag,
-            is_doomed: false,
-            disowned: BTreeSet::new(),
+            is_commit_blocked: false,
+            wrongly_expired: BTreeSet::new(),
         }
     }
 
-    /// When something that is said now arrives; what was said before arrives before.
+    /// Returns when a message that is sent now arrives. It arrives after all earlier messages.
     fn arrival(&self, rng: &mut Rng, now: Time, server: usize, last: Option<Time>) -> Time {
         let is_leader = self.leader.as_ref().is_some_and(|(leader, _)| *leader == server);
         let spread = if is_leader { Duration::ZERO } else { between(rng, self.lag) };
@@ -109,165 +110,199 @@ impl Cluster {
         last.map_or(at, |last| at.max(last))
     }
 
-    /// A replica asks for something. Gives the time when the leader hears of it, if it is to be told at all.
-    pub(crate) fn ask(&mut self, rng: &mut Rng, now: Time, server: usize, upcall: Upcall) -> Option<Time> {
+    /// Sends a message of a replica to the leader. Returns its time of arrival, or `None` if it is not sent now.
+    pub(crate) fn send_to_leader(
+        &mut self,
+        rng: &mut Rng,
+        now: Time,
+        server: usize,
+        leader_request: LeaderRequest,
+    ) -> Option<Time> {
         let leads = |who: &Option<(usize, Leader)>| who.as_ref().is_some_and(|(leader, _)| *leader == server);
-        if leads(&self.stale) {
-            self.ask_stale(now, upcall);
+        if leads(&self.deposed_leader) {
+            self.ask_deposed_leader(now, leader_request);
             return Some(now);
         }
         if self.servers[server].is_cut_off || self.leader.is_none() {
             return None;
         }
-        if let (Upcall::Touch { session, timeout }, false) = (&upcall, leads(&self.leader)) {
+        if let (LeaderRequest::TouchSession { session, timeout }, false) = (&leader_request, leads(&self.leader)) {
             self.servers[server].touches.push((*session, *timeout));
             return None;
         }
-        let last = self.servers[server].upcalls.back().map(|&(at, _)| at);
+        let last = self.servers[server].to_leader.back().map(|&(at, _)| at);
         let at = self.arrival(rng, now, server, last);
-        self.servers[server].upcalls.push_back((at, upcall));
+        self.servers[server].to_leader.push_back((at, leader_request));
         Some(at)
     }
 
-    /// A leader that is none any more answers what it needs nobody for.
-    fn ask_stale(&mut self, now: Time, upcall: Upcall) {
-        let Some((server, leader)) = &mut self.stale else { return };
-        let decree = match upcall {
-            Upcall::Touch { session, timeout } => {
-                leader.touch(now, session, timeout);
+    /// Lets the deposed leader answer a request that needs no quorum.
+    fn ask_deposed_leader(&mut self, now: Time, leader_request: LeaderRequest) {
+        let Some((server, leader)) = &mut self.deposed_leader else { return };
+        let message = match leader_request {
+            LeaderRequest::TouchSession { session, timeout } => {
+                leader.touch_session(now, session, timeout);
                 return;
             }
-            Upcall::Resume { connection, session, timeout } => {
-                let alive = leader.resume(now, session, id_of(*server), timeout);
+            LeaderRequest::ResumeSession { connection, session, timeout } => {
+                let alive = leader.resume_session(now, session, id_of(*server), timeout);
                 if !alive {
-                    self.disowned.insert(session);
+                    self.wrongly_expired.insert(session);
                 }
-                Decree::Resumed { connection, session, alive }
+                LeaderMessage::Resumed { connection, session, alive }
             }
-            Upcall::Sync { origin } => Decree::Synced(origin),
-            // These need a quorum, and wait for ever.
-            Upcall::Open { .. } | Upcall::Write { .. } => return,
+            LeaderRequest::Sync { origin } => LeaderMessage::Synced(origin),
+            // These requests need a quorum, so they are never answered.
+            LeaderRequest::CreateSession { .. } | LeaderRequest::Write { .. } => return,
         };
-        self.servers[*server].decrees.push_back((now, decree));
+        self.servers[*server].from_leader.push_back((now, message));
     }
 
-    /// A follower answers its leader's ping: it reports who is alive. Gives the time when the leader receives that.
-    pub(crate) fn relay(&mut self, rng: &mut Rng, now: Time, server: usize) -> Option<Time> {
+    /// Lets a follower answer its leader's ping and report the sessions that are alive. Returns when the leader receives the answer.
+    pub(crate) fn relay_touches(&mut self, rng: &mut Rng, now: Time, server: usize) -> Option<Time> {
         let touches = std::mem::take(&mut self.servers[server].touches);
-        if touches.is_empty() || self.servers[server].is_cut_off || !self.servers[server].serves {
+        if touches.is_empty() || self.servers[server].is_cut_off || !self.servers[server].is_serving {
             return None;
         }
-        let last = self.servers[server].upcalls.back().map(|&(at, _)| at);
+        let last = self.servers[server].to_leader.back().map(|&(at, _)| at);
         let at = self.arrival(rng, now, server, last);
-        let touches = touches.into_iter().map(|(session, timeout)| (at, Upcall::Touch { session, timeout }));
-        self.servers[server].upcalls.extend(touches);
+        let touches =
+            touches.into_iter().map(|(session, timeout)| (at, LeaderRequest::TouchSession { session, timeout }));
+        self.servers[server].to_leader.extend(touches);
         Some(at)
     }
 
-    /// The leader hears what a replica asked. Gives the times when replicas hear of the consequences.
-    pub(crate) fn hear(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, server: usize) -> Vec<(usize, Time)> {
-        let mut news = Vec::new();
-        while self.servers[server].upcalls.front().is_some_and(|&(at, _)| at <= now) {
-            let Some((_, upcall)) = self.servers[server].upcalls.pop_front() else { break };
+    /// Lets the leader handle the messages of a replica. Returns the replicas that receive messages, and when.
+    pub(crate) fn deliver_to_leader(
+        &mut self,
+        rng: &mut Rng,
+        checker: &mut Checker,
+        now: Time,
+        server: usize,
+    ) -> Vec<(usize, Time)> {
+        let mut deliveries = Vec::new();
+        while self.servers[server].to_leader.front().is_some_and(|&(at, _)| at <= now) {
+            let Some((_, leader_request)) = self.servers[server].to_leader.pop_front() else { break };
             let Some((_, leader)) = &mut self.leader else { continue };
-            match upcall {
-                Upcall::Touch { session, timeout } => {
-                    leader.touch(now, session, timeout);
+            match leader_request {
+                LeaderRequest::TouchSession { session, timeout } => {
+                    leader.touch_session(now, session, timeout);
                 }
-                Upcall::Open { origin, timeout } => {
-                    let txn = leader.open(now, origin, timeout);
-                    news.extend(self.commit(rng, judge, now, txn));
+                LeaderRequest::CreateSession { origin, timeout } => {
+                    let txn = leader.create_session(now, origin, timeout);
+                    deliveries.extend(self.commit(rng, checker, now, txn));
                 }
-                Upcall::Write { origin, session, identities, request } => {
-                    let txn = leader.order(now, self.truth.tree(), origin, session, &identities, &request);
-                    news.extend(self.commit_request(rng, judge, now, txn, Some(&request)));
+                LeaderRequest::Write { origin, session, identities, request } => {
+                    let txn = leader.propose(now, self.committed.tree(), origin, session, &identities, &request);
+                    deliveries.extend(self.commit_request(rng, checker, now, txn, Some(&request)));
                 }
-                Upcall::Resume { connection, session, timeout } => {
-                    let alive = leader.resume(now, session, id_of(server), timeout);
-                    if !alive && self.is_doomed {
-                        self.disowned.insert(session);
+                LeaderRequest::ResumeSession { connection, session, timeout } => {
+                    let alive = leader.resume_session(now, session, id_of(server), timeout);
+                    if !alive && self.is_commit_blocked {
+                        self.wrongly_expired.insert(session);
                     }
-                    news.push(self.decree(rng, now, server, Decree::Resumed { connection, session, alive }));
+                    deliveries.push(self.send_to_replica(
+                        rng,
+                        now,
+                        server,
+                        LeaderMessage::Resumed { connection, session, alive },
+                    ));
                 }
-                Upcall::Sync { origin } => news.push(self.decree(rng, now, server, Decree::Synced(origin))),
+                LeaderRequest::Sync { origin } => {
+                    deliveries.push(self.send_to_replica(rng, now, server, LeaderMessage::Synced(origin)));
+                }
             }
         }
-        news
+        deliveries
     }
 
-    /// What is due at the leader by itself.
-    pub(crate) fn advance(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time) -> Vec<(usize, Time)> {
-        let mut news = Vec::new();
+    /// Lets the leader perform the actions that are due.
+    pub(crate) fn advance(&mut self, rng: &mut Rng, checker: &mut Checker, now: Time) -> Vec<(usize, Time)> {
+        let mut deliveries = Vec::new();
         while let Some((_, leader)) = &mut self.leader
-            && let Some(txn) = leader.advance(now, self.truth.tree())
+            && let Some(txn) = leader.advance(now, self.committed.tree())
         {
-            news.extend(self.commit(rng, judge, now, txn));
+            deliveries.extend(self.commit(rng, checker, now, txn));
         }
-        news
+        deliveries
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         self.leader.as_ref().map(|(_, leader)| leader.next_timeout())
     }
 
-    /// Ends a session, or deletes a node, by an operator's hand.
-    pub(crate) fn expire(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, session: i64) -> Vec<(usize, Time)> {
-        let leader = self.leader.as_mut().filter(|_| !self.is_doomed);
-        let Some(txn) = leader.and_then(|(_, leader)| leader.expire(now, session)) else { return Vec::new() };
+    /// Ends a session on behalf of an operator.
+    pub(crate) fn expire(
+        &mut self,
+        rng: &mut Rng,
+        checker: &mut Checker,
+        now: Time,
+        session: i64,
+    ) -> Vec<(usize, Time)> {
+        let leader = self.leader.as_mut().filter(|_| !self.is_commit_blocked);
+        let Some(txn) = leader.and_then(|(_, leader)| leader.expire_session(now, session)) else { return Vec::new() };
         for path in self.nodes_of(session) {
-            judge.voided(&path);
+            checker.on_node_voided(&path);
         }
-        self.commit(rng, judge, now, txn)
+        self.commit(rng, checker, now, txn)
     }
 
-    pub(crate) fn delete(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, path: &str) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
-        let Some(txn) = leader.delete(now, self.truth.tree(), path) else { return Vec::new() };
-        judge.voided(path);
-        self.commit(rng, judge, now, txn)
+    pub(crate) fn delete(&mut self, rng: &mut Rng, checker: &mut Checker, now: Time, path: &str) -> Vec<(usize, Time)> {
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_commit_blocked) else { return Vec::new() };
+        let Some(txn) = leader.operator_delete(now, self.committed.tree(), path) else { return Vec::new() };
+        checker.on_node_voided(path);
+        self.commit(rng, checker, now, txn)
     }
 
-    /// Deletes a node with all that is below it, by an operator's hand.
-    pub(crate) fn delete_all(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, path: &str) -> Vec<(usize, Time)> {
+    /// Deletes a node and all nodes below it, on behalf of an operator.
+    pub(crate) fn delete_all(
+        &mut self,
+        rng: &mut Rng,
+        checker: &mut Checker,
+        now: Time,
+        path: &str,
+    ) -> Vec<(usize, Time)> {
         let children: Vec<String> =
-            self.truth.tree().get(path).into_iter().flat_map(|node| node.children.iter().cloned()).collect();
-        let mut news = Vec::new();
+            self.committed.tree().get(path).into_iter().flat_map(|node| node.children.iter().cloned()).collect();
+        let mut deliveries = Vec::new();
         for child in children {
-            news.extend(self.delete_all(rng, judge, now, &format!("{path}/{child}")));
+            deliveries.extend(self.delete_all(rng, checker, now, &format!("{path}/{child}")));
         }
-        news.extend(self.delete(rng, judge, now, path));
-        news
+        deliveries.extend(self.delete(rng, checker, now, path));
+        deliveries
     }
 
-    /// Creates a node by an operator's hand; one with a number if its mode says so.
+    /// Creates a node on behalf of an operator, with a sequence number if the mode requires it.
     pub(crate) fn create(
         &mut self,
         rng: &mut Rng,
-        judge: &mut Judge,
+        checker: &mut Checker,
         now: Time,
         path: &str,
         mode: CreateMode,
     ) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
-        let Some(txn) = leader.create(now, self.truth.tree(), path, mode) else { return Vec::new() };
-        self.commit(rng, judge, now, txn)
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_commit_blocked) else { return Vec::new() };
+        let Some(txn) = leader.operator_create(now, self.committed.tree(), path, mode) else { return Vec::new() };
+        self.commit(rng, checker, now, txn)
     }
 
-    /// Sets what everybody may do with a node, by an operator's hand.
-    pub(crate) fn allow(
+    /// Sets the permissions of everyone for a node, on behalf of an operator.
+    pub(crate) fn set_permissions(
         &mut self,
         rng: &mut Rng,
-        judge: &mut Judge,
+        checker: &mut Checker,
         now: Time,
         path: &str,
         perms: i32,
     ) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
-        let Some(txn) = leader.allow(now, self.truth.tree(), path, perms) else { return Vec::new() };
-        self.commit(rng, judge, now, txn)
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_commit_blocked) else { return Vec::new() };
+        let Some(txn) = leader.operator_set_permissions(now, self.committed.tree(), path, perms) else {
+            return Vec::new();
+        };
+        self.commit(rng, checker, now, txn)
     }
 
-    /// The path of the node that was created last.
+    /// Returns the path of the node that was created last.
     pub(crate) fn last_created(&self) -> Option<&str> {
         changes_of(&self.log.last()?.body).iter().find_map(|change| match change {
             Change::Create { path, .. } => Some(&**path),
@@ -275,118 +310,118 @@ impl Cluster {
         })
     }
 
-    /// Whether there is a leader that commits what it orders.
+    /// Returns whether there is a leader whose transactions are committed.
     pub(crate) fn has_leader(&self) -> bool {
-        self.leader.is_some() && !self.is_doomed
+        self.leader.is_some() && !self.is_commit_blocked
     }
 
-    /// Writes to a node by an operator's hand.
+    /// Sets the data of a node on behalf of an operator.
     pub(crate) fn set(
         &mut self,
         rng: &mut Rng,
-        judge: &mut Judge,
+        checker: &mut Checker,
         now: Time,
         path: &str,
         data: &[u8],
     ) -> Vec<(usize, Time)> {
-        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_doomed) else { return Vec::new() };
-        let Some(txn) = leader.set_data(now, self.truth.tree(), path, data) else { return Vec::new() };
-        self.commit(rng, judge, now, txn)
+        let Some((_, leader)) = self.leader.as_mut().filter(|_| !self.is_commit_blocked) else { return Vec::new() };
+        let Some(txn) = leader.operator_set_data(now, self.committed.tree(), path, data) else { return Vec::new() };
+        self.commit(rng, checker, now, txn)
     }
 
     fn nodes_of(&self, session: i64) -> Vec<String> {
-        self.truth.tree().ephemerals_of(session).map(|path| path.to_string()).collect()
+        self.committed.tree().ephemerals_of(session).map(|path| path.to_string()).collect()
     }
 
-    fn commit(&mut self, rng: &mut Rng, judge: &mut Judge, now: Time, txn: Txn) -> Vec<(usize, Time)> {
-        self.commit_request(rng, judge, now, txn, None)
+    fn commit(&mut self, rng: &mut Rng, checker: &mut Checker, now: Time, txn: Txn) -> Vec<(usize, Time)> {
+        self.commit_request(rng, checker, now, txn, None)
     }
 
-    /// Commits a transaction, and the request that it comes from.
+    /// Commits a transaction and reports its changes to the checker.
     fn commit_request(
         &mut self,
         rng: &mut Rng,
-        judge: &mut Judge,
+        checker: &mut Checker,
         now: Time,
         txn: Txn,
         request: Option<&Request>,
     ) -> Vec<(usize, Time)> {
-        if self.is_doomed {
+        if self.is_commit_blocked {
             return Vec::new();
         }
         let removed: Vec<String> = match &txn.body {
-            Body::CloseSession => self.nodes_of(txn.session),
+            TxnBody::CloseSession => self.nodes_of(txn.session),
             body => changes_of(body).iter().filter_map(deleted_by).map(str::to_owned).collect(),
         };
         for path in removed {
-            judge.removed(now, &path);
+            checker.removed(now, &path);
         }
-        self.truth.apply(&txn);
+        self.committed.apply(&txn);
         for change in changes_of(&txn.body) {
-            let Some(node) = self.truth.tree().get(written_by(change)) else { continue };
+            let Some(node) = self.committed.tree().get(written_by(change)) else { continue };
             match change {
-                Change::Create { path, kind: Kind::Ephemeral(session), .. } => {
-                    let is_named = request.is_some_and(|request| names(request, path));
-                    judge.created(path, node.stat().czxid, *session, is_named);
+                Change::Create { path, kind: NodeKind::Ephemeral(session), .. } => {
+                    let is_named = request.is_some_and(|request| is_named_by_client(request, path));
+                    checker.created(path, node.stat().czxid, *session, is_named);
                 }
                 Change::Create { path, .. } | Change::SetData { path, .. } => {
-                    judge.written(now, path, node.data.as_deref().unwrap_or_default());
+                    checker.written(now, path, node.data.as_deref().unwrap_or_default());
                 }
                 _ => {}
             }
         }
         self.log.push(Rc::new(txn));
         (0..self.servers.len())
-            .filter(|&server| self.servers[server].serves && !self.servers[server].is_cut_off)
+            .filter(|&server| self.servers[server].is_serving && !self.servers[server].is_cut_off)
             .collect::<Vec<_>>()
             .into_iter()
-            .map(|server| self.decree(rng, now, server, Decree::Apply))
+            .map(|server| self.send_to_replica(rng, now, server, LeaderMessage::Apply))
             .collect()
     }
 
-    fn decree(&mut self, rng: &mut Rng, now: Time, server: usize, decree: Decree) -> (usize, Time) {
-        let last = self.servers[server].decrees.back().map(|&(at, _)| at);
+    fn send_to_replica(&mut self, rng: &mut Rng, now: Time, server: usize, message: LeaderMessage) -> (usize, Time) {
+        let last = self.servers[server].from_leader.back().map(|&(at, _)| at);
         let at = self.arrival(rng, now, server, last);
-        self.servers[server].decrees.push_back((at, decree));
+        self.servers[server].from_leader.push_back((at, message));
         (server, at)
     }
 
-    /// A replica hears from its leader.
-    pub(crate) fn obey(&mut self, now: Time, index: usize) {
+    /// Lets a replica handle the messages of its leader.
+    pub(crate) fn deliver_to_replica(&mut self, now: Time, index: usize) {
         let server = &mut self.servers[index];
-        while server.decrees.front().is_some_and(|&(at, _)| at <= now) {
-            match server.decrees.pop_front() {
-                Some((_, Decree::Apply)) => {
+        while server.from_leader.front().is_some_and(|&(at, _)| at <= now) {
+            match server.from_leader.pop_front() {
+                Some((_, LeaderMessage::Apply)) => {
                     if let Some(txn) = self.log.get(server.applied) {
                         server.replica.apply(txn);
                         server.applied += 1;
                     }
                 }
-                Some((_, Decree::Resumed { connection, session, alive })) => {
-                    server.replica.resumed(connection, session, alive);
+                Some((_, LeaderMessage::Resumed { connection, session, alive })) => {
+                    server.replica.resume_decided(connection, session, alive);
                 }
-                Some((_, Decree::Synced(origin))) => server.replica.synced(origin),
+                Some((_, LeaderMessage::Synced(origin))) => server.replica.synced(origin),
                 None => {}
             }
         }
     }
 
-    // Losing and finding each other.
+    // Losing and restoring contact.
 
-    /// A server's process ends, or it stops serving: its connections are gone.
+    /// Stops a server, or ends its process. All its connections are lost.
     pub(crate) fn stop_serving(&mut self, index: usize) {
         let server = &mut self.servers[index];
-        server.serves = false;
+        server.is_serving = false;
         server.replica.restart();
-        server.decrees.clear();
-        server.upcalls.clear();
+        server.from_leader.clear();
+        server.to_leader.clear();
         server.touches.clear();
-        if self.stale.as_ref().is_some_and(|(leader, _)| *leader == index) {
-            self.stale = None;
+        if self.deposed_leader.as_ref().is_some_and(|(leader, _)| *leader == index) {
+            self.deposed_leader = None;
         }
     }
 
-    /// The others, if they are enough, choose the one that knows most; all begin to serve from the same state.
+    /// Elects the server with the longest log if there is a majority. All servers then begin with the same state.
     pub(crate) fn elect(&mut self, now: Time) -> bool {
         let able = |server: &Server| server.is_alive && !server.is_cut_off;
         let voters: Vec<usize> = (0..self.servers.len()).filter(|&index| able(&self.servers[index])).collect();
@@ -395,14 +430,14 @@ impl Cluster {
         }
         let Some(&chosen) = voters.iter().max_by_key(|&&index| self.servers[index].applied) else { return false };
         self.epoch += 1;
-        self.is_doomed = false;
-        let sessions: Vec<_> = self.truth.sessions().map(|(id, session)| (id, session.timeout)).collect();
+        self.is_commit_blocked = false;
+        let sessions: Vec<_> = self.committed.sessions().map(|(id, session)| (id, session.timeout)).collect();
         self.leader = Some((chosen, Leader::new(self.settings.clone(), now, self.epoch, sessions)));
         voters.into_iter().for_each(|index| self.join(index));
         true
     }
 
-    /// A server finds the leader: it catches up, and serves.
+    /// Lets a server find the leader, apply all transactions and begin to serve.
     pub(crate) fn join(&mut self, index: usize) {
         self.stop_serving(index);
         let server = &mut self.servers[index];
@@ -411,14 +446,14 @@ impl Cluster {
         }
         while server.replica.poll().is_some() {}
         server.applied = self.log.len();
-        server.serves = true;
+        server.is_serving = true;
     }
 }
 
-pub(crate) fn changes_of(body: &Body) -> &[Change] {
+pub(crate) fn changes_of(body: &TxnBody) -> &[Change] {
     match body {
-        Body::One(change) => std::slice::from_ref(change),
-        Body::Many(changes) => changes,
+        TxnBody::Change(change) => std::slice::from_ref(change),
+        TxnBody::Multi(changes) => changes,
         _ => &[],
     }
 }
@@ -437,11 +472,11 @@ fn written_by(change: &Change) -> &str {
     }
 }
 
-/// Whether a request names the node that it makes, and leaves no number to the server.
-fn names(request: &Request, made: &str) -> bool {
+/// Returns whether a request itself contains the name of the created node, without a sequence number from the server.
+fn is_named_by_client(request: &Request, made: &str) -> bool {
     match request {
         Request::Create { path, .. } | Request::Create2 { path, .. } => path == made,
-        Request::Multi(requests) => requests.iter().any(|request| names(request, made)),
+        Request::Multi(requests) => requests.iter().any(|request| is_named_by_client(request, made)),
         _ => false,
     }
 }

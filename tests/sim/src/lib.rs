@@ -1,28 +1,32 @@
-//! zklock's engines against an ensemble of standalone servers, on a virtual clock, with a network and processes that fail: one run
-//! for each seed, the same every time. The judge looks at the servers' truth and at what each client was told, and when.
+//! Runs zklock's engines against an ensemble of standalone servers, on a virtual clock, with faults of the network and of processes. Each
+//! seed determines one run, which is always the same. A checker compares the committed state of the servers with the reports that the
+//! clients received.
 
-#![allow(clippy::indexing_slicing, reason = "indices are made here, and a wrong one is to stop the run")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "the simulation computes its own indices, and a wrong index must stop the run"
+)]
 
+mod checker;
 mod client;
 mod cluster;
-mod judge;
 mod plan;
 mod world;
 
 use world::World;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What must not have happened; none if all was well.
-    pub verdict: Option<String>,
-    /// How many things happened.
+    /// The first violation; `None` if there was none.
+    pub violation: Option<String>,
+    /// Number of events.
     pub steps: u64,
-    /// How often somebody got a lock.
+    /// Number of grants.
     pub grants: usize,
-    /// How often somebody lost one.
+    /// Number of losses.
     pub losses: usize,
-    /// What happened, line by line, if it was asked for.
+    /// The log of the run, line by line, if it was requested.
     pub history: Vec<String>,
 }
 
@@ -31,10 +35,10 @@ pub fn run(seed: u64, with_history: bool) -> Outcome {
     let mut world = World::new(seed, with_history);
     world.run();
     Outcome {
-        verdict: world.judge.verdict.take(),
+        violation: world.checker.violation.take(),
         steps: world.steps,
-        grants: world.judge.grants,
-        losses: world.judge.losses,
+        grants: world.checker.grants,
+        losses: world.checker.losses,
         history: world.history.take().unwrap_or_default(),
     }
 }

@@ -1,4 +1,4 @@
-//! `zklock-sim`: runs seeds, and tells what became of them.
+//! `zklock-sim`: runs seeds and reports their results.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,27 +6,27 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Parser;
-use zklock::Mutant;
+use zklock_core::mutant::Mutant;
 
-/// Runs zklock's engines against a simulated ensemble, a schedule for each seed.
+/// Runs zklock's engines against a simulated ensemble, with one run for each seed.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Run only this seed, and print what happened.
+    /// Run only this seed, and print its log.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where to begin.
+    /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// How many seeds to run.
+    /// Number of seeds to run.
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
-    /// Run each of the deliberate bugs, or the one that `--mutant` names, until a seed finds it, and print how many it took.
+    /// Run with each deliberate bug, or with the one given by `--mutant`, until a seed finds it. Print the number of seeds.
     #[arg(long)]
     mutants: bool,
     /// Run with this deliberate bug.
     #[arg(long)]
     mutant: Option<String>,
-    /// On how many threads.
+    /// Number of threads.
     #[arg(long, default_value_t = thread::available_parallelism().map_or(1, |n| n.get() as u64))]
     jobs: u64,
 }
@@ -38,10 +38,14 @@ fn main() -> ExitCode {
         Some(Some(mutant)) => Some(mutant),
         Some(None) => {
             let names: Vec<String> = Mutant::ALL.iter().map(|mutant| format!("{mutant:?}")).collect();
-            eprintln!("zklock-sim: no such deliberate bug; there are {}", names.join(", "));
+            eprintln!("zklock-sim: no such deliberate bug; expected one of {}", names.join(", "));
             return ExitCode::FAILURE;
         }
     };
+    if !Mutant::IS_ENABLED && (arguments.mutants || mutant.is_some()) {
+        eprintln!("zklock-sim: this build has no deliberate bugs; `make mutants` makes a build that has them");
+        return ExitCode::FAILURE;
+    }
     match arguments.seed {
         _ if arguments.mutants => hunt(arguments.seeds, mutant),
         Some(seed) => replay(seed, mutant),
@@ -53,13 +57,13 @@ fn find(name: &str) -> Option<Mutant> {
     Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name)
 }
 
-/// How long each deliberate bug stays hidden.
+/// Reports how many seeds it takes to find each deliberate bug.
 fn hunt(limit: u64, only: Option<Mutant>) -> ExitCode {
     let (mut found_count, mut escaped) = (0, 0);
     for mutant in Mutant::ALL.into_iter().filter(|&mutant| only.is_none_or(|only| only == mutant)) {
-        Mutant::release(Some(mutant));
-        let found = (0..limit).find_map(|seed| Some((seed, zklock_sim::run(seed, false).verdict?)));
-        Mutant::release(None);
+        Mutant::activate(Some(mutant));
+        let found = (0..limit).find_map(|seed| Some((seed, zklock_sim::run(seed, false).violation?)));
+        Mutant::activate(None);
         match found {
             Some((seed, verdict)) => {
                 found_count += 1;
@@ -76,13 +80,13 @@ fn hunt(limit: u64, only: Option<Mutant>) -> ExitCode {
 }
 
 fn replay(seed: u64, mutant: Option<Mutant>) -> ExitCode {
-    Mutant::release(mutant);
+    Mutant::activate(mutant);
     let outcome = zklock_sim::run(seed, true);
     for line in outcome.history {
         println!("{line}");
     }
     println!("seed {seed}: {} steps, {} grants, {} losses", outcome.steps, outcome.grants, outcome.losses);
-    match outcome.verdict {
+    match outcome.violation {
         None => ExitCode::SUCCESS,
         Some(verdict) => {
             println!("seed {seed}: {verdict}");
@@ -99,7 +103,7 @@ fn campaign(arguments: &Arguments, mutant: Option<Mutant>) -> ExitCode {
     thread::scope(|scope| {
         for _ in 0..arguments.jobs {
             scope.spawn(|| {
-                Mutant::release(mutant);
+                Mutant::activate(mutant);
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {
@@ -109,7 +113,7 @@ fn campaign(arguments: &Arguments, mutant: Option<Mutant>) -> ExitCode {
                     steps.fetch_add(outcome.steps, Ordering::Relaxed);
                     grants.fetch_add(outcome.grants as u64, Ordering::Relaxed);
                     losses.fetch_add(outcome.losses as u64, Ordering::Relaxed);
-                    if let Some(verdict) = outcome.verdict {
+                    if let Some(verdict) = outcome.violation {
                         failures.fetch_add(1, Ordering::Relaxed);
                         println!("seed {seed}: {verdict}");
                     }

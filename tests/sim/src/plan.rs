@@ -1,148 +1,150 @@
-//! What a seed stands for: how many clients and servers, how fast the network is, and which faults come when.
+//! The plan of a run, generated from a seed: clients, servers, network delays, and the times of the faults.
 
 use std::time::Duration;
 
 use fastrand::Rng;
-use zklock::{Limits, MirrorLimits, Time};
+use zklock_core::limits::{DirectoryCacheLimits, Limits};
+use zklock_core::time::Time;
 
 use crate::world::ProgramPlan;
 
-/// A whole run, before it begins.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) servers: usize,
     pub(crate) clients: Vec<ClientPlan>,
-    /// What each path is.
-    pub(crate) forms: Vec<Form>,
-    /// Whether clients take several locks as one.
+    /// The recipe of each path.
+    pub(crate) forms: Vec<PathRecipe>,
+    /// Whether clients use multi-locks.
     pub(crate) multis: bool,
-    /// How often threads of one process pass a mutex on among themselves; 0 where they do not.
+    /// Maximum number of local hand-overs of a mutex; 0 disables them.
     pub(crate) max_passes: u32,
     pub(crate) session_timeout: Duration,
-    /// How often a follower tells its leader which sessions gave a sign of life.
+    /// How often a follower reports touched sessions to its leader.
     pub(crate) relay: Duration,
     pub(crate) latency: (Duration, Duration),
     pub(crate) lag: (Duration, Duration),
     pub(crate) sweep: Duration,
-    /// Its servers know no watches that stay, so no client has mirrors.
+    /// The servers do not support persistent watches, so the clients have no directory caches.
     pub(crate) is_old: bool,
-    /// What all paths are below. Some clients have it as their chroot, the others write it in front of their paths.
+    /// The root of all paths. Some clients have it as their chroot, the others put it in front of their paths.
     pub(crate) root: &'static str,
-    /// Clients queue with kazoo's locks.
+    /// Clients treat kazoo's locks as contenders of the same queue.
     pub(crate) with_kazoo: bool,
-    /// Processes that take locks step by step.
+    /// Processes that acquire locks step by step.
     pub(crate) programs: Vec<ProgramPlan>,
-    /// The constants of all clients.
+    /// The thresholds of all clients.
     pub(crate) limits: Limits,
-    /// No leader answers that was replaced without its knowledge, so a `sync` shows all that was ordered before.
+    /// No deposed leader answers requests in this run. A `sync` therefore shows all transactions that were ordered before it.
     pub(crate) syncs_are_sound: bool,
-    /// Limit on the bytes that the paths of all nodes of one session take; `None` for the default, which no run reaches.
+    /// Limit on the bytes of the paths of all nodes of one session; `None` for the default, which no run reaches.
     pub(crate) max_path_bytes: Option<usize>,
-    /// The longest request that the servers take; `None` for the default, which no request reaches.
+    /// The longest request that the servers accept, in bytes; `None` for the default, which no request reaches.
     pub(crate) frame_limit: Option<usize>,
     pub(crate) faults: Vec<(Duration, Fault)>,
-    /// When all faults are over.
+    /// When all faults end.
     pub(crate) calm: Duration,
-    /// Nothing goes wrong.
+    /// The run has no faults, although its servers may refuse long requests.
     pub(crate) is_undisturbed: bool,
 }
 
-/// What a path is, to all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum PathRecipe {
     Mutex,
     ReadWrite,
     SemaphoreMutex,
-    /// With so many leases.
+    /// A semaphore with this number of leases.
     Semaphore(i32),
-    /// With as many leases as a count says, which begins with this.
+    /// A semaphore whose number of leases is a count with this initial value.
     Counted(i32),
 }
 
-/// Which recipe a node belongs to that is none of zklock's clients'.
+/// The recipe of a node of another program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ForeignRecipe {
     Kazoo,
     KazooReader,
-    /// The C recipe that comes with ZooKeeper.
+    /// The C recipe of the ZooKeeper distribution.
     ZooKeeper,
-    /// Curator's other family: a read/write lock beside mutexes, or the other way round.
+    /// The other family of Curator's locks: a read/write lock in the directory of a mutex, or vice versa.
     OtherCurator,
-    /// Something that takes no part in locking.
+    /// A node that takes no part in locking.
     None,
 }
 
-/// One process.
+/// A process with one client.
 #[derive(Debug)]
 pub(crate) struct ClientPlan {
-    /// How often each of its threads tries to get a lock.
+    /// For each thread, the number of its acquires.
     pub(crate) rounds: Vec<u32>,
-    /// How many lock handles it has.
+    /// Number of its lock handles.
     pub(crate) handles: usize,
     pub(crate) clock: Clock,
     pub(crate) begins: Duration,
     pub(crate) has_chroot: bool,
 }
 
-/// What a process's clock shows when the world's shows something else: it began earlier, and runs faster or slower.
+/// The clock of a process, which has an offset from the clock of the world and a different rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     ahead: Duration,
-    /// How many nanoseconds more than a million it shows in a million.
+    /// Additional nanoseconds that the clock shows for each million nanoseconds.
     drift: i64,
 }
 
-/// What can go wrong. Numbers choose a client, a server, a path; they are taken modulo how many there are.
+/// A fault. The numbers that select a client, a server or a path are taken modulo their count.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
     /// A client's connection is reset.
     Cut { client: usize },
-    /// A client's connection, or the next one, breaks once so many frames have come through in one direction.
+    /// A client's present or next connection breaks after a number of frames in one direction.
     Break { client: usize, frames: usize, is_reply: bool, is_next: bool },
-    /// A client's connection swallows what is sent, one way or both; perhaps it all arrives later.
+    /// A client's connection delivers nothing in one or both directions. The messages may arrive later.
     BlackHole { client: usize, up: bool, down: bool, thaw: Option<Duration> },
-    /// A client can't reach one server, or any.
+    /// A client cannot reach one server, or any server.
     Unreachable { client: usize, server: Option<usize>, length: Duration },
-    /// A process stands still.
+    /// A process is suspended.
     Pause { client: usize, length: Duration },
-    /// A process is killed: its connection ends, or nobody notices.
+    /// A process is killed. The server notices the end of its connection, or does not.
     Kill { client: usize, noticed: bool },
-    /// A server stops and starts.
+    /// A server stops and starts again.
     Restart { server: usize, length: Duration },
-    /// A server loses touch with the others, and notices it some time later.
+    /// A server is isolated from the others, and notices it some time later.
     Isolate { server: usize, notices: Duration, length: Duration },
-    /// A server's process stands still, or the leader's.
+    /// The process of a server, or of the leader, is suspended.
     PauseServer { server: Option<usize>, length: Duration },
-    /// Nothing that the leader orders is committed any more. After some time it stops, and what it ordered is lost.
+    /// The leader's transactions are not committed any more. After some time the leader stops, and these transactions are lost.
     DoomLeader { stops: Duration, length: Duration },
-    /// An operator removes a lock's directories with all that is in them, or those of all locks.
+    /// An operator deletes the directories of a lock, or of all locks, with all nodes in them.
     RemoveDirectory { path: Option<usize> },
     /// Another program creates a node of another recipe in a lock's directory, and deletes it some time later.
     Foreign { path: usize, recipe: ForeignRecipe, length: Duration },
-    /// An operator takes permissions from a lock's directories for some time.
+    /// An operator restricts the permissions of the directories of a lock for some time.
     Forbid { path: usize, perms: i32, length: Duration },
-    /// The leader loses touch with the others, and notices it some time later.
+    /// The leader is isolated from the other servers, and notices it some time later.
     IsolateLeader { notices: Duration, length: Duration },
-    /// A server falls behind.
+    /// A server lags.
     Lag { server: usize, lag: Duration, length: Duration },
-    /// The network is slow for everybody.
+    /// The network is slow for all clients.
     Slow { latency: Duration, length: Duration },
-    /// A client's session is ended by an operator.
+    /// An operator ends a client's session.
     Expire { client: usize },
-    /// An operator deletes a lock's node: this one in the order of the queue.
+    /// An operator deletes a lock node, selected by its position in the queue.
     Delete { path: usize, place: usize },
-    /// An operator asks for a lock's node to be given up.
+    /// An operator requests the revocation of a lock node.
     Revoke { path: usize, place: usize },
-    /// An operator changes how many leases there are.
+    /// An operator changes the number of leases.
     SetCount { path: usize, value: i32 },
-    /// A client reaches no other server than the one it is connected to.
+    /// A client can reach only the server that it is connected to.
     Stick { client: usize, length: Duration },
-    /// The server that a client is connected to stops and starts.
+    /// The server that a client is connected to stops and starts again.
     RestartServerOf { client: usize, length: Duration },
-    /// A client's next handshake is answered with a new session, though the old one goes on (as ClickHouse Keeper does).
+    /// A client's next handshake gets a new session, although the old one still exists, as with ClickHouse Keeper.
     NewSession { client: usize },
-    /// The reply to a request of this kind is lost, and its connection with it.
-    LoseReply { server: usize, op: zklock::proto::OpCode },
+    /// The program replaces the server list of a client. Each bit of `servers` stands for one server. If no bit of an existing server is
+    /// set, the list contains all servers.
+    SetServers { client: usize, servers: usize },
+    /// The reply to a request of this type is lost, together with its connection.
+    LoseReply { server: usize, op: zklock_proto::OpCode },
 }
 
 impl Plan {
@@ -152,12 +154,12 @@ impl Plan {
         let busy = Duration::from_millis(rng.u64(2_000..20_000));
         let latency = *pick(rng, &[(0, 1), (0, 5), (1, 20), (5, 60), (0, 200)]);
         let lag = *pick(rng, &[(0, 1), (0, 5), (1, 50), (0, 300)]);
-        let (forms, multis) = forms(rng);
+        let (path_recipes, multis) = recipes(rng);
         let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy, multis)).collect();
         let mut plan = Self {
             servers,
             clients,
-            forms,
+            forms: path_recipes,
             multis,
             max_passes: 0,
             session_timeout,
@@ -184,15 +186,15 @@ impl Plan {
             plan.faults.push((at, fault));
         }
         let at = busy.mul_f64(rng.f64());
-        plan.faults.extend(theme(rng, session_timeout).into_iter().map(|(after, fault)| (at + after, fault)));
+        plan.faults.extend(combined_faults(rng, session_timeout).into_iter().map(|(after, fault)| (at + after, fault)));
         plan.is_undisturbed = plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < session_timeout;
-        let operations = operations(rng, &plan.forms);
+        let operations = operator_actions(rng, &plan.forms);
         plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
-        plan.form_cohorts(&mut rng.clone());
+        plan.add_cohorts(&mut rng.clone());
         let seed = rng.clone().u64(..);
         plan.is_old = seed.is_multiple_of(2);
         plan.limit_paths(&mut rng.clone());
-        // Dice for each part: a new part leaves the others as they were.
+        // Each part of the plan has its own random number generator, so that a new part does not change the others.
         let dice = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
         plan.limits = limits(&mut dice(1));
         let breaks = breaks(&mut dice(2), busy);
@@ -201,10 +203,10 @@ impl Plan {
         plan.add_faults(pauses);
         let removals = removals(&mut dice(4), busy);
         plan.add_faults(removals);
-        let strangers = strangers(&mut dice(7), busy, session_timeout);
+        let strangers = foreign_nodes(&mut dice(7), busy, session_timeout);
         plan.add_faults(strangers);
         plan.with_kazoo = dice(8).bool();
-        let refusals = refusals(&mut dice(9), busy, session_timeout);
+        let refusals = permission_removals(&mut dice(9), busy, session_timeout);
         plan.add_faults(refusals);
         plan.root = if dice(5).u8(..4) == 0 { "/app" } else { "" };
         for (client, own) in plan.clients.iter_mut().enumerate() {
@@ -214,56 +216,58 @@ impl Plan {
             matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. } | Fault::DoomLeader { .. })
         };
         plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
-        plan.form_programs(&mut dice(100), busy);
+        plan.add_programs(&mut dice(100), busy);
         plan.limit_frames(&mut dice(11));
+        let lists = server_lists(&mut dice(12), busy);
+        plan.faults.extend(lists);
         plan
     }
 
-    /// More faults, so the run is not undisturbed any more.
+    /// Adds faults to the run.
     pub(crate) fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
         self.is_undisturbed &= faults.is_empty();
         self.faults.extend(faults);
     }
 }
 
-/// In two of three runs clients have other constants than programs, so that few of them reach every branch.
+/// Chooses the thresholds of the clients. Two of three runs have other values than the default, so that a few clients reach every branch.
 fn limits(rng: &mut Rng) -> Limits {
     if rng.u8(..3) == 0 {
         return Limits::default();
     }
-    let few = *pick(rng, &[8, 1, 2, 3]);
+    let max_clients_to_start = *pick(rng, &[8, 1, 2, 3]);
     Limits {
         watch_batch: *pick(rng, &[128 * 1024, 1, 100, 250, 500]),
         sound_connection: ms(*pick(rng, &[1_000, 0, 100, 3_000])),
         max_leaving: *pick(rng, &[16, 16, 1, 2, 4]),
         first_retry: ms(*pick(rng, &[250, 10])),
         last_retry: ms(*pick(rng, &[30_000, 500])),
-        first_look: ms(*pick(rng, &[250, 20])),
-        last_look: ms(*pick(rng, &[8_000, 2_000])),
-        second_look: ms(*pick(rng, &[100, 5])),
-        most_ahead: *pick(rng, &[16, 1, 3]),
-        mirror: MirrorLimits {
-            soon: ms(*pick(rng, &[250, 20, 2_000])),
-            hot: *pick(rng, &[3, 1, 2]),
-            company: *pick(rng, &[2, 1, 3]),
-            idle: ms(*pick(rng, &[1_000, 50, 2_000])),
-            few,
-            many: few + *pick(rng, &[4, 0, 1]),
-            noise: *pick(rng, &[256, 2, 8]),
-            most: *pick(rng, &[128, 1, 2]),
-            solo: *pick(rng, &[32, 1, 3]),
-            pause: ms(*pick(rng, &[5_000, 100])),
-            ban: ms(*pick(rng, &[30_000, 500])),
-            look: ms(*pick(rng, &[100, 5])),
-            tries: *pick(rng, &[3, 1]),
-            remembered: *pick(rng, &[1_024, 1, 2]),
+        first_deadlock_check: ms(*pick(rng, &[250, 20])),
+        longest_deadlock_check: ms(*pick(rng, &[8_000, 2_000])),
+        deadlock_recheck: ms(*pick(rng, &[100, 5])),
+        max_ahead_for_deadlock_check: *pick(rng, &[16, 1, 3]),
+        directory_cache: DirectoryCacheLimits {
+            quick_succession: ms(*pick(rng, &[250, 20, 2_000])),
+            joins_to_start: *pick(rng, &[3, 1, 2]),
+            contenders_to_start: *pick(rng, &[2, 1, 3]),
+            idle_time: ms(*pick(rng, &[1_000, 50, 2_000])),
+            max_clients_to_start,
+            max_clients: max_clients_to_start + *pick(rng, &[4, 0, 1]),
+            max_foreign_changes: *pick(rng, &[256, 2, 8]),
+            max_caches: *pick(rng, &[128, 1, 2]),
+            max_unshared_uses: *pick(rng, &[32, 1, 3]),
+            busy_pause: ms(*pick(rng, &[5_000, 100])),
+            error_pause: ms(*pick(rng, &[30_000, 500])),
+            read_delay: ms(*pick(rng, &[100, 5])),
+            max_failed_starts: *pick(rng, &[3, 1]),
+            remembered_directories: *pick(rng, &[1_024, 1, 2]),
         },
         ..Limits::default()
     }
 }
 
-/// In some runs servers stand still, or a leader loses what it orders. A leader stands still no longer than the lease allows for
-/// late pings: a twelfth of the session timeout (decision 4).
+/// Plans, for some runs, that servers are suspended or that a leader loses its transactions. A leader is suspended for at most a twelfth
+/// of the session timeout, which is the time that a lease allows for late pings (decision 4).
 fn pauses(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     let at = |rng: &mut Rng| busy.mul_f64(rng.f64());
@@ -284,7 +288,7 @@ fn pauses(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Dura
     faults
 }
 
-/// In some runs operators remove directories.
+/// Plans, for some runs, that operators delete directories.
 fn removals(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     if rng.u8(..8) != 0 {
         return Vec::new();
@@ -293,8 +297,8 @@ fn removals(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     (0..rng.usize(1..=3)).map(|_| (busy.mul_f64(rng.f64()), removal(rng))).collect()
 }
 
-/// In some runs programs with other recipes come to the same directories.
-fn strangers(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+/// Plans, for some runs, that programs with other recipes create nodes in the same directories.
+fn foreign_nodes(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
     use ForeignRecipe as Recipe;
     if rng.u8(..8) != 0 {
         return Vec::new();
@@ -307,20 +311,30 @@ fn strangers(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(D
     (0..4).map(|_| stranger()).collect()
 }
 
-/// In some runs servers refuse deletes or creates.
-fn refusals(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+/// Plans, for some runs, that operators remove the permission to delete or to create nodes.
+fn permission_removals(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
     if rng.u8(..10) != 0 {
         return Vec::new();
     }
     let mut refusal = || {
-        // All but delete, all but create, all but both.
+        // All permissions without delete, without create, or without both.
         let (at, path, perms) = (busy.mul_f64(rng.f64()), rng.usize(..), *pick(rng, &[23, 23, 27, 19]));
         (at, Fault::Forbid { path, perms, length: session_timeout.mul_f64(rng.f64() * 2.0) })
     };
     (0..2).map(|_| refusal()).collect()
 }
 
-/// In a quarter of the runs connections break after some frames, counted from the fault or from the next handshake.
+/// Plans, for a quarter of the runs, that programs replace the server lists of their clients. Half of these runs have many changes.
+fn server_lists(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
+    if rng.u8(..4) != 0 {
+        return Vec::new();
+    }
+    let count = if rng.bool() { rng.usize(1..=4) } else { rng.usize(10..=40) };
+    let mut change = || (busy.mul_f64(rng.f64()), Fault::SetServers { client: rng.usize(..), servers: rng.usize(..8) });
+    (0..count).map(|_| change()).collect()
+}
+
+/// Plans, for a quarter of the runs, that connections break after some frames, counted from the fault or from the next handshake.
 fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     if rng.u8(..4) != 0 {
         return Vec::new();
@@ -338,76 +352,84 @@ fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// A request for one node takes fewer bytes.
-const ONE_NODE: usize = 180;
+/// Upper bound of the size of a request for one node, in bytes.
+const MAX_ONE_NODE_REQUEST_BYTES: usize = 180;
 
 impl Plan {
-    /// In some runs a session has room for a few nodes only. With dice of their own, as the next.
-    fn limit_paths(&mut self, dice: &mut Rng) {
-        let first = dice.u64(..);
+    /// Sets, for some runs, a path limit that allows only a few nodes in a session. The method has its own random number generator.
+    fn limit_paths(&mut self, rng: &mut Rng) {
+        let first = rng.u64(..);
         if (first / 2).is_multiple_of(6) {
-            self.max_path_bytes = Some(dice.usize(64..600));
+            self.max_path_bytes = Some(rng.usize(64..600));
         }
     }
 
-    /// In some runs servers take short requests only: those for one node, but not each of those for several. As with programs, no request for
-    /// one node is suspected, and a watch of one node can be restored.
+    /// Sets, for some runs, a short frame limit: servers accept requests for one node, but not all requests for several nodes. As with real
+    /// limits, clients never suspect a request for one node, and can restore a watch on one node.
     fn limit_frames(&mut self, rng: &mut Rng) {
         if rng.u8(..8) != 0 {
             return;
         }
         self.frame_limit = Some(*pick(rng, &[200, 300, 400, 600]));
-        self.limits.suspect_size = *pick(rng, &[ONE_NODE, 200]);
-        self.limits.suspicion = *pick(rng, &[ms(1_000), ms(10_000), ms(60_000)]);
+        self.limits.suspect_size = *pick(rng, &[MAX_ONE_NODE_REQUEST_BYTES, 200]);
+        // A session ends after a gap of one session timeout, so two losses of the same request are closer together than that.
+        self.limits.suspicion = self.session_timeout * *pick(rng, &[2, 4, 10]);
         self.limits.least_watch_batch = *pick(rng, &[1, 50, 100]);
-        self.is_undisturbed = false;
+        // In half of these runs nothing else goes wrong, so that the effect of a long request on other operations becomes visible.
+        self.is_undisturbed = rng.bool() && (self.latency.1 + self.lag.1) * 40 < self.session_timeout;
+        if self.is_undisturbed {
+            self.faults.clear();
+            // Watches are restored in requests that no server refuses.
+            self.limits.watch_batch = self.limits.least_watch_batch;
+        }
     }
 
-    /// In some runs threads form cohorts, and then there are more of them. With dice of their own: those of the other runs fall as before.
-    fn form_cohorts(&mut self, dice: &mut Rng) {
-        if !self.forms.contains(&Form::Mutex) || dice.u8(..3) != 0 {
+    /// Adds cohorts of threads to some runs, and more threads to their clients. The method has its own random number generator, so other
+    /// runs do not change.
+    fn add_cohorts(&mut self, rng: &mut Rng) {
+        if !self.forms.contains(&PathRecipe::Mutex) || rng.u8(..3) != 0 {
             return;
         }
-        self.max_passes = dice.u32(1..=3);
+        self.max_passes = rng.u32(1..=3);
         for client in &mut self.clients {
-            client.rounds.extend((0..dice.usize(..=4)).map(|_| dice.u32(1..=6)));
+            client.rounds.extend((0..rng.usize(..=4)).map(|_| rng.u32(1..=6)));
         }
     }
 }
 
-/// What the paths are. Many runs have only mutexes: what goes wrong with those, goes wrong most clearly there.
-fn forms(rng: &mut Rng) -> (Vec<Form>, bool) {
+/// Chooses the recipes of the paths. Many runs have only mutexes, because errors are easiest to understand there.
+fn recipes(rng: &mut Rng) -> (Vec<PathRecipe>, bool) {
     let any = |rng: &mut Rng| match rng.u8(..6) {
-        0 => Form::Mutex,
-        1 | 2 => Form::ReadWrite,
-        3 => Form::SemaphoreMutex,
-        4 => Form::Semaphore(rng.i32(1..=4)),
-        _ => Form::Counted(rng.i32(1..=4)),
+        0 => PathRecipe::Mutex,
+        1 | 2 => PathRecipe::ReadWrite,
+        3 => PathRecipe::SemaphoreMutex,
+        4 => PathRecipe::Semaphore(rng.i32(1..=4)),
+        _ => PathRecipe::Counted(rng.i32(1..=4)),
     };
-    let form = match rng.u8(..16) {
-        0..=6 => return (vec![Form::Mutex; rng.usize(1..=2)], false),
-        7..=9 => Form::ReadWrite,
-        10 => Form::SemaphoreMutex,
-        11 | 12 => Form::Semaphore(rng.i32(1..=4)),
-        13 => Form::Counted(rng.i32(1..=4)),
+    let path_recipe = match rng.u8(..16) {
+        0..=6 => return (vec![PathRecipe::Mutex; rng.usize(1..=2)], false),
+        7..=9 => PathRecipe::ReadWrite,
+        10 => PathRecipe::SemaphoreMutex,
+        11 | 12 => PathRecipe::Semaphore(rng.i32(1..=4)),
+        13 => PathRecipe::Counted(rng.i32(1..=4)),
         _ => {
-            let queue = |rng: &mut Rng| if rng.bool() { Form::Mutex } else { Form::ReadWrite };
+            let queue = |rng: &mut Rng| if rng.bool() { PathRecipe::Mutex } else { PathRecipe::ReadWrite };
             return ((0..rng.usize(3..=4)).map(|_| queue(rng)).collect(), true);
         }
     };
-    let forms = (0..rng.usize(1..=2)).map(|_| if rng.u8(..8) == 0 { any(rng) } else { form });
-    (forms.collect(), false)
+    let path_recipes = (0..rng.usize(1..=2)).map(|_| if rng.u8(..8) == 0 { any(rng) } else { path_recipe });
+    (path_recipes.collect(), false)
 }
 
-/// What operators do that harms nobody.
-fn operations(rng: &mut Rng, forms: &[Form]) -> Vec<Fault> {
+/// Chooses harmless actions of operators.
+fn operator_actions(rng: &mut Rng, path_recipes: &[PathRecipe]) -> Vec<Fault> {
     let mut operations = Vec::new();
     if rng.u8(..4) == 0 {
         let revoke = |rng: &mut Rng| Fault::Revoke { path: rng.usize(..), place: *pick(rng, &[0, 0, 1, 2]) };
         operations.extend((0..rng.usize(1..=6)).map(|_| revoke(rng)));
     }
-    for (path, form) in forms.iter().enumerate() {
-        if let Form::Counted(_) = form {
+    for (path, path_recipe) in path_recipes.iter().enumerate() {
+        if let PathRecipe::Counted(_) = path_recipe {
             let set = |rng: &mut Rng| Fault::SetCount { path, value: rng.i32(0..=5) };
             operations.extend((0..rng.usize(0..=6)).map(|_| set(rng)));
         }
@@ -429,7 +451,7 @@ impl ClientPlan {
 
 impl Clock {
     fn new(rng: &mut Rng) -> Self {
-        // Clocks of machines differ by some hundred millionths, if nobody sets them; those that a hypervisor slows down, by more.
+        // The rates of unsynchronized machine clocks differ by a few hundred parts per million. Virtual machines may differ more.
         let drift = *pick(rng, &[0, 0, 500, -500, 20_000, -20_000]);
         Self { ahead: Duration::from_millis(rng.u64(0..1_000_000)), drift }
     }
@@ -438,7 +460,7 @@ impl Clock {
         Time::from_nanos(scaled(now.as_nanos(), MILLION + self.drift, MILLION)) + self.ahead
     }
 
-    /// When it shows this, and not before.
+    /// Returns the first time at which the clock shows `local`.
     pub(crate) fn global(self, local: Time) -> Time {
         let shown = (local - (Time::default() + self.ahead)).as_nanos();
         let shown = u64::try_from(shown).unwrap_or(u64::MAX);
@@ -476,7 +498,7 @@ impl Fault {
             15 => Self::NewSession { client },
             16 => Self::RestartServerOf { client, length: part(rng, 1.0) },
             _ => {
-                use zklock::proto::OpCode as Op;
+                use zklock_proto::OpCode as Op;
                 let op = *pick(
                     rng,
                     &[
@@ -495,17 +517,17 @@ impl Fault {
     }
 }
 
-/// How many threads a program has. With many of them, more give up at once than may be on their way out.
+/// Chooses the number of threads. In some runs the number is so large that more contenders leave at once than the admission limit allows.
 fn threads(rng: &mut Rng) -> usize {
     if rng.u8(..32) == 0 { rng.usize(20..=40) } else { rng.usize(1..=3) }
 }
 
-/// Faults that hurt only together, and seldom come together by chance.
-fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
+/// Chooses combinations of faults that rarely occur together by chance.
+fn combined_faults(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
     let client = rng.usize(..);
     let part = |rng: &mut Rng, least: f64, most: f64| session_timeout.mul_f64(least + rng.f64() * (most - least));
     match rng.u8(..8) {
-        // A client comes back to a leader that was cut off.
+        // A client returns to an isolated leader.
         0 => {
             let length = session_timeout * 4;
             vec![
@@ -514,7 +536,7 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
                 (part(rng, 0.3, 1.5), Fault::Cut { client }),
             ]
         }
-        // A process that stood still loses its server as soon as it goes on.
+        // A suspended process loses its server as soon as it continues.
         1 => {
             let length = part(rng, 0.2, 0.9);
             let after = length + part(rng, 0.0, 0.1);
@@ -524,15 +546,15 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
                 (after, Fault::Unreachable { client, server: None, length: session_timeout }),
             ]
         }
-        // A session is replaced while its nodes are still there.
+        // A session is replaced while its nodes still exist.
         2 => vec![(Duration::ZERO, Fault::NewSession { client }), (ms(1), Fault::Cut { client })],
-        // A node goes while its owner is away.
+        // A node is deleted while its owner is disconnected.
         3 => vec![
             (Duration::ZERO, Fault::Unreachable { client, server: None, length: session_timeout / 2 }),
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: rng.usize(..3) }),
             (part(rng, 0.0, 0.5), Fault::Delete { path: client, place: 0 }),
         ],
-        // A connection loses its server as soon as what stood still on it has arrived.
+        // A connection loses its server as soon as the delayed messages have arrived.
         4 | 5 => {
             let thaw = part(rng, 0.08, 0.5);
             let after = thaw + part(rng, 0.0, 0.1);
@@ -542,7 +564,7 @@ fn theme(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, Fault)> {
                 (after, Fault::Unreachable { client, server: None, length: session_timeout }),
             ]
         }
-        // Operators delete what is held, and nothing else is wrong.
+        // Operators delete held nodes, and there are no other faults.
         6 => (0..rng.usize(1..=4))
             .map(|_| (part(rng, 0.0, 2.0), Fault::Delete { path: rng.usize(..), place: 0 }))
             .collect(),

@@ -1,5 +1,6 @@
-//! Threads that use, free and make handles at the same time. Loom tries every order. In each a handle gives its own object or none, is
-//! freed once, and is dead afterwards.
+//! Loom models of handles. In each model, several threads use, free or make handles at the same time. Loom runs the model with every order
+//! of these steps. In each order, a handle finds its own object or no object. Only one thread can free a handle, and a freed handle is
+//! invalid.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
@@ -8,7 +9,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::*;
 
-/// What a handle stands for: its name, and whether it was closed.
+/// The object behind a handle.
 struct Thing {
     name: u32,
     is_closed: AtomicBool,
@@ -18,7 +19,7 @@ enum Named {}
 
 impl Handle for Named {
     type Object = Thing;
-    const KIND: Kind = Kind::Lock;
+    const KIND: HandleKind = HandleKind::Lock;
 
     fn table() -> &'static Table<Thing> {
         loom::lazy_static! {
@@ -29,7 +30,7 @@ impl Handle for Named {
 }
 
 #[test]
-fn a_handle_is_used_while_it_is_freed_and_its_slot_lives_again() {
+fn get_during_free_and_reuse_gives_own_object_or_error() {
     loom::model(|| {
         let first = new(1);
         let user = on_a_thread(first, |first| get(first).map(|thing| thing.name));
@@ -45,7 +46,7 @@ fn a_handle_is_used_while_it_is_freed_and_its_slot_lives_again() {
 }
 
 #[test]
-fn who_finds_a_handle_dead_finds_its_object_closed() {
+fn dead_handle_implies_closed_object() {
     loom::model(|| {
         let handle = new(1);
         let object = get(handle).unwrap();
@@ -58,7 +59,7 @@ fn who_finds_a_handle_dead_finds_its_object_closed() {
 }
 
 #[test]
-fn of_two_who_take_one_succeeds() {
+fn concurrent_take_succeeds_once() {
     loom::model(|| {
         let handle = new(1);
         let other = on_a_thread(handle, |handle| take(handle).is_ok());
@@ -69,7 +70,7 @@ fn of_two_who_take_one_succeeds() {
 }
 
 #[test]
-fn of_two_who_free_one_succeeds_and_the_slot_is_free_once() {
+fn concurrent_free_succeeds_once_and_frees_slot_once() {
     loom::model(|| {
         let handle = new(1);
         let other = on_a_thread(handle, |handle| end(handle).is_ok());
@@ -106,7 +107,7 @@ fn end(handle: *mut Named) -> Result<()> {
     })
 }
 
-/// A handle is a number, which any thread may have.
+/// Runs `work` on a new thread. A handle is a number, so any thread may use it.
 fn on_a_thread<T: 'static>(handle: *mut Named, work: impl FnOnce(*mut Named) -> T + 'static) -> JoinHandle<T> {
     let address = handle.addr();
     thread::spawn(move || work(ptr::without_provenance_mut(address)))

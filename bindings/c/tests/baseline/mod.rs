@@ -1,12 +1,12 @@
-//! The committed ABI in `abi/`: the names that a library exports (`NAME.symbols`), and its signatures and layouts (`NAME.abi`), as
-//! abidw of Debian's abigail-tools describes them. `ZKL_BLESS=1` writes both anew, and the names for
-//! Debian's packages (`debian/*.symbols`).
+//! The committed ABI in `abi/`: the names that a library exports (`NAME.symbols`), and its signatures and layouts
+//! (`NAME.abi`) as abidw of Debian's abigail-tools describes them. `ZKL_BLESS=1` writes both again, and also the names
+//! for Debian's packages (`debian/*.symbols`).
 //!
-//! What is described is the header, compiled with a body for each function: the library itself would bring Rust's types, which
-//! are nobody's business. That the two are the same is for other tests: the header is made from the crate, and the library
-//! exports what it declares.
+//! abidw describes a stub: the header, compiled with a body for each function. The library itself would add Rust's
+//! types, which are not part of the ABI. Other tests check that the stub and the library agree: the header is generated
+//! from the crate, and the library exports the functions that the header declares.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "for tests")]
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, reason = "for tests, each of which uses a part")]
 
 use std::fmt::Write;
 use std::fs;
@@ -15,12 +15,12 @@ use std::process::Command;
 
 use super::library;
 
-/// A library's name without `lib`, which is also its header's.
+/// The name of a library without `lib`. Its header has the same name.
 pub(crate) struct Library(pub(crate) &'static str);
 
 impl Library {
-    /// Checks that it exports what its header declares, that nothing but what begins with `zkl_`, and that these are the names and
-    /// the signatures that were committed.
+    /// Checks that the library exports what its header declares, that all names begin with `zkl_`, and that the names
+    /// and signatures match the committed ones.
     pub(crate) fn check(&self) {
         let exported = library::exports(&format!("lib{}.so", self.0));
         let declared = library::functions(&self.header()).map(library::name).map(str::to_owned).collect();
@@ -36,9 +36,9 @@ impl Library {
             self.describe(&self.committed("abi"));
         }
         let committed = fs::read_to_string(self.committed("symbols")).unwrap_or_default();
-        assert!(committed == symbols, "{}", self.advice("the exported names are others", &symbols));
+        assert!(committed == symbols, "{}", self.advice("the exported names have changed", &symbols));
         let debian = fs::read_to_string(self.debian_file()).unwrap_or_default();
-        assert!(debian == self.debian(&symbols), "{}", self.advice("Debian's symbols are others", &debian));
+        assert!(debian == self.debian(&symbols), "{}", self.advice("Debian's symbols have changed", &debian));
         if let Some(report) = self.differences(&self.header()) {
             panic!("{}", self.advice("signatures or layouts are others", &report));
         }
@@ -48,14 +48,14 @@ impl Library {
         fs::read_to_string(library::include().join(format!("{}.h", self.0))).unwrap()
     }
 
-    /// In what a library with this header would differ from the committed one.
+    /// The differences between the committed ABI and a library with this header.
     pub(crate) fn differences(&self, header: &str) -> Option<String> {
         let stub = self.compile(header);
         let result = Command::new("abidiff").arg(self.committed("abi")).arg(stub).output().unwrap();
         let report = String::from_utf8_lossy(&result.stdout).into_owned();
         match result.status.code() {
             Some(0) => None,
-            // 4: a change; 12: one that breaks programs. Anything else is a failure of its own.
+            // Exit status 4: a change; 12: a change that breaks programs. Any other status is an error of abidiff.
             Some(4 | 12) => Some(report),
             _ => panic!("abidiff: {}\n{report}{}", result.status, String::from_utf8_lossy(&result.stderr)),
         }
@@ -67,7 +67,7 @@ impl Library {
         library::output(Command::new("abidw").args(options).arg(file).arg(self.compile(&self.header())));
     }
 
-    /// A library with the functions of a header that do nothing.
+    /// Compiles a library whose functions have the signatures of a header and do nothing.
     fn compile(&self, header: &str) -> PathBuf {
         let mut source = header.to_owned();
         for function in library::functions(header) {
@@ -76,13 +76,13 @@ impl Library {
         let folder = library::scratch(&format!("{}-stub", self.0));
         fs::write(folder.join("stub.c"), source).unwrap();
         let mut compile = Command::new("gcc");
-        // By a name without a path, for the description has it.
+        // The description contains the name of the file, so the name must not contain a path.
         compile.current_dir(&folder).args(["-g", "-fPIC", "-shared", "stub.c", "-o", "stub.so", "-I"]);
         library::output(compile.arg(library::include()));
         folder.join("stub.so")
     }
 
-    /// What Debian's packages know of the names: since which version each is there. A name that is new is there since this version.
+    /// The names for Debian's packages, each with the version that introduced it. A new name gets the current version.
     fn debian(&self, symbols: &str) -> String {
         let (name, package, epoch) = (self.0, self.0.replace('_', "-"), epoch());
         let node = format!("{}_{epoch}", name.to_uppercase());
@@ -95,6 +95,13 @@ impl Library {
             writeln!(made, "{entry}{since}").unwrap();
         }
         made
+    }
+
+    /// The version that introduced an exported name, from the names for Debian's packages.
+    pub(crate) fn version_of(&self, symbol: &str) -> String {
+        let (known, entry) = (fs::read_to_string(self.debian_file()).unwrap(), format!(" {symbol}@"));
+        let found = known.lines().find(|line| line.starts_with(&entry));
+        found.and_then(|line| line.rsplit(' ').next()).unwrap_or_else(|| panic!("no {symbol}: make header")).to_owned()
     }
 
     fn debian_file(&self) -> PathBuf {

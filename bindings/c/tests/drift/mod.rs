@@ -1,17 +1,21 @@
-//! Makes a header with cbindgen, and compares it with the committed one.
+//! Generates a header with cbindgen and compares it with the committed header.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "for tests")]
 
 use std::fmt::Write;
 use std::path::Path;
 
-/// Checks that a header is the one that these sources of the crate make. `ZKL_BLESS=1` writes it anew.
+/// Checks that a header matches the header that cbindgen generates from these sources of the crate. `ZKL_BLESS=1`
+/// updates the header.
 pub(crate) fn check(header: &str, sources: &[&str], after_includes: &str) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = here.join("../../include").join(header);
-    let made = make(here, sources, after_includes);
+    compare(header, &make(Path::new(env!("CARGO_MANIFEST_DIR")), sources, after_includes));
+}
+
+/// Checks that a header has this text. `ZKL_BLESS=1` updates the header.
+pub(crate) fn compare(header: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include").join(header);
     if std::env::var_os("ZKL_BLESS").is_some() {
-        std::fs::write(&path, &made).unwrap();
+        std::fs::write(&path, made).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     let name = env!("CARGO_PKG_NAME");
@@ -30,7 +34,7 @@ fn make(here: &Path, sources: &[&str], after_includes: &str) -> String {
     tidy(&String::from_utf8(header).unwrap())
 }
 
-/// What cbindgen has no options for: comments of one line on one line, and types by their short names.
+/// Formatting for which cbindgen has no options: short comments on one line, and short names of types.
 fn tidy(header: &str) -> String {
     let mut tidied = String::new();
     let mut lines = header.lines().peekable();
@@ -44,7 +48,7 @@ fn tidy(header: &str) -> String {
                 writeln!(tidied, "{line}\n{indent} {comment}").unwrap();
             }
         } else if let Some((code, comment)) = text.split_once(" // ").filter(|_| text.starts_with(['#', '}'])) {
-            // C89 has no such comments.
+            // C89 does not support such comments.
             let code = code.trim_end();
             writeln!(tidied, "{indent}{code}  /* {comment} */").unwrap();
         } else if text.starts_with("typedef struct") {

@@ -1,19 +1,21 @@
-//! libzklock.so and libzklock_standalone.so of the profile that is being tested, and the programs that use them: as they are,
-//! under valgrind, and with gcc's sanitizers.
+//! The libraries libzklock.so and libzklock_standalone.so of the tested profile, and the programs that use them:
+//! without tools, under valgrind, and with gcc's sanitizers.
 
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, reason = "for tests, each of which uses a part")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub(crate) const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
-/// What C++ is compiled with beyond that.
+/// Further warnings for C++.
 pub(crate) const STRICTER: [&str; 2] = ["-Wshadow", "-Wsign-conversion"];
 
-/// Where the libraries are. Cargo does not build them for integration tests, which could not link them, so they are built here.
+/// The directory of the libraries. Cargo does not build them for integration tests, because these cannot link them.
+/// They are built here.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -38,8 +40,8 @@ pub(crate) fn directory() -> &'static Path {
     })
 }
 
-/// Where the libraries are whose Rust is under AddressSanitizer as well (`make asan`). The compiler has that as an unstable flag; what
-/// is shipped is never built so.
+/// The directory of libraries whose Rust code is also compiled with AddressSanitizer (`make asan`). This needs an
+/// unstable flag of the compiler. Released libraries are never built with it.
 fn with_address_sanitizer(target: &Path) -> PathBuf {
     let (directory, triple) = (target.join("asan"), format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
     output(
@@ -54,9 +56,13 @@ fn with_address_sanitizer(target: &Path) -> PathBuf {
     directory.join(triple).join("debug")
 }
 
-/// Runs a command to its success, and gives what it printed.
+/// Runs a command, asserts that it succeeds, and returns its output.
 pub(crate) fn output(command: &mut Command) -> String {
-    let result = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let result = command.output().unwrap_or_else(|error| {
+        let tool = command.get_program().display();
+        assert!(error.kind() != ErrorKind::NotFound, "{tool} is missing: make setup installs the tools of the tests");
+        panic!("{command:?}: {error}")
+    });
     let (out, err) = (String::from_utf8_lossy(&result.stdout), String::from_utf8_lossy(&result.stderr));
     assert!(result.status.success(), "{command:?}: {}\n{out}{err}", result.status);
     out.into_owned()
@@ -74,13 +80,13 @@ pub(crate) fn functions(header: &str) -> impl Iterator<Item = &str> {
     header.lines().filter(is_code).filter(|line| line.ends_with(");"))
 }
 
-/// The function that such a line declares.
+/// The name of the function that such a line declares.
 pub(crate) fn name(function: &str) -> &str {
     function.split_once('(').and_then(|(head, _)| head.rsplit([' ', '*']).next()).unwrap()
 }
 
-/// What a program runs under.
-#[derive(Clone, Copy)]
+/// The tool that a program runs under.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Under {
     Plain,
     Valgrind,
@@ -88,42 +94,49 @@ pub(crate) enum Under {
 }
 
 impl Under {
-    /// Compiles a program of tests/c.
+    /// Compiles a program of tests/programs/c.
     pub(crate) fn compile(self, name: &str) -> PathBuf {
         self.compile_with(name, &[])
     }
 
-    /// The same with more options, for what is included or linked.
+    /// The same with further options, for the directories to include and the libraries to link.
     pub(crate) fn compile_with(self, name: &str, options: &[&str]) -> PathBuf {
         self.compile_as("gcc", "-std=c11", &format!("{name}.c"), options)
     }
 
-    /// Compiles a program of tests/c in a language of its own.
+    /// Compiles a file of tests/programs/c with another compiler and language standard.
     pub(crate) fn compile_as(self, compiler: &str, standard: &str, file: &str, options: &[&str]) -> PathBuf {
-        self.compile_at(compiler, standard, &root().join("tests/c").join(file), options)
+        self.compile_at(compiler, standard, &root().join("tests/programs/c").join(file), options)
     }
 
-    /// Compiles a program from wherever it is.
+    /// Compiles a program from any directory.
     pub(crate) fn compile_at(self, compiler: &str, standard: &str, source: &Path, options: &[&str]) -> PathBuf {
         let mut flags = vec![standard];
-        if matches!(self, Self::Sanitizers) {
+        if self == Self::Sanitizers {
             flags.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
         }
         flags.push("-Wl,--no-as-needed");
         flags.extend(options);
         let name = source.file_name().unwrap().to_string_lossy();
-        compile(compiler, &flags, &[source.to_owned()], &format!("{name}-{compiler}-{}{standard}", self.name()))
+        // Valgrind needs no other program.
+        let kind = if self == Self::Sanitizers { "sanitizers" } else { "plain" };
+        let name = format!("{name}-{compiler}-{kind}{standard}");
+        // The tests of one process share a compiled program.
+        static PROGRAMS: Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>> = Mutex::new(BTreeMap::new());
+        let program = Arc::clone(PROGRAMS.lock().unwrap().entry(name.clone()).or_default());
+        program.get_or_init(|| compile(compiler, &flags, &[source.to_owned()], &name)).clone()
     }
 
-    /// What runs it.
+    /// The command that runs a program.
     pub(crate) fn command(self, program: &Path, leaks: Leaks) -> Command {
         let mut command = match self {
             Self::Plain | Self::Sanitizers => Command::new(program),
             Self::Valgrind => {
                 let mut command = Command::new("valgrind");
-                // Fair: otherwise threads that are busy keep the one that speaks for the session from its turn, for longer than that lasts.
+                // Fair scheduling is necessary: otherwise busy threads can block the I/O thread for longer than the
+                // session timeout.
                 command.args(["--quiet", "--fair-sched=yes", "--error-exitcode=9", "--errors-for-leak-kinds=definite"]);
-                let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/c/valgrind.supp");
+                let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/c/valgrind.supp");
                 command.arg(format!("--suppressions={}", suppressions.display()));
                 command.arg(match leaks {
                     Leaks::AreErrors => "--leak-check=full",
@@ -136,7 +149,7 @@ impl Under {
         if leaks == Leaks::AreNatural {
             command.env("ASAN_OPTIONS", "detect_leaks=0");
         }
-        command.env("SLACK_MS", if matches!(self, Self::Plain) { "1000" } else { "5000" });
+        command.env("SLACK_MS", if self == Self::Plain { "1000" } else { "5000" });
         command
     }
 
@@ -149,17 +162,19 @@ impl Under {
     }
 }
 
-/// What memory that nobody frees is.
+/// How to treat memory that is never freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaks {
     AreErrors,
-    /// A forked child has none of its parent's threads, so what these had on their stacks is nobody's.
+    /// A forked child has only one thread, so nothing frees the memory of the other threads that the parent has.
     AreNatural,
 }
 
-/// Compiles and links sources against the headers and the libraries, without a warning.
+/// Compiles and links source files with the headers and the libraries. Warnings are errors.
 pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Another test process may run the same program at the moment.
+    let unfinished = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{}", std::process::id()));
     let library = directory();
     output(
         Command::new(compiler)
@@ -169,17 +184,18 @@ pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name:
             .arg(include())
             .args(sources)
             .arg("-o")
-            .arg(&program)
+            .arg(&unfinished)
             .arg("-L")
             .arg(library)
-            // Only what a program uses.
+            // Link only the libraries that the program uses.
             .args(["-Wl,--as-needed", "-lzklock", "-lzklock_standalone", "-lpthread"])
             .arg(format!("-Wl,-rpath,{}", library.display())),
     );
+    std::fs::rename(unfinished, &program).unwrap();
     program
 }
 
-/// A directory of its own for what a test makes.
+/// A directory for the files of one test.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&directory).unwrap();
@@ -190,7 +206,7 @@ pub(crate) fn include() -> PathBuf {
     root().join("include")
 }
 
-/// Of the repository.
+/// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

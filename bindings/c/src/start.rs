@@ -1,0 +1,345 @@
+//! The calls that wait for a server, in a form that does not block: each function starts a request and makes an operation. This
+//! module must not acquire: `op.rs` starts acquires. This module must not set callbacks.
+
+use std::ffi::c_char;
+
+use zklock::{Client, Result, Semaphore};
+use zklock_abi::arg::{self, Output};
+use zklock_abi::boundary::{free, status};
+use zklock_abi::handle;
+
+use crate::client::zkl_client;
+use crate::config::{self, zkl_config};
+use crate::lock_object::{LockHandles, zkl_lock};
+use crate::op::{self, Work, owner_of, zkl_op};
+use crate::request::{Request, RequestAnswer};
+use crate::semaphore::{self, zkl_leases, zkl_semaphore};
+use crate::status::zkl_status;
+
+/// Starts to make a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
+/// this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
+/// takes the client from the operation (zkl_op_client). Before that, no handle of the client exists, so no other function can
+/// use a client without a session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+/// the program needs to free nothing else.
+///
+/// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
+/// the client (zkl_config_set_poll_events), the events wait until the program has taken the client.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
+/// On failure:
+/// - ZKL_E_INVALID if an argument is not valid.
+/// - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
+/// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+///
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_client_start(
+    servers: *const c_char,
+    config: *const zkl_config,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller keeps both pointers valid during the call.
+        let (servers, out) = unsafe { (arg::text("servers", servers)?, Output::new("op_out", op_out)?) };
+        let handles = LockHandles::default();
+        // If the program frees the operation, the library drops the client. This drop must not block.
+        let config = config::copy_of(config, &handles)?.end_in_background(true);
+        let connecting = Client::start_connect(servers, &config)?;
+        out.set(op::insert(Work::Request(Request::connect(connecting, handles)?))?);
+        Ok(())
+    })
+}
+
+/// Starts to close a client, and does not wait for callbacks or for the server. Calls that wait for a lock of the client fail
+/// with ZKL_E_CLOSED, and so do later calls with its locks. The handle `client` stays valid until the program frees it with
+/// zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new operation,
+/// `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
+///
+/// This function is for a thread that a callback of the client needs. Such a thread must not call zkl_client_free, because
+/// zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the lock
+/// of an interpreter.
+///
+/// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time, and calls its
+/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the events of the client, no thread of the library
+/// calls a callback: until the operation has ended, the program must watch a duplicate of the event descriptor and call
+/// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has ended,
+/// all callbacks have returned, and the library calls no further callback of the client. If the program polls the events, the
+/// library calls each user_drop function in zkl_client_free or zkl_client_free_nowait, on the calling thread. Otherwise the
+/// library has called each user_drop function before the operation ends, on any thread.
+///
+/// Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
+/// and with ZKL_E_CONNECTION if no server has confirmed it in time. On failure:
+/// - ZKL_E_EXHAUSTED if the process cannot start a thread. The client then stays open.
+/// - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+///
+/// Does not block. The operation ends within two seconds, plus the running time of callbacks. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe { start(op_out, || Request::close(&handle::get(client)?.client)) }
+}
+
+/// Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
+/// callbacks nor for the server. It is for destructors and finalizers, which may run on a thread that a callback needs.
+///
+/// The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
+/// either. A callback that is running on another thread at this moment continues. The library calls the user_drop function of
+/// this callback after the callback has returned, on the thread of the callback. The library calls all other user_drop functions
+/// of the client before zkl_client_free_nowait returns, on the calling thread. The only exception is the callback that returns
+/// credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
+/// closed. In all other respects, the rules of zkl_client_free apply. The parameter `client` may be NULL. In a forked child, the
+/// call does nothing.
+///
+/// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_free_nowait(client: *mut zkl_client) {
+    free(|| handle::free(client, |open| zklock::internal::close_nowait(&open.client)));
+}
+
+/// Starts to release the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
+/// decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
+/// zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
+/// program frees the operation early, the library still releases the lock.
+///
+/// Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_release. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_release_start(lock: *mut zkl_lock, owner: u64, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe {
+        start(op_out, || Request::call(handle::get(lock)?.start_release(owner_of(owner), true)?, RequestAnswer::done))
+    }
+}
+
+/// Starts to release all leases of a handle, and frees the handle `leases` at once. The operation ends when the server has
+/// confirmed that the nodes of the leases are deleted. All other rules of zkl_leases_release also apply to this function. The
+/// caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library still
+/// releases the leases.
+///
+/// Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
+/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
+/// ZKL_E_INVALID does not free the handle.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_leases_release_start(leases: *mut zkl_leases, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe { start(op_out, || Request::call(handle::take(leases)?.start_release(true)?, RequestAnswer::done)) }
+}
+
+/// Starts to ask the server for the participants of a lock. The rules of zkl_participants apply, except that no callback receives
+/// the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of participants, and
+/// zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_participants.
+/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe { start(op_out, || Request::call(handle::get(lock)?.start_participants()?, RequestAnswer::participants)) }
+}
+
+/// Starts to ask the server for the participants of a lock. For a read/write lock, the operation finds readers and writers
+/// together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+///
+/// Returns: the statuses of zkl_participants_start.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_queue_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe { start(op_out, || Request::call(handle::get(lock)?.start_queue()?, RequestAnswer::participants)) }
+}
+
+/// Starts to ask the server for the participants of a semaphore, in the order of zkl_semaphore_participants. All other rules of
+/// zkl_participants_start also apply to this function.
+///
+/// Returns: the statuses of zkl_participants_start.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_semaphore_participants_start(
+    semaphore: *mut zkl_semaphore,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe {
+        start(op_out, || Request::call(handle::get(semaphore)?.start_participants()?, RequestAnswer::participants))
+    }
+}
+
+/// Starts to request the revocation of a node, and does not wait for the server. All other rules of zkl_revoke also apply to
+/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
+/// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_revoke_start(
+    client: *mut zkl_client,
+    node_path: *const c_char,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let node_path = arg::text("node_path", node_path)?;
+            Request::call(handle::get(client)?.client.start_revoke(node_path)?, RequestAnswer::done)
+        })
+    }
+}
+
+/// Starts to ask the ensemble whether the hold with this fencing token still exists. All other rules of zkl_fence_check also
+/// apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
+/// otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
+/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_fence_check_start(
+    client: *mut zkl_client,
+    path: *const c_char,
+    token: i64,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let path = arg::text("path", path)?;
+            Request::call(handle::get(client)?.client.start_fence_check(path, token)?, RequestAnswer::number)
+        })
+    }
+}
+
+/// Starts to read the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
+/// operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
+/// zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+/// zkl_shared_count_get. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_shared_count_get_start(
+    client: *mut zkl_client,
+    count_path: *const c_char,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let count_path = arg::text("count_path", count_path)?;
+            Request::call(handle::get(client)?.client.start_shared_count_get(count_path)?, RequestAnswer::number)
+        })
+    }
+}
+
+/// Starts to set a shared count to a new value. All other rules of zkl_shared_count_set also apply to this function. The caller
+/// must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+/// zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_shared_count_set_start(
+    client: *mut zkl_client,
+    count_path: *const c_char,
+    value: i32,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps both pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let count_path = arg::text("count_path", count_path)?;
+            Request::call(handle::get(client)?.client.start_shared_count_set(count_path, value)?, RequestAnswer::done)
+        })
+    }
+}
+
+/// Starts to make a semaphore whose number of leases is a shared count. All other rules of zkl_semaphore_new_counted also apply
+/// to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+/// (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+/// zkl_semaphore_new_counted. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+/// ZKL_E_INTERNAL.
+/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
+    client: *mut zkl_client,
+    path: *const c_char,
+    count_path: *const c_char,
+    initial: i32,
+    op_out: *mut *mut zkl_op,
+) -> zkl_status {
+    // SAFETY: the caller keeps all three pointers valid during the call.
+    unsafe {
+        start(op_out, || {
+            let (path, count_path) = (arg::text("path", path)?, arg::text("count_path", count_path)?);
+            let call = handle::get(client)?.client.start_semaphore_counted(path, count_path, initial)?;
+            Request::call(call, |semaphore: Semaphore| RequestAnswer::semaphore(semaphore::object(semaphore)))
+        })
+    }
+}
+
+/// Starts to wait until the hold of an owner is no longer safe. The operation ends when the hold is no longer safe, or when the
+/// owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to
+/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+///
+/// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
+/// one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
+/// ZKL_E_HANDLE, ZKL_E_NOT_OWNER, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe {
+        start(op_out, || {
+            let lock = handle::get(lock)?;
+            Request::wait_lost(lock.start_wait_lost(owner_of(owner))?, format!("{}: the hold is", lock.path()))
+        })
+    }
+}
+
+/// Starts to wait until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to this function.
+///
+/// Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
+/// zkl_leases_wait_lost.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn zkl_leases_wait_lost_start(leases: *mut zkl_leases, op_out: *mut *mut zkl_op) -> zkl_status {
+    // SAFETY: the caller keeps the pointer valid during the call.
+    unsafe {
+        start(op_out, || {
+            let wait = semaphore::query_leases(leases, |leases| leases.start_wait_lost())?;
+            Request::wait_lost(wait, "the leases are".to_owned())
+        })
+    }
+}
+
+/// Starts a request, and makes an operation for it.
+///
+/// # Safety
+/// `op_out` is NULL or points to writable memory.
+unsafe fn start(op_out: *mut *mut zkl_op, request: impl FnOnce() -> Result<Request>) -> zkl_status {
+    status(|| {
+        // SAFETY: the caller of this function guarantees the contract.
+        let out = unsafe { Output::new("op_out", op_out)? };
+        out.set(op::insert(Work::Request(request()?))?);
+        Ok(())
+    })
+}

@@ -1,0 +1,46 @@
+// Package zklock provides distributed locks on Apache ZooKeeper. The locks use the znodes of Apache Curator, so a Go program
+// can queue for the same lock as a Java service.
+//
+//	client, err := zklock.Connect(ctx, "localhost:2181")
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	lock, err := client.Mutex("/locks/nightly-report")
+//	if err != nil {
+//		return err
+//	}
+//	hold, err := lock.Acquire(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer hold.Release()
+//	work, cancel := hold.Context(ctx) // ends when the hold is no longer safe
+//	defer cancel()
+//	return report(work, hold.FencingToken())
+//
+// # Holds
+//
+// Each successful acquire returns its own [Hold]. A hold belongs neither to a goroutine nor to a thread: any goroutine may use it
+// and release it. Two goroutines that acquire the same lock exclude each other. A lock is re-entrant only through
+// [Hold.Acquire], which acquires a lock for the owner of an existing hold.
+//
+// A hold is safe only while its ZooKeeper session is certainly alive. The package uses the clock of this machine to decide
+// whether a hold is safe ([Hold.IsHeld], [Hold.Lost]). A lock cannot stop a program that continues after the loss of its lock, but
+// a data store that compares fencing tokens can refuse the writes of such a program ([Hold.FencingToken]).
+//
+// # Waiting
+//
+// Each call that waits takes a [context.Context]. The deadline of the context is the deadline of the operation, and a canceled
+// context cancels the operation: it leaves the queue of the lock. A waiting goroutine needs no thread and no descriptor.
+//
+// # Errors
+//
+// Each error of this package contains a [Status]. The statuses are errors too, so a program compares with errors.Is:
+//
+//	if errors.Is(err, zklock.ErrTimeout) { ... }
+//
+// If the context caused the error, errors.Is(err, context.DeadlineExceeded) or errors.Is(err, context.Canceled) is also true.
+//
+// All functions and methods may be called by several goroutines at once.
+package zklock

@@ -1,0 +1,3 @@
+module zklock
+
+go 1.21

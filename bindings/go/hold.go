@@ -1,0 +1,231 @@
+package zklock
+
+/*
+#include <zklock.h>
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Hold is a lock that this program holds. Any goroutine may use a hold. After a release, the hold is not safe any more, and every
+// further release fails with ErrNotOwner.
+type Hold struct {
+	lock     *Lock
+	owner    uint64
+	token    int64
+	released atomic.Bool
+	loss     loss
+}
+
+func newHold(lock *Lock, owner uint64) *Hold {
+	// If the hold was lost meanwhile, Release reports the loss.
+	var token C.int64_t
+	C.zkl_fencing_token_as(lock.lock, C.uint64_t(owner), &token)
+	return &Hold{lock: lock, owner: owner, token: int64(token)}
+}
+
+// Acquire acquires a lock for the owner of this hold. The owner can re-enter a lock that it holds, and can acquire the read side of
+// a read/write lock while it holds the write side. Each hold must be released.
+func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
+	if h.released.Load() {
+		return nil, alreadyReleased(h.lock.path)
+	}
+	return lock.acquireAs(ctx, h.owner, false)
+}
+
+// Release releases the lock, and waits until the servers have confirmed this, for at most the session timeout. The release takes
+// effect at once, even if Release returns an error. If the hold was lost before, Release returns ErrLost: another program may have
+// held the lock in the meantime.
+func (h *Hold) Release() error {
+	return h.ReleaseContext(context.Background())
+}
+
+// ReleaseContext releases the lock, and waits for the servers until the context ends.
+func (h *Hold) ReleaseContext(ctx context.Context) error {
+	// The library would let a second release end another hold of a semaphore mutex.
+	if !h.released.CompareAndSwap(false, true) {
+		return alreadyReleased(h.lock.path)
+	}
+	err := release(ctx, h.lock.path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_release_start(h.lock.lock, C.uint64_t(h.owner), out)
+	})
+	if errors.Is(err, ErrLost) {
+		h.loss.report()
+	}
+	return err
+}
+
+// release starts a release, and waits for its end. A context that has ended does not prevent the release.
+func release(ctx context.Context, path string, start func(out **C.zkl_op) C.zkl_status) error {
+	releasing, err := startOperation(start)
+	if err != nil {
+		return err
+	}
+	defer releasing.free()
+	hasEnded, err := releasing.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if !hasEnded {
+		return contextEnded(ctx, path+": the release is not confirmed yet")
+	}
+	return releasing.result(ctx)
+}
+
+func alreadyReleased(path string) error {
+	return &Error{Status: ErrNotOwner, Message: path + ": the hold was already released"}
+}
+
+// IsHeld reports whether the hold is certainly safe at this moment.
+func (h *Hold) IsHeld() bool {
+	return !h.released.Load() && C.zkl_is_held_as(h.lock.lock, C.uint64_t(h.owner)) == 1
+}
+
+// State returns the state of the hold.
+func (h *Hold) State() LockState {
+	if h.released.Load() {
+		return LockFree
+	}
+	return lockState(C.zkl_lock_state_as(h.lock.lock, C.uint64_t(h.owner)))
+}
+
+// FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token. A store can refuse a write
+// with a smaller token than it has seen. If the hold was lost while it was acquired, the token is 0, which a store must refuse.
+func (h *Hold) FencingToken() int64 {
+	return h.token
+}
+
+// FencingPass returns how often the node of this hold was passed on inside of this program before this hold began.
+func (h *Hold) FencingPass() (int64, error) {
+	if h.released.Load() {
+		return 0, alreadyReleased(h.lock.path)
+	}
+	var pass C.int64_t
+	err := call(func() C.zkl_status { return C.zkl_fencing_pass_as(h.lock.lock, C.uint64_t(h.owner), &pass) })
+	return int64(pass), err
+}
+
+// Remaining returns the time for which the hold stays safe even if no server answers, or 0 if it is not safe.
+func (h *Hold) Remaining() time.Duration {
+	var left C.int64_t
+	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.lock, C.uint64_t(h.owner), &left) != C.ZKL_OK {
+		return 0
+	}
+	return time.Duration(left) * time.Millisecond
+}
+
+// NodePath returns the path of the node by which this hold is held.
+func (h *Hold) NodePath() (string, error) {
+	if h.released.Load() {
+		return "", alreadyReleased(h.lock.path)
+	}
+	return readText(func(buf *C.char, size C.size_t, needed *C.size_t) C.zkl_status {
+		return C.zkl_lock_node_path_as(h.lock.lock, C.uint64_t(h.owner), buf, size, needed)
+	})
+}
+
+// Lost returns a channel that is closed as soon as the hold is no longer safe: it is lost, or the servers have been silent for so
+// long that it may be lost. A release does not close the channel.
+func (h *Hold) Lost() <-chan struct{} {
+	h.watch()
+	return h.loss.lost
+}
+
+func (h *Hold) watch() {
+	h.loss.watch(&h.released, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_wait_lost_start(h.lock.lock, C.uint64_t(h.owner), out)
+	})
+}
+
+// Context returns a context that ends as soon as the hold is no longer safe, with ErrLost as its cause (context.Cause), or when the
+// hold is released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
+func (h *Hold) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	h.watch()
+	return h.loss.context(parent, h.IsHeld)
+}
+
+// Lock returns the lock of the hold.
+func (h *Hold) Lock() *Lock {
+	return h.lock
+}
+
+// loss reports the loss of a hold or of leases. The first call of watch starts to wait for the loss.
+type loss struct {
+	watching  sync.Once
+	reporting sync.Once
+	// lost is closed at a loss, and ended at a loss or a release.
+	lost, ended chan struct{}
+}
+
+func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_status) {
+	l.watching.Do(func() {
+		l.lost, l.ended = make(chan struct{}), make(chan struct{})
+		var op *C.zkl_op
+		err := call(func() C.zkl_status { return start(&op) })
+		if err == nil {
+			err = notify(op, func() {
+				l.end(C.zkl_op_result(op) != C.ZKL_E_NOT_OWNER)
+				C.zkl_op_free(op)
+			})
+			if err != nil {
+				C.zkl_op_free(op)
+			}
+		}
+		if err != nil {
+			l.end(!released.Load() && !errors.Is(err, ErrNotOwner))
+		}
+	})
+}
+
+// report reports a loss that the release of the hold has noticed.
+func (l *loss) report() {
+	l.watching.Do(func() {
+		l.lost, l.ended = make(chan struct{}), make(chan struct{})
+		l.end(true)
+	})
+}
+
+func (l *loss) end(isLost bool) {
+	l.reporting.Do(func() {
+		if isLost {
+			close(l.lost)
+		}
+		close(l.ended)
+	})
+}
+
+// context returns a context that ends with the hold.
+func (l *loss) context(parent context.Context, isHeld func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	cause := func() error {
+		select {
+		case <-l.lost:
+			return ErrLost
+		default:
+			return ErrNotOwner
+		}
+	}
+	if !isHeld() {
+		select {
+		case <-l.ended:
+			cancel(cause())
+		default:
+			cancel(ErrLost)
+		}
+		return ctx, func() {}
+	}
+	go func() {
+		select {
+		case <-l.ended:
+			cancel(cause())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}

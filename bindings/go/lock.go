@@ -1,0 +1,230 @@
+package zklock
+
+/*
+#include <stdlib.h>
+#include "callbacks.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"runtime/cgo"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Lock is a mutex, one side of a read/write lock, a semaphore mutex, or a multi-lock. Any number of goroutines may share a Lock, and
+// exclude each other.
+type Lock struct {
+	lock *C.zkl_lock
+	path string
+	free func()
+}
+
+// RWLock is a read/write lock. Any number of readers may hold Read at once, and one writer may hold Write alone.
+type RWLock struct {
+	Read, Write *Lock
+}
+
+// lastOwner is the owner number of the latest hold. Each hold has an owner of its own.
+var lastOwner atomic.Uint64
+
+// Mutex returns a mutex on a path, as Curator's InterProcessMutex. The call sends no request.
+func (c *Client) Mutex(path string) (*Lock, error) {
+	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status { return C.zkl_mutex_new(c.client, path, out) })
+}
+
+// SemaphoreMutex returns a semaphore mutex on a path, as Curator's InterProcessSemaphoreMutex. It cannot be acquired again by the
+// owner of a hold.
+func (c *Client) SemaphoreMutex(path string) (*Lock, error) {
+	return c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
+		return C.zkl_semaphore_mutex_new(c.client, path, out)
+	})
+}
+
+// RWLock returns a read/write lock on a path, as Curator's InterProcessReadWriteLock. The call sends no request.
+func (c *Client) RWLock(path string) (*RWLock, error) {
+	var read *C.zkl_lock
+	write, err := c.newLock(path, func(path *C.char, out **C.zkl_lock) C.zkl_status {
+		return C.zkl_rwlock_new(c.client, path, &read, out)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &RWLock{Read: c.addLock(read, path), Write: write}, nil
+}
+
+func (c *Client) newLock(path string, make func(path *C.char, out **C.zkl_lock) C.zkl_status) (*Lock, error) {
+	name, err := newText("path", path)
+	if err != nil {
+		return nil, err
+	}
+	defer free(name)
+	var lock *C.zkl_lock
+	if err := call(func() C.zkl_status { return make(name, &lock) }); err != nil {
+		return nil, err
+	}
+	return c.addLock(lock, path), nil
+}
+
+func (c *Client) addLock(lock *C.zkl_lock, path string) *Lock {
+	return &Lock{lock: lock, path: path, free: c.freeOnClose(func() { C.zkl_lock_free(lock) })}
+}
+
+// Multi returns a lock that acquires all given locks or none. If the locks belong to one client, one transaction joins all queues.
+// The caller must free a multi-lock with [Lock.Close].
+func Multi(locks ...*Lock) (*Lock, error) {
+	return newMulti(locks, func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status {
+		return C.zkl_multi_new(handles, count, out)
+	})
+}
+
+// MultiInOrder returns a lock that acquires the given locks one after the other, as Curator's InterProcessMultiLock. The caller must
+// free a multi-lock with [Lock.Close].
+func MultiInOrder(locks ...*Lock) (*Lock, error) {
+	return newMulti(locks, func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status {
+		return C.zkl_multi_new_in_order(handles, count, out)
+	})
+}
+
+func newMulti(locks []*Lock, make func(handles **C.zkl_lock, count C.size_t, out **C.zkl_lock) C.zkl_status) (*Lock, error) {
+	if len(locks) == 0 {
+		return nil, &Error{Status: ErrInvalid, Message: "a multi-lock of no locks; expected at least one lock"}
+	}
+	handles := unsafe.Slice((**C.zkl_lock)(C.malloc(C.size_t(len(locks))*C.size_t(unsafe.Sizeof(uintptr(0))))), len(locks))
+	defer C.free(unsafe.Pointer(&handles[0]))
+	path := ""
+	for at, lock := range locks {
+		if lock == nil {
+			return nil, &Error{Status: ErrInvalid, Message: "a lock of the multi-lock is nil"}
+		}
+		handles[at] = lock.lock
+		if at > 0 {
+			path += ", "
+		}
+		path += lock.path
+	}
+	var multi *C.zkl_lock
+	if err := call(func() C.zkl_status { return make(&handles[0], C.size_t(len(locks)), &multi) }); err != nil {
+		return nil, err
+	}
+	return &Lock{lock: multi, path: path, free: func() { C.zkl_lock_free(multi) }}, nil
+}
+
+// Path returns the path of the lock, or the paths of the locks of a multi-lock.
+func (l *Lock) Path() string {
+	return l.path
+}
+
+// Close frees the lock. Its waits fail with ErrClosed, and its holds are released. A client closes its locks when it is closed, so a
+// program needs this method only for locks that it no longer uses, and for multi-locks.
+func (l *Lock) Close() {
+	l.free()
+}
+
+// Acquire waits until it holds the lock, or until the context ends. The hold is new and has an owner of its own: if another hold
+// of this program exists, Acquire waits for it.
+func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
+	return l.acquireAs(ctx, lastOwner.Add(1), false)
+}
+
+// TryAcquire acquires the lock if it is free now. If another participant holds the lock or waits for it, the call fails with
+// ErrTimeout, and the message says who holds the lock.
+func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {
+	return l.acquireAs(ctx, lastOwner.Add(1), true)
+}
+
+// Do acquires the lock, calls work, and releases the lock. The context of work ends as soon as the hold is no longer safe. Do returns
+// the errors of work and of the release.
+func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, hold *Hold) error) (err error) {
+	hold, err := l.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, hold.Release()) }()
+	safe, cancel := hold.Context(ctx)
+	defer cancel()
+	return work(safe, hold)
+}
+
+func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold, error) {
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, l.path)
+	}
+	timeout := timeoutOf(ctx)
+	if tryOnce {
+		timeout = 0
+	}
+	acquiring, err := startOperation(func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_acquire_start(l.lock, C.uint64_t(owner), timeout, out)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer acquiring.free()
+	if err := acquiring.waitOrCancel(ctx, graceAfterDeadline); err != nil {
+		return nil, err
+	}
+	return newHold(l, owner), nil
+}
+
+// SetData sets the data of the nodes that later acquires of this lock create. By default, the data is the address of this host.
+func (l *Lock) SetData(data []byte) error {
+	bytes := C.CBytes(data)
+	defer C.free(bytes)
+	return call(func() C.zkl_status { return C.zkl_lock_set_data(l.lock, bytes, C.size_t(len(data))) })
+}
+
+// SetLocalHandover lets goroutines of this program pass on one node of a mutex, at most maxPasses times in a row.
+func (l *Lock) SetLocalHandover(maxPasses int) error {
+	count, err := int32Of("maxPasses", maxPasses)
+	if err != nil {
+		return err
+	}
+	return call(func() C.zkl_status { return C.zkl_mutex_set_local_handover(l.lock, count) })
+}
+
+// OnRevocation sets a function that the client calls on a new goroutine when another program asks the holder to release the lock.
+// With nil, the call removes the function.
+func (l *Lock) OnRevocation(handler func()) error {
+	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
+		return C.zklock_go_set_revocable(l.lock, handle)
+	})
+}
+
+func setRevocable(handler func(), set func(handle C.uintptr_t) C.zkl_status) error {
+	if handler == nil {
+		return call(func() C.zkl_status { return set(0) })
+	}
+	handle := cgo.NewHandle(handler)
+	err := call(func() C.zkl_status { return set(C.uintptr_t(handle)) })
+	if err != nil {
+		handle.Delete()
+	}
+	return err
+}
+
+// Participants asks the servers who holds the lock and who waits for it, in the order of the queue. For a read lock, the list
+// contains only readers, and for a write lock only writers.
+func (l *Lock) Participants(ctx context.Context) ([]Participant, error) {
+	return runForParticipants(ctx, l.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_participants_start(l.lock, out) })
+}
+
+// Queue asks the servers for all participants of a lock, readers and writers together.
+func (l *Lock) Queue(ctx context.Context) ([]Participant, error) {
+	return runForParticipants(ctx, l.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_queue_start(l.lock, out) })
+}
+
+// Waiting returns the acquires of this lock that wait in this program, and what they wait for. The call sends no request.
+func (l *Lock) Waiting() ([]Wait, error) {
+	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_waiting(l.lock, handle) })
+}
+
+func waitingOf(read func(handle C.uintptr_t) C.zkl_status) ([]Wait, error) {
+	var list []Wait
+	handle := cgo.NewHandle(&list)
+	defer handle.Delete()
+	err := call(func() C.zkl_status { return read(C.uintptr_t(handle)) })
+	return list, err
+}

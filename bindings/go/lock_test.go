@@ -1,0 +1,652 @@
+package zklock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"zklock"
+)
+
+func TestGoroutinesExcludeEachOtherAndTokensGrow(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	var inside atomic.Int32
+	var lastToken int64
+	var group sync.WaitGroup
+	for range make([]struct{}, 8) {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for range make([]struct{}, 25) {
+				hold, err := lock.Acquire(testContext(t))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside.Add(1) != 1 || !hold.IsHeld() || hold.FencingToken() <= lastToken {
+					t.Errorf("two holders, or token %d after %d", hold.FencingToken(), lastToken)
+				}
+				lastToken = hold.FencingToken()
+				inside.Add(-1)
+				if err := hold.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	group.Wait()
+}
+
+func TestDeadlineOfTheContextEndsAnAcquire(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	hold := acquire(t, lock)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	other, err := lock.Acquire(ctx)
+	if other != nil || !errors.Is(err, zklock.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, %v", other, err)
+	}
+	if took := time.Since(began); took < 300*time.Millisecond {
+		t.Fatalf("ended after %v", took)
+	}
+	if !strings.Contains(err.Error(), lock.Path()) {
+		t.Fatalf("the message does not name the lock: %v", err)
+	}
+	if _, err := lock.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	release(t, hold)
+}
+
+func TestCanceledContextLeavesTheQueue(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	hold := acquire(t, lock)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		_, err := lock.Acquire(ctx)
+		ended <- err
+	}()
+	waitUntil(t, func() bool { return len(participants(t, lock)) == 2 })
+	cancel()
+	err := <-ended
+	if !errors.Is(err, zklock.ErrCanceled) || !errors.Is(err, context.Canceled) || errors.Is(err, zklock.ErrTimeout) {
+		t.Fatal(err)
+	}
+	waitUntil(t, func() bool { return len(participants(t, lock)) == 1 })
+	release(t, hold)
+	if _, err := lock.Acquire(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+func TestTryAcquire(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	hold, err := lock.TryAcquire(testContext(t))
+	if hold == nil || err != nil {
+		t.Fatal(hold, err)
+	}
+	if second, err := lock.TryAcquire(testContext(t)); second != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(second, err)
+	}
+	release(t, hold)
+	if err := hold.Release(); !errors.Is(err, zklock.ErrNotOwner) {
+		t.Fatal(err)
+	}
+}
+
+func TestHoldReentersItsLock(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	outer := acquire(t, lock)
+	inner, err := outer.Acquire(testContext(t), lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, inner)
+	if !outer.IsHeld() || outer.State() != zklock.LockHeld {
+		t.Fatal(outer.State())
+	}
+	release(t, outer)
+	if outer.IsHeld() || outer.State() != zklock.LockFree || outer.Remaining() != 0 {
+		t.Fatal(outer.State(), outer.Remaining())
+	}
+}
+
+func TestWriterBecomesReader(t *testing.T) {
+	client := connect(t, shared.address)
+	lock, err := client.RWLock(freshPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := acquire(t, lock.Write)
+	read, err := write.Acquire(testContext(t), lock.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := lock.Read.Queue(testContext(t)); err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+	release(t, write)
+	second := acquire(t, lock.Read)
+	if blocked, err := lock.Write.TryAcquire(testContext(t)); blocked != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(blocked, err)
+	}
+	release(t, read)
+	release(t, second)
+}
+
+func TestSemaphores(t *testing.T) {
+	client := connect(t, shared.address)
+	semaphore, err := client.Semaphore(freshPath(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := semaphore.Acquire(testContext(t), 2)
+	if err != nil || !two.IsHeld() || two.State() != zklock.LockHeld || two.FencingToken() == 0 || two.Remaining() <= 0 {
+		t.Fatal(two, err)
+	}
+	if none, err := semaphore.TryAcquire(testContext(t), 2); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(none, err)
+	}
+	if _, err := semaphore.Acquire(testContext(t), 4); !errors.Is(err, zklock.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if _, err := semaphore.Acquire(testContext(t), 1<<40); !errors.Is(err, zklock.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if list, err := semaphore.Participants(testContext(t)); err != nil || len(list) != 2 || !list[0].Holds {
+		t.Fatal(list, err)
+	}
+	if err := two.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Release(); !errors.Is(err, zklock.ErrNotOwner) {
+		t.Fatal(err)
+	}
+	three, err := semaphore.TryAcquire(testContext(t), 3)
+	if err != nil || three == nil {
+		t.Fatal(three, err)
+	}
+	semaphore.Close()
+}
+
+func TestSemaphoreWithASharedCount(t *testing.T) {
+	client, path := connect(t, shared.address), freshPath()
+	semaphore, err := client.SemaphoreCounted(testContext(t), path, path+"-count", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := semaphore.Acquire(testContext(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if none, err := semaphore.TryAcquire(testContext(t), 1); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(none, err)
+	}
+	if count, err := client.SharedCount(testContext(t), path+"-count"); count != 1 || err != nil {
+		t.Fatal(count, err)
+	}
+	if err := client.SetSharedCount(testContext(t), path+"-count", 2); err != nil {
+		t.Fatal(err)
+	}
+	other, err := semaphore.Acquire(testContext(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, leases := range []*zklock.Leases{one, other} {
+		if err := leases.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMultiLockAcquiresAllOrNothing(t *testing.T) {
+	client := connect(t, shared.address)
+	first, second := newMutex(t, client, freshPath()), newMutex(t, client, freshPath())
+	for _, make := range []func(...*zklock.Lock) (*zklock.Lock, error){zklock.Multi, zklock.MultiInOrder} {
+		multi, err := make(first, second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := acquire(t, second)
+		if none, err := multi.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(none, err)
+		}
+		if free, err := first.TryAcquire(testContext(t)); free == nil || err != nil {
+			t.Fatal(free, err)
+		} else {
+			release(t, free)
+		}
+		release(t, hold)
+		all := acquire(t, multi)
+		if none, err := first.TryAcquire(testContext(t)); none != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(none, err)
+		}
+		release(t, all)
+		multi.Close()
+	}
+	for _, locks := range [][]*zklock.Lock{{}, {nil}, {first, first}} {
+		if multi, err := zklock.Multi(locks...); !errors.Is(err, zklock.ErrInvalid) {
+			t.Fatal(multi, err)
+		}
+	}
+}
+
+func TestLossIsReportedInTime(t *testing.T) {
+	own := ownServer(t)
+	var mutex sync.Mutex
+	var events []zklock.Event
+	client := connect(t, own.address, zklock.WithSessionTimeout(6*time.Second), zklock.WithEventHandler(func(event zklock.Event) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		events = append(events, event)
+	}))
+	hold := acquire(t, newMutex(t, client, freshPath()))
+	work, cancel := hold.Context(context.Background())
+	defer cancel()
+	semaphore, err := client.Semaphore(freshPath(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := semaphore.Acquire(testContext(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-hold.Lost():
+		t.Fatal("lost while it is held")
+	default:
+	}
+	began := time.Now()
+	own.pause(t)
+	<-hold.Lost()
+	if took := time.Since(began); took > 6*time.Second {
+		t.Fatalf("the session may have ended before the report, after %v", took)
+	}
+	<-leases.Lost()
+	<-work.Done()
+	if hold.IsHeld() || leases.IsHeld() || context.Cause(work) != zklock.ErrLost {
+		t.Fatal(hold.State(), leases.State(), context.Cause(work))
+	}
+	own.resume(t)
+	waitUntil(t, func() bool {
+		mutex.Lock()
+		defer mutex.Unlock()
+		for _, event := range events {
+			if event.IsLock && event.Path == hold.Lock().Path() && event.PreviousLock == zklock.LockSuspended {
+				return event.Token == hold.FencingToken()
+			}
+		}
+		return false
+	})
+}
+
+func TestReleaseIsNoLossAndEndsTheContext(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	hold := acquire(t, lock)
+	lost := hold.Lost()
+	work, cancel := hold.Context(context.Background())
+	defer cancel()
+	release(t, hold)
+	<-work.Done()
+	if cause := context.Cause(work); cause != zklock.ErrNotOwner {
+		t.Fatal(cause)
+	}
+	late, cancelLate := hold.Context(context.Background())
+	defer cancelLate()
+	if context.Cause(late) != zklock.ErrNotOwner {
+		t.Fatal(context.Cause(late))
+	}
+	semaphore, err := client.Semaphore(freshPath(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := semaphore.Acquire(testContext(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := leases.Release(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lost:
+		t.Fatal("a release is reported as a loss")
+	case <-leases.Lost():
+		t.Fatal("a release of leases is reported as a loss")
+	default:
+	}
+}
+
+// The library lets any owner release a semaphore mutex. A hold that is released twice must not release the next hold.
+func TestSecondReleaseDoesNotReleaseAnotherHold(t *testing.T) {
+	client := connect(t, shared.address)
+	lock, err := client.SemaphoreMutex(freshPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := acquire(t, lock)
+	release(t, first)
+	second := acquire(t, lock)
+	if err := first.Release(); !errors.Is(err, zklock.ErrNotOwner) {
+		t.Fatal(err)
+	}
+	if !second.IsHeld() || first.IsHeld() || first.State() != zklock.LockFree || first.Remaining() != 0 {
+		t.Fatal(second.State(), first.State())
+	}
+	release(t, second)
+	mutex := newMutex(t, client, freshPath())
+	outer := acquire(t, mutex)
+	inner, err := outer.Acquire(testContext(t), mutex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, inner)
+	if err := inner.Release(); !errors.Is(err, zklock.ErrNotOwner) || inner.IsHeld() || !outer.IsHeld() {
+		t.Fatal(err, inner.State(), outer.State())
+	}
+	release(t, outer)
+	if hold, err := outer.Acquire(testContext(t), mutex); !errors.Is(err, zklock.ErrNotOwner) {
+		t.Fatal(hold, err)
+	}
+}
+
+func TestDoReleasesAfterErrorsAndPanics(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	failure := errors.New("the work failed")
+	err := lock.Do(testContext(t), func(ctx context.Context, hold *zklock.Hold) error {
+		if ctx.Err() != nil || !hold.IsHeld() {
+			t.Error(ctx.Err(), hold.State())
+		}
+		return failure
+	})
+	if !errors.Is(err, failure) {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = lock.Do(testContext(t), func(context.Context, *zklock.Hold) error { panic("in the work") })
+	}()
+	release(t, acquire(t, lock))
+}
+
+func TestDeadlineOnASilentServerIsADeadline(t *testing.T) {
+	own := ownServer(t)
+	client := connect(t, own.address, zklock.WithSessionTimeout(20*time.Second))
+	lock := newMutex(t, client, freshPath())
+	own.pause(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	var timeout interface{ Timeout() bool }
+	if _, err := lock.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Fatal(err)
+	}
+	if _, err := lock.Participants(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), lock.Path()) {
+		t.Fatal(err)
+	}
+	own.resume(t)
+}
+
+func TestConcurrentCloseWaitsForTheEnd(t *testing.T) {
+	client := connect(t, shared.address)
+	var group sync.WaitGroup
+	for range make([]struct{}, 4) {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			if err := client.Close(); err != nil || client.State() != zklock.ClientClosed {
+				t.Error(err, client.State())
+			}
+		}()
+	}
+	group.Wait()
+}
+
+func TestRevocation(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	asked := make(chan struct{}, 1)
+	if err := lock.OnRevocation(func() { asked <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	hold := acquire(t, lock)
+	node, err := hold.NodePath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(t, shared.address).Revoke(testContext(t), node); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	release(t, hold)
+	if err := lock.OnRevocation(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestParticipantsAndWaits(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	if err := lock.SetData([]byte("host\x00a")); err != nil {
+		t.Fatal(err)
+	}
+	hold := acquire(t, lock)
+	list := participants(t, lock)
+	node, err := hold.NodePath()
+	if err != nil || len(list) != 1 || !list[0].Holds || list[0].NodePath != node || !bytes.Equal(list[0].Data, []byte("host\x00a")) ||
+		list[0].Token != hold.FencingToken() || list[0].SessionID != client.SessionID() {
+		t.Fatal(list, node, err)
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error)
+	go func() {
+		_, err := lock.Acquire(ctx)
+		ended <- err
+	}()
+	waitUntil(t, func() bool {
+		waits, err := lock.Waiting()
+		return err == nil && len(waits) == 1 && waits[0].For == zklock.WaitsForNode && waits[0].Count == 1 &&
+			strings.HasPrefix(waits[0].Ahead, lock.Path()) && waits[0].Left > 0
+	})
+	if valid, err := client.FenceCheck(testContext(t), lock.Path(), hold.FencingToken()); !valid || err != nil {
+		t.Fatal(valid, err)
+	}
+	if valid, err := client.FenceCheck(testContext(t), lock.Path(), hold.FencingToken()-1); valid || err != nil {
+		t.Fatal(valid, err)
+	}
+	cancel()
+	<-ended
+	release(t, hold)
+}
+
+func TestBadArgumentsAreErrors(t *testing.T) {
+	client := connect(t, shared.address)
+	for _, path := range []string{"", "locks", "/a//b", "/a/\xff", "/a\x00b", strings.Repeat("/x", 5000)} {
+		if _, err := client.Mutex(path); !errors.Is(err, zklock.ErrInvalid) {
+			t.Fatalf("%q: %v", path, err)
+		}
+	}
+	for _, count := range []int{0, -1, 1 << 32, 1<<32 + 3} {
+		if _, err := client.Semaphore("/s", count); !errors.Is(err, zklock.ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint(count)) {
+			t.Fatal(count, err)
+		}
+		if _, err := client.SemaphoreCounted(testContext(t), "/s", "/count", count); count != 0 && !errors.Is(err, zklock.ErrInvalid) {
+			t.Fatal(count, err)
+		}
+		if err := newMutex(t, client, "/m").SetLocalHandover(count); count != 0 && !errors.Is(err, zklock.ErrInvalid) {
+			t.Fatal(count, err)
+		}
+	}
+	for name, option := range map[string]zklock.Option{
+		"session": zklock.WithSessionTimeout(-time.Second),
+		"name":    zklock.WithOption("no.such.option", "1"),
+		"file":    zklock.WithOptionsFile("/no/such/file"),
+		"handler": zklock.WithEventHandler(nil),
+		"NUL":     zklock.WithOption("session.timeout", "10000\x00"),
+	} {
+		if _, err := zklock.Connect(testContext(t), shared.address, option); !errors.Is(err, zklock.ErrInvalid) {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	if _, err := zklock.Connect(testContext(t), "host:99999"); !errors.Is(err, zklock.ErrInvalid) {
+		t.Fatal(err)
+	}
+}
+
+func TestConnectEndsWithItsContext(t *testing.T) {
+	own := ownServer(t)
+	own.pause(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := zklock.Connect(ctx, own.address); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if _, err := zklock.Connect(testContext(t), own.address, zklock.WithConnectTimeout(time.Second)); !errors.Is(err, zklock.ErrConnection) {
+		t.Fatal(err)
+	}
+}
+
+func TestClosedClientRefusesCallsAndEndsWaits(t *testing.T) {
+	client := connect(t, shared.address)
+	lock := newMutex(t, client, freshPath())
+	hold := acquire(t, lock)
+	lost := hold.Lost()
+	ended := make(chan error)
+	go func() {
+		_, err := lock.Acquire(context.Background())
+		ended <- err
+	}()
+	waitUntil(t, func() bool { return len(participants(t, lock)) == 2 })
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, zklock.ErrClosed) {
+		t.Fatal(err)
+	}
+	<-lost
+	if hold.IsHeld() || client.State() != zklock.ClientClosed || client.SessionID() != 0 {
+		t.Fatal(hold.State(), client.State())
+	}
+	if _, err := client.Mutex("/a"); !errors.Is(err, zklock.ErrClosed) {
+		t.Fatal(err)
+	}
+	if err := hold.Release(); !errors.Is(err, zklock.ErrClosed) {
+		t.Fatal(err)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLogGoesToSlog(t *testing.T) {
+	var mutex sync.Mutex
+	var text bytes.Buffer
+	writer := writerFunc(func(line []byte) (int, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return text.Write(line)
+	})
+	if err := zklock.SetLogger(slog.New(slog.NewTextHandler(writer, &slog.HandlerOptions{Level: slog.LevelDebug}))); err != nil {
+		t.Fatal(err)
+	}
+	session := fmt.Sprintf("%x", connect(t, shared.address).SessionID())
+	waitUntil(t, func() bool {
+		mutex.Lock()
+		defer mutex.Unlock()
+		return strings.Contains(text.String(), session)
+	})
+	if err := zklock.SetLogger(nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type writerFunc func(line []byte) (int, error)
+
+func (f writerFunc) Write(line []byte) (int, error) { return f(line) }
+
+func TestMetrics(t *testing.T) {
+	client := connect(t, shared.address)
+	release(t, acquire(t, newMutex(t, client, freshPath())))
+	text, err := client.Prometheus(`app="go"`)
+	if err != nil || !strings.Contains(text, `app="go"`) || !strings.Contains(text, "zklock_") {
+		t.Fatal(text, err)
+	}
+	if text, err := client.Prometheus(""); err != nil || text == "" {
+		t.Fatal(text, err)
+	}
+	if _, err := client.Prometheus("app"); !errors.Is(err, zklock.ErrInvalid) {
+		t.Fatal(err)
+	}
+}
+
+// A hold must survive the garbage collector, because the program may still work under it.
+func TestGarbageCollectionReleasesNothing(t *testing.T) {
+	client, path := connect(t, shared.address), freshPath()
+	acquire(t, newMutex(t, client, path))
+	for range make([]struct{}, 3) {
+		runtime.GC()
+	}
+	if hold, err := newMutex(t, client, path).TryAcquire(testContext(t)); hold != nil || !errors.Is(err, zklock.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(hold, err)
+	}
+}
+
+// Ten thousand goroutines wait for a hundred locks. No goroutine needs a thread or a descriptor.
+func TestTenThousandGoroutines(t *testing.T) {
+	const goroutines, locks = 10_000, 100
+	client := connect(t, shared.address, zklock.WithSessionTimeout(40*time.Second))
+	all := make([]*zklock.Lock, locks)
+	inside := make([]atomic.Int32, locks)
+	for at := range all {
+		all[at] = newMutex(t, client, freshPath())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	began := time.Now()
+	var group sync.WaitGroup
+	var most atomic.Int64
+	for task := range make([]struct{}, goroutines) {
+		group.Add(1)
+		go func(at int) {
+			defer group.Done()
+			hold, err := all[at].Acquire(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if inside[at].Add(1) != 1 {
+				t.Errorf("two holders of lock %d", at)
+			}
+			if at == 0 {
+				most.Store(max(most.Load(), threads(t)))
+			}
+			inside[at].Add(-1)
+			if err := hold.Release(); err != nil {
+				t.Error(err)
+			}
+		}(task % locks)
+	}
+	group.Wait()
+	t.Logf("%d goroutines on %d locks: %v, at most %d threads", goroutines, locks, time.Since(began), most.Load())
+	if most.Load() > 100 {
+		t.Errorf("%d threads", most.Load())
+	}
+}
+
+func threads(t *testing.T) int64 {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Error(err)
+	}
+	return int64(len(entries))
+}

@@ -1,0 +1,240 @@
+package zklock
+
+/*
+#include <stdlib.h>
+#include "callbacks.h"
+*/
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// Semaphore has a number of leases, which programs acquire and release, as Curator's InterProcessSemaphoreV2.
+type Semaphore struct {
+	semaphore *C.zkl_semaphore
+	path      string
+	free      func()
+}
+
+// Semaphore returns a semaphore with a fixed number of leases. All programs must use the same number.
+func (c *Client) Semaphore(path string, maxLeases int) (*Semaphore, error) {
+	name, err := newText("path", path)
+	if err != nil {
+		return nil, err
+	}
+	defer free(name)
+	count, err := int32Of("maxLeases", maxLeases)
+	if err != nil {
+		return nil, err
+	}
+	var semaphore *C.zkl_semaphore
+	err = call(func() C.zkl_status { return C.zkl_semaphore_new(c.client, name, count, &semaphore) })
+	if err != nil {
+		return nil, err
+	}
+	return c.addSemaphore(semaphore, path), nil
+}
+
+// SemaphoreCounted returns a semaphore whose number of leases is a shared count. If the node of the count does not exist, the call
+// creates it with an initial number.
+func (c *Client) SemaphoreCounted(ctx context.Context, path, countPath string, initial int) (*Semaphore, error) {
+	name, err := newText("path", path)
+	if err != nil {
+		return nil, err
+	}
+	defer free(name)
+	count, err := newText("path of the count", countPath)
+	if err != nil {
+		return nil, err
+	}
+	defer free(count)
+	leases, err := int32Of("initial", initial)
+	if err != nil {
+		return nil, err
+	}
+	var semaphore *C.zkl_semaphore
+	err = run(ctx, path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_new_counted_start(c.client, name, count, leases, out)
+	}, func(op *C.zkl_op) error {
+		return call(func() C.zkl_status { return C.zkl_op_semaphore(op, &semaphore) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.addSemaphore(semaphore, path), nil
+}
+
+func (c *Client) addSemaphore(semaphore *C.zkl_semaphore, path string) *Semaphore {
+	return &Semaphore{semaphore: semaphore, path: path, free: c.freeOnClose(func() { C.zkl_semaphore_free(semaphore) })}
+}
+
+// Path returns the path of the semaphore.
+func (s *Semaphore) Path() string {
+	return s.path
+}
+
+// Close frees the semaphore. Its waits fail with ErrClosed. A client closes its semaphores when it is closed.
+func (s *Semaphore) Close() {
+	s.free()
+}
+
+// Acquire waits until it holds the given number of leases, or until the context ends. It acquires all of these leases or none.
+func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Leases, error) {
+	return s.acquire(ctx, quantity, false)
+}
+
+// TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrTimeout.
+func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, error) {
+	return s.acquire(ctx, quantity, true)
+}
+
+func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Leases, error) {
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, s.path)
+	}
+	count, err := int32Of("quantity", quantity)
+	if err != nil {
+		return nil, err
+	}
+	timeout := timeoutOf(ctx)
+	if tryOnce {
+		timeout = 0
+	}
+	acquiring, err := startOperation(func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_acquire_start(s.semaphore, count, timeout, out)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer acquiring.free()
+	if err := acquiring.waitOrCancel(ctx, graceAfterDeadline); err != nil {
+		return nil, err
+	}
+	var leases *C.zkl_leases
+	if err := call(func() C.zkl_status { return C.zkl_op_leases(acquiring.op, &leases) }); err != nil {
+		return nil, err
+	}
+	// If the leases were lost meanwhile, Release reports the loss.
+	var token C.int64_t
+	C.zkl_leases_fencing_token(leases, &token)
+	return &Leases{semaphore: s, leases: leases, token: int64(token)}, nil
+}
+
+// SetData sets the data of the nodes that later acquires create. By default, the data is the address of this host.
+func (s *Semaphore) SetData(data []byte) error {
+	bytes := C.CBytes(data)
+	defer C.free(bytes)
+	return call(func() C.zkl_status { return C.zkl_semaphore_set_data(s.semaphore, bytes, C.size_t(len(data))) })
+}
+
+// OnRevocation sets a function that the client calls on a new goroutine when another program asks a holder to release its leases.
+// With nil, the call removes the function.
+func (s *Semaphore) OnRevocation(handler func()) error {
+	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
+		return C.zklock_go_semaphore_set_revocable(s.semaphore, handle)
+	})
+}
+
+// Participants asks the servers for the holders of leases and for the programs that wait.
+func (s *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
+	return runForParticipants(ctx, s.path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_participants_start(s.semaphore, out)
+	})
+}
+
+// Waiting returns the acquires of this semaphore that wait in this program. The call sends no request.
+func (s *Semaphore) Waiting() ([]Wait, error) {
+	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_semaphore_waiting(s.semaphore, handle) })
+}
+
+// Leases are the leases of one acquire. Any goroutine may use them. After a release, every further release fails with ErrNotOwner.
+type Leases struct {
+	semaphore *Semaphore
+	leases    *C.zkl_leases
+	token     int64
+	released  atomic.Bool
+	loss      loss
+}
+
+// Release releases all of these leases, and waits until the servers have confirmed this, for at most the session timeout. The
+// release takes effect at once, even if Release returns an error.
+func (l *Leases) Release() error {
+	return l.ReleaseContext(context.Background())
+}
+
+// ReleaseContext releases all of these leases, and waits for the servers until the context ends.
+func (l *Leases) ReleaseContext(ctx context.Context) error {
+	if !l.released.CompareAndSwap(false, true) {
+		return alreadyReleased(l.semaphore.path)
+	}
+	err := release(ctx, l.semaphore.path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_leases_release_start(l.leases, out)
+	})
+	if errors.Is(err, ErrLost) {
+		l.loss.report()
+	}
+	return err
+}
+
+// Semaphore returns the semaphore of the leases.
+func (l *Leases) Semaphore() *Semaphore {
+	return l.semaphore
+}
+
+// IsHeld reports whether all of these leases are certainly safe at this moment.
+func (l *Leases) IsHeld() bool {
+	return !l.released.Load() && C.zkl_leases_is_held(l.leases) == 1
+}
+
+// State returns the state of the leases.
+func (l *Leases) State() LockState {
+	if l.released.Load() {
+		return LockFree
+	}
+	return lockState(C.zkl_leases_state(l.leases))
+}
+
+// FencingToken returns the fencing token of the leases.
+func (l *Leases) FencingToken() int64 {
+	return l.token
+}
+
+// Remaining returns the time for which the leases stay safe even if no server answers, or 0 if they are not safe.
+func (l *Leases) Remaining() time.Duration {
+	var left C.int64_t
+	if C.zkl_leases_remaining_ms(l.leases, &left) != C.ZKL_OK {
+		return 0
+	}
+	return time.Duration(left) * time.Millisecond
+}
+
+// Lost returns a channel that is closed as soon as the leases are no longer safe. A release does not close the channel.
+func (l *Leases) Lost() <-chan struct{} {
+	l.watch()
+	return l.loss.lost
+}
+
+func (l *Leases) watch() {
+	l.loss.watch(&l.released, func(out **C.zkl_op) C.zkl_status { return C.zkl_leases_wait_lost_start(l.leases, out) })
+}
+
+// Context returns a context that ends as soon as the leases are no longer safe, with ErrLost as its cause (context.Cause), or when
+// they are released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
+func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	l.watch()
+	return l.loss.context(parent, l.IsHeld)
+}
+
+// int32Of converts a number to the type of the library.
+func int32Of(name string, number int) (C.int32_t, error) {
+	if number > math.MaxInt32 || number < math.MinInt32 {
+		return 0, &Error{Status: ErrInvalid, Message: fmt.Sprintf("%s is %d; expected at most %d", name, number, math.MaxInt32)}
+	}
+	return C.int32_t(number), nil
+}

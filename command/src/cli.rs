@@ -1,0 +1,588 @@
+//! The arguments of the command, and its help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::duration;
+use crate::owner;
+use crate::schedule::{Schedule, zone};
+
+const EXAMPLES: &str = "\
+Examples:
+  export ZKLOCK_SERVERS=zk1:2181,zk2:2181,zk3:2181
+
+  zklock run /locks/nightly -- ./report.sh         wait for the lock, then run the report
+  zklock run -n /locks/nightly -- ./report.sh      run it only if nobody holds the lock
+  zklock run -w 5m /locks/deploy -- make deploy    wait for at most five minutes
+  zklock run --once-per day /locks/nightly -- ./report.sh
+                                                   on many hosts: only one of them runs it each day
+  zklock run /locks/db -c 'dump | gzip > db.gz'    through a shell
+  zklock try /locks/nightly || echo busy           is the lock free?
+
+Exit codes:
+  the code of the command that ran; 128+N if signal N ended it
+   64 wrong arguments             77 access refused       81 release not confirmed
+   69 no server answered          79 lock lost, command   82 lock revoked, command ended
+   70 internal error                 was ended            83 path used by another kind of lock
+   75 lock busy, or the job has   80 lock lost before    126 command cannot be executed
+      already run                    the command ended   127 command not found";
+
+/// Run programs under a distributed lock.
+///
+/// While one host runs a program with `zklock run`, every other host that uses the same path waits or leaves. The lock is kept on a
+/// ZooKeeper ensemble. If this host, its network or the program dies, the lock becomes free by itself.
+#[derive(Debug, Parser)]
+#[command(name = "zklock", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Acquire a lock, run a command, and release the lock.
+    ///
+    /// Waits for the lock, runs the command, and returns its exit code. Signals reach the command. When the command ends, or the lock
+    /// is lost, zklock ends every process that the command has started.
+    #[command(after_help = RUN_EXAMPLES, override_usage = RUN_USAGE)]
+    Run(RunArguments),
+    /// Acquire a lock without waiting.
+    ///
+    /// With a command, `try` works like `run -n`. Without a command, `try` releases the lock at once: it exits with 0 if the lock was free,
+    /// and with 75 if not. A try that does not acquire the lock writes nothing to the servers.
+    #[command(after_help = TRY_EXAMPLES, override_usage = TRY_USAGE)]
+    Try(TryArguments),
+    /// Write the man pages, and the completions for bash, zsh and fish.
+    ///
+    /// Makes the files man/man1/*.1, bash-completion/completions/zklock, zsh/site-functions/_zklock and fish/vendor_completions.d/zklock.fish
+    /// below the directory.
+    #[command(hide = true)]
+    Generate(GenerateArguments),
+    /// Acquire a lock for a shell script.
+    ///
+    /// Waits for the lock, prints what the script needs to know, and returns. A process in the background keeps the lock until the script
+    /// ends, or `zklock release` is called.
+    #[command(after_help = HOLD_EXAMPLES)]
+    Hold(HoldArguments),
+    /// Release the lock of `zklock hold`.
+    ///
+    /// Ends the process in the background, and waits until it has released the lock.
+    Release(ReleaseArguments),
+    /// List the locks below a path, with their holders.
+    ///
+    /// Shows a tree of all locks that are held or waited for: the kind of lock, how many wait, since when, and who holds it.
+    Ls(LsArguments),
+    /// Show the queue of a lock.
+    ///
+    /// Shows all holders and waiters in the order of the queue, and the last runs of a job with --once-per.
+    Status(StatusArguments),
+    /// Watch the locks below a path.
+    ///
+    /// Shows the locks that are held or waited for, and refreshes by itself, as top(1) does. The locks with the longest wait come first. A *
+    /// marks a lock whose holders have changed since the last refresh. Without a terminal, each refresh prints a block of text.
+    #[command(after_help = TOP_KEYS)]
+    Top(TopArguments),
+    /// Wait until a lock is free.
+    ///
+    /// Does not join the queue, and acquires nothing: when the command returns, another participant may already have the lock. Exits with 0
+    /// when the lock is free, and with 75 when the time is over.
+    #[command(after_help = WAIT_EXAMPLES)]
+    Wait(WaitArguments),
+    /// Ask the holders of a lock to release it.
+    ///
+    /// Each holder decides whether it releases the lock. A `zklock run` releases it with --on-revoke term.
+    Revoke(RevokeArguments),
+    /// Delete the nodes of the holders of a lock.
+    ///
+    /// Use this verb only if a holder does not respond and its session does not end. The former holder works on until it notices the loss.
+    /// Without --yes, the verb only says what it would delete, and exits with 64.
+    Break(BreakArguments),
+    /// Check whether a fencing token belongs to a holder of a lock.
+    ///
+    /// Exits with 0 if a holder has the token, with 75 if its participant still waits, and with 79 if no participant has it.
+    FenceCheck(FenceCheckArguments),
+    /// Check everything that a lock needs.
+    ///
+    /// Checks each server: its name, its port, TLS, the credentials, the session timeout, the round trip and the version. With a path, it also
+    /// checks the rights on the path, acquires and releases a test lock below it, compares the clocks, and looks for nodes that do not belong
+    /// there. Exits with 0 if nothing fails.
+    Doctor(DoctorArguments),
+}
+
+const HOLD_EXAMPLES: &str = "\
+Examples:
+  eval \"$(zklock hold --sh /locks/deploy)\" || exit     until this script ends
+  ...
+  eval \"$(zklock release --sh)\"                        or earlier
+
+  zklock hold --for 10m /locks/maintenance             for ten minutes
+  make-data | zklock hold --foreground --stdin /locks/x    until standard input ends";
+
+const TOP_KEYS: &str = "\
+Keys:
+  q       end
+  space   refresh at once
+  s       sort by the next order: longest wait, longest queue, longest hold, path
+  p       pause, and continue";
+
+const WAIT_EXAMPLES: &str = "\
+Examples:
+  zklock wait -w 5m /locks/deploy && ./start-the-server
+  zklock wait -w 0 /locks/deploy || echo busy";
+
+const RUN_USAGE: &str = "\
+zklock run [OPTIONS] PATH [--] COMMAND [ARGUMENTS]
+       zklock run [OPTIONS] PATH PATH... -- COMMAND [ARGUMENTS]
+       zklock run [OPTIONS] PATH -c TEXT";
+
+const TRY_USAGE: &str = "\
+zklock try [OPTIONS] PATH [[--] COMMAND [ARGUMENTS]]
+       zklock try [OPTIONS] PATH PATH... -- [COMMAND [ARGUMENTS]]";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  zklock run /locks/nightly -- ./report.sh --all
+  zklock run -n -q /locks/nightly -- ./report.sh || test $? -eq 75
+  zklock run -s /locks/config -- ./read-config         many readers at the same time
+  zklock run -x /locks/config -- ./change-config       one writer, and no readers
+  zklock run --semaphore 3 /locks/api -- ./crawl       at most three at the same time
+  zklock run /locks/a /locks/b -- ./move               both locks, or none
+  zklock run --once-per day --retry-failed /locks/nightly -- ./report.sh
+
+The command sees ZKLOCK_PATH, ZKLOCK_NODE, ZKLOCK_MODE, ZKLOCK_FENCE (the fencing token),
+ZKLOCK_SESSION, ZKLOCK_OWNER, ZKLOCK_WAITED_MS, ZKLOCK_HELD and ZKLOCK_STATUS_FD (a descriptor
+that becomes readable when the lock is lost).";
+
+const TRY_EXAMPLES: &str = "\
+Examples:
+  zklock try /locks/nightly && echo free
+  zklock try /locks/nightly -- ./report.sh";
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(flatten)]
+    pub(crate) lock: LockArguments,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+    #[command(flatten)]
+    pub(crate) job: JobArguments,
+    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several paths before `--`.
+    #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TryArguments {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(flatten)]
+    pub(crate) lock: LockArguments,
+    #[command(flatten)]
+    pub(crate) job: JobArguments,
+    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several paths before `--`.
+    #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArguments {
+    /// The directory, which may exist.
+    #[arg(value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArguments {
+    /// Show also the nodes that are no locks, or that are free locks.
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Show at most this number of locks.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The path. Default: the root, or the chroot.
+    #[arg(default_value = "/")]
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// Show at most this number of participants.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) limit: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The path of the lock.
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    /// The time between the end of a refresh and the next one, for example 5s or 500ms. At least 100ms.
+    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = delay)]
+    pub(crate) delay: Duration,
+    /// End after this number of refreshes. Default: no limit.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) iterations: Option<u64>,
+    /// The order of the locks.
+    #[arg(long, value_name = "ORDER", default_value = "wait")]
+    pub(crate) sort: Order,
+    /// Show at most this number of locks.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) limit: usize,
+    /// Print one JSON object for each refresh, also on a terminal.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The path. Default: the root, or the chroot.
+    #[arg(default_value = "/")]
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HoldArguments {
+    /// Print assignments for a shell, instead of JSON: eval "$(zklock hold --sh PATH)".
+    #[arg(long)]
+    pub(crate) sh: bool,
+    /// Keep the lock until this process ends. Default: the shell that calls the command.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+    /// Keep the lock until standard input ends.
+    #[arg(long)]
+    pub(crate) stdin: bool,
+    /// Keep the lock for this time. Without --pid and --stdin, the lock is not bound to a process.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+    /// The action when the lock is lost: send TERM to the process to which the lock is bound, or nothing.
+    #[arg(long, value_name = "ACTION", default_value = "term")]
+    pub(crate) on_lost: OnHoldLost,
+    /// Do not start a process in the background: return when the lock is released or lost.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Print nothing to standard error but errors.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The path of the lock, or several paths that are acquired as a unit.
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<String>,
+    #[command(flatten)]
+    pub(crate) lock: LockArguments,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArguments {
+    /// Print assignments for a shell that restore the variables of the outer lock: eval "$(zklock release --sh)".
+    #[arg(long)]
+    pub(crate) sh: bool,
+    /// The process id that `zklock hold` has printed. Default: $ZKLOCK_HOLD_PID.
+    #[arg(value_name = "PID")]
+    pub(crate) pid: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitArguments {
+    /// Wait for at most this time, for example 90s or 5m. Default: no limit.
+    #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) timeout: Option<Duration>,
+    /// Wait until a read lock is free: readers may hold the lock, but no writer may hold it or wait for it.
+    #[arg(short, long, conflicts_with = "semaphore")]
+    pub(crate) shared: bool,
+    /// Wait until leases of a semaphore with N leases are free.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) semaphore: Option<i32>,
+    /// The number of leases that must be free.
+    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) qty: i32,
+    /// The path of the lock.
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArguments {
+    /// The path of the lock.
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BreakArguments {
+    /// Delete the nodes.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Delete this node only, which may also belong to a participant that waits.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// The path of the lock.
+    pub(crate) path: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The path of a lock.
+    pub(crate) path: Option<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FenceCheckArguments {
+    /// The path of the lock.
+    pub(crate) path: String,
+    /// The fencing token, for example from ZKLOCK_FENCE.
+    pub(crate) token: i64,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct Connection {
+    /// The ZooKeeper servers, with an optional chroot: host:2181,host:2181/app. Default: $ZKLOCK_SERVERS.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) servers: Option<String>,
+    /// Set an option of the library, for example tls.ca=/etc/zk/ca.pem. Also as a variable: ZKLOCK_TLS_CA=/etc/zk/ca.pem.
+    #[arg(short = 'o', long = "option", value_name = "NAME=VALUE", value_parser = assignment)]
+    pub(crate) options: Vec<(String, String)>,
+    /// Read options from a file with one `name = value` on each line. Default: $ZKLOCK_CONFIG.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Lock")]
+pub(crate) struct LockArguments {
+    /// Acquire the read lock of a read/write lock. Other readers may hold it at the same time.
+    #[arg(short, long, conflicts_with_all = ["exclusive", "semaphore"])]
+    pub(crate) shared: bool,
+    /// Acquire the write lock of a read/write lock. Without -s, -x and --semaphore, the lock is a mutex.
+    #[arg(short = 'x', long, conflicts_with = "semaphore")]
+    pub(crate) exclusive: bool,
+    /// Acquire a semaphore with N leases. All users of the path must give the same N.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) semaphore: Option<i32>,
+    /// The number of leases of the semaphore to acquire.
+    #[arg(long, value_name = "K", requires = "semaphore", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) qty: i32,
+}
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Waiting")]
+pub(crate) struct Waiting {
+    /// Do not wait: exit with 75 if the lock is busy.
+    #[arg(short, long, conflicts_with = "timeout")]
+    pub(crate) nonblock: bool,
+    /// Wait for the lock for at most this time, for example 90s or 5m. Default: no limit.
+    #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) timeout: Option<Duration>,
+    /// Give up with 75 if more than N participants are ahead in the queue.
+    #[arg(long, value_name = "N")]
+    pub(crate) queue_limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Command")]
+pub(crate) struct JobArguments {
+    /// Run this text with /bin/sh -c, instead of a command with arguments.
+    #[arg(short = 'c', value_name = "TEXT")]
+    pub(crate) shell: Option<OsString>,
+    /// Run the command only if it has not run yet in this period: minute, hour, day, week or month, @hourly, @daily, @weekly or @monthly,
+    /// or a time such as 30m or 2h. Otherwise exit with 75.
+    #[arg(long, value_name = "PERIOD", value_parser = Schedule::parse)]
+    pub(crate) once_per: Option<Schedule>,
+    /// With --once-per: run the command also if its last run in this period failed or was interrupted.
+    #[arg(long, requires = "once_per")]
+    pub(crate) retry_failed: bool,
+    /// With --once-per: the time zone of days, weeks and months, for example Europe/Berlin. Default: the zone of this host.
+    #[arg(long, value_name = "ZONE", requires = "once_per", value_parser = zone)]
+    pub(crate) time_zone: Option<jiff::tz::TimeZone>,
+    /// End the command after this time. It gets TERM, and KILL after the grace period.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Keep the lock for at least this time, also if the command ends earlier.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) min_hold: Option<Duration>,
+    /// The action when the lock is lost: TERM and then KILL, KILL at once, or nothing.
+    #[arg(long, value_name = "ACTION", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// The action when the connection is lost and the lock is still safe: nothing, stop the command until the lock is confirmed, or end it.
+    #[arg(long, value_name = "ACTION", default_value = "continue")]
+    pub(crate) on_suspend: OnSuspend,
+    /// The action when another participant asks for the lock.
+    #[arg(long, value_name = "ACTION", default_value = "ignore")]
+    pub(crate) on_revoke: OnRevoke,
+    /// The time between TERM and KILL. Default: an eighth of the session timeout; at most a quarter.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) grace: Option<Duration>,
+    /// The exit code if the lock is busy or the job has already run.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+    /// The exit code if the lock was lost and the command was ended.
+    #[arg(long, value_name = "CODE", default_value_t = 79)]
+    pub(crate) lost_exit_code: u8,
+    /// The name of the command that other participants see, of at most 60 characters. Default: the name of the program.
+    #[arg(long, value_name = "TEXT", value_parser = owner)]
+    pub(crate) owner: Option<String>,
+    /// Report to systemd, for Type=notify: READY=1 when the command runs under the lock, and STOPPING=1 when it ends.
+    #[arg(long)]
+    pub(crate) notify: bool,
+    /// Print nothing but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print each step.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print events and errors as JSON, one on each line, to standard error.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the same events to this open descriptor. Messages for people still go to standard error.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) status_fd: Option<i32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, and KILL after the grace period
+    Term,
+    /// KILL at once
+    Kill,
+    /// let it run; the exit code is then 80
+    Ignore,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnHoldLost {
+    /// send TERM
+    Term,
+    /// do nothing
+    Ignore,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnSuspend {
+    /// let it run while the lock is certainly held
+    Continue,
+    /// stop it until the lock is confirmed
+    Stop,
+    /// end it
+    Term,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnRevoke {
+    /// let it run
+    Ignore,
+    /// end it; the exit code is then 82
+    Term,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// the longest wait first
+    Wait,
+    /// the longest queue first
+    Queue,
+    /// the longest hold first
+    Held,
+    /// by path
+    Path,
+}
+
+/// The arguments of one call: the verb, and the command after `--`.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) cli: Cli,
+    /// The words after `--`, if there is one.
+    pub(crate) command: Option<Vec<OsString>>,
+}
+
+/// Parses the arguments of the process. Everything after the first `--` is the command. Without `--`, the command begins after the first
+/// path, and all further arguments belong to the command.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call, clap::Error> {
+    let mut words: Vec<OsString> = arguments.into_iter().collect();
+    let has_command = words.get(1).is_some_and(|verb| verb == "run" || verb == "try");
+    let separator = words.iter().position(|word| has_command && word == "--");
+    let command = separator.map(|at| words.split_off(at).into_iter().skip(1).collect());
+    let mut parser = Cli::command();
+    if command.is_some() {
+        // Options may follow the paths, because the command is elsewhere.
+        for verb in ["run", "try"] {
+            parser = parser.mut_subcommand(verb, |verb| {
+                verb.mut_arg("words", |words| words.trailing_var_arg(false).allow_hyphen_values(false))
+            });
+        }
+    }
+    let cli = Cli::from_arg_matches(&parser.try_get_matches_from(words)?)?;
+    Ok(Call { cli, command })
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(100);
+    let delay = duration::parse(text)?;
+    if delay < SHORTEST { Err("expected at least 100ms".to_owned()) } else { Ok(delay) }
+}
+
+fn owner(text: &str) -> Result<String, String> {
+    let length = text.chars().count();
+    if (1..=owner::MAX_LENGTH).contains(&length) && !text.chars().any(char::is_control) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("expected 1 to {} characters without control characters", owner::MAX_LENGTH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> (Vec<OsString>, Option<Vec<OsString>>, RunArguments) {
+        let call = parse(line.split(' ').map(OsString::from)).unwrap();
+        let Verb::Run(run) = call.cli.verb else { panic!("{line}") };
+        (run.words.clone(), call.command, run)
+    }
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn options_after_the_path_belong_to_the_command_unless_a_separator_follows() {
+        let (paths, command, arguments) = run("zklock run -n /a /bin/ls -n");
+        assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /bin/ls -n"), None, true));
+        let (paths, command, arguments) = run("zklock run /a -n /b -- /bin/ls -w --");
+        assert_eq!((paths, command, arguments.waiting.nonblock), (words("/a /b"), Some(words("/bin/ls -w --")), true));
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,177 @@
+//! What the command prints: messages for people, and events as JSON. Everything goes to standard error, because standard output belongs to
+//! the command that runs under the lock.
+
+use std::cell::{Cell, OnceCell};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::termios::{isatty, tcgetwinsize};
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+use crate::output::Output;
+use crate::owner::printable_line;
+use crate::process;
+
+/// The end of the command waits for at most this time until its last lines are written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// How much to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verbosity {
+    /// Only errors.
+    Quiet,
+    /// Also what the user should know.
+    Normal,
+    /// Also each step.
+    Verbose,
+}
+
+/// The output of the command.
+#[derive(Debug)]
+pub(crate) struct Console {
+    verbosity: Verbosity,
+    is_json: bool,
+    /// Standard error, if no output may block this process. The outputs start with the first line, because their threads must not exist
+    /// when the process forks.
+    lines: Option<OnceCell<Option<Output>>>,
+    /// The descriptor of `--status-fd`.
+    events: Option<(File, OnceCell<Option<Output>>)>,
+    is_terminal: bool,
+    /// True while the last line of the terminal is the progress line.
+    has_progress: Cell<bool>,
+}
+
+impl Console {
+    pub(crate) fn new(verbosity: Verbosity, is_json: bool) -> Self {
+        let is_terminal = isatty(io::stderr());
+        Self { verbosity, is_json, lines: None, events: None, is_terminal, has_progress: Cell::new(false) }
+    }
+
+    /// Prints without blocking this process. Before the process ends, it must call [`finish`](Self::finish).
+    pub(crate) fn without_blocking(self) -> Self {
+        Self { lines: Some(OnceCell::new()), ..self }
+    }
+
+    /// Also prints each event as JSON to a file, without blocking this process.
+    pub(crate) fn with_events(self, events: Option<File>) -> Self {
+        Self { events: events.map(|events| (events, OnceCell::new())), ..self }
+    }
+
+    /// Gives slow readers a short time to read the last lines.
+    pub(crate) fn finish(&self) {
+        let events = self.events.as_ref().and_then(|(_, output)| output.get());
+        let lines = self.lines.as_ref().and_then(OnceCell::get);
+        let end = Instant::now() + LAST_LINES;
+        for output in lines.into_iter().chain(events).flatten() {
+            output.wait_until_written(end.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Returns whether someone sees the progress of a wait.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.is_json || self.events.is_some() || (self.is_terminal && self.verbosity > Verbosity::Quiet)
+    }
+
+    /// Prints an event as JSON.
+    pub(crate) fn event(&self, name: &str, mut fields: Value) {
+        if let Some(fields) = fields.as_object_mut() {
+            fields.insert("event".to_owned(), name.into());
+        }
+        if self.is_json {
+            self.print(&fields.to_string());
+        }
+        if let Some((file, output)) = &self.events {
+            let start = || Output::start(file.try_clone().ok()?, dropped_events);
+            if let Some(output) = output.get_or_init(start) {
+                output.push(format!("{fields}\n"));
+            }
+        }
+    }
+
+    /// Prints a step, for `-v`.
+    pub(crate) fn step(&self, text: &str) {
+        if self.verbosity >= Verbosity::Verbose && !self.is_json {
+            self.say(text);
+        }
+    }
+
+    /// Prints something that the user should know.
+    pub(crate) fn warn(&self, text: &str) {
+        self.event("warning", json!({"message": text}));
+        if !self.is_json && self.verbosity >= Verbosity::Normal {
+            self.say(text);
+        }
+    }
+
+    /// Prints why the command ends. A failure without a message prints nothing.
+    pub(crate) fn failure(&self, failure: &Failure, code: u8) {
+        self.clear();
+        self.event("failed", json!({"message": failure.message, "exit_code": code}));
+        if !self.is_json && !failure.message.is_empty() {
+            self.say(&failure.message);
+        }
+    }
+
+    /// Replaces the progress line of a terminal.
+    pub(crate) fn progress(&self, text: &str) {
+        let is_shown = self.is_terminal && !self.is_json && self.verbosity > Verbosity::Quiet;
+        if !is_shown || process::is_in_background(io::stderr()) {
+            return;
+        }
+        let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col)).max(20);
+        let line: String = printable_line(text).chars().take(columns.saturating_sub(1)).collect();
+        self.write(format!("\r{line}\x1b[K"));
+        self.has_progress.set(true);
+    }
+
+    /// Removes the progress line.
+    pub(crate) fn clear(&self) {
+        if self.has_progress.replace(false) {
+            self.write("\r\x1b[K".to_owned());
+        }
+    }
+
+    /// Prints a line for people. A message can contain text from other participants or from the servers.
+    fn say(&self, text: &str) {
+        self.print(&format!("zklock: {}", printable_line(text)));
+    }
+
+    fn print(&self, line: &str) {
+        self.clear();
+        self.write(format!("{line}\n"));
+    }
+
+    fn write(&self, text: String) {
+        let start = || Output::start(File::from(io::stderr().as_fd().try_clone_to_owned().ok()?), self.dropped_lines());
+        match self.lines.as_ref().and_then(|output| output.get_or_init(start).as_ref()) {
+            Some(output) => output.push(text),
+            // One write for each line, so the lines of several processes do not mix. The other end of the output may be closed.
+            None => drop(io::stderr().write_all(text.as_bytes())),
+        }
+    }
+
+    fn dropped_lines(&self) -> fn(u64) -> String {
+        if self.is_json { dropped_events } else { |count| format!("zklock: {count} lines were not printed\n") }
+    }
+}
+
+fn dropped_events(count: u64) -> String {
+    format!("{}\n", json!({"event": "dropped", "count": count}))
+}
+
+/// Opens the descriptor of `--status-fd`. The command does not inherit it.
+pub(crate) fn open_events(descriptor: i32) -> Result<File, Failure> {
+    // SAFETY: The number is not negative. If nothing has opened the descriptor, the next call fails.
+    let given = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let events = fcntl_dupfd_cloexec(given, 0).and_then(|events| {
+        if descriptor > 2 { fcntl_setfd(given, FdFlags::CLOEXEC).map(|()| events) } else { Ok(events) }
+    });
+    let refusal = |error| {
+        Failure::usage(format!("--status-fd {descriptor}: {error}; expected a descriptor that the caller has opened"))
+    };
+    events.map(File::from).map_err(refusal)
+}

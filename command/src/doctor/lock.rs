@@ -1,0 +1,298 @@
+//! Checks one path: the rights on it, a test lock below it, the clock, and the nodes of its participants.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rustix::system::uname;
+use zklock::{Client, Error, Permission, Status};
+
+use super::finding::{Finding, milliseconds};
+use crate::clock::wall_time;
+use crate::duration::show;
+use crate::exit::{Exit, Failure};
+use crate::observe::survey::{Entry, Role, Survey, below, read_contents};
+use crate::run::{Record, record_path};
+
+/// The name of the test lock, a child of the path. No lock recipe takes it for a participant.
+const TEST_LOCK: &str = "zklock-doctor";
+/// The number of participants whose nodes are read.
+const MOST_READ: usize = 1000;
+/// The number of nodes with findings that are shown.
+const MOST_SHOWN: usize = 20;
+/// The largest difference of the clocks without a warning.
+const CLOCK_LIMIT: Duration = Duration::from_secs(1);
+/// Above this number, a directory gets near the largest sequence number, which is 2147483647.
+const HIGH_SEQUENCE: i64 = 2_000_000_000;
+/// The time limit of the test lock.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Checks a path. `sessions` are all sessions of the ensemble, if they are known.
+pub(crate) fn check(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result<Vec<Finding>, Failure> {
+    let (mut existing, mut is_complete) = deepest_existing(client, path)?;
+    let mut findings = loop {
+        match rights(client, &existing, is_complete) {
+            Ok(findings) => break findings,
+            Err(failure) => {
+                // The servers delete an empty lock directory after a while.
+                let present = deepest_existing(client, path)?;
+                if present == (existing, is_complete) {
+                    return Err(failure);
+                }
+                (existing, is_complete) = present;
+            }
+        }
+    };
+    if findings.iter().any(|finding| finding.is_failure()) {
+        return Ok(findings);
+    }
+    findings.extend(test_lock(client, path, is_complete));
+    if is_complete {
+        findings.extend(participants(client, path, sessions)?);
+    } else {
+        findings.push(Finding::ok(
+            "lock",
+            path,
+            "free; the node does not exist yet, and the first participant creates it",
+        ));
+    }
+    // The record remains when the servers have deleted the empty directory of the lock.
+    findings.extend(record(client, path)?);
+    Ok(findings)
+}
+
+/// Returns the path or its deepest ancestor that exists, and whether it is the path itself.
+fn deepest_existing(client: &Client, path: &str) -> Result<(String, bool), Failure> {
+    let mut candidate = path;
+    loop {
+        let exists = match client.children(candidate) {
+            // A server reports a missing node before a missing permission.
+            Err(error) if error.status() == Status::Denied => true,
+            children => children?.is_some(),
+        };
+        if exists || candidate == "/" {
+            return Ok((candidate.to_owned(), candidate == path));
+        }
+        candidate = match candidate.rsplit_once('/') {
+            Some(("", _)) | None => "/",
+            Some((parent, _)) => parent,
+        };
+    }
+}
+
+/// Checks the permissions that a participant needs.
+fn rights(client: &Client, node: &str, is_complete: bool) -> Result<Vec<Finding>, Failure> {
+    let wanted: &[(Permission, &str)] = &[
+        (Permission::Create, "a participant cannot create its node"),
+        (Permission::Read, "a participant cannot see the queue"),
+        (Permission::Delete, "a participant cannot release the lock, and operators cannot delete its node"),
+    ];
+    // Below the deepest existing ancestor, the client creates all nodes itself.
+    let wanted = if is_complete { wanted } else { wanted.get(..1).unwrap_or_default() };
+    let mut missing = Vec::new();
+    for (permission, consequence) in wanted {
+        if !client.check_permission(node, *permission)? {
+            missing.push(format!("{permission} is missing: {consequence}"));
+        }
+    }
+    if missing.is_empty() {
+        let names: Vec<String> = wanted.iter().map(|(permission, _)| permission.to_string()).collect();
+        return Ok(vec![Finding::ok("rights", node, format!("this client has {}", names.join(", ")))]);
+    }
+    let failure = Failure::new(Exit::Denied, missing.join("; "));
+    let advice = format!(
+        "Check the credentials (auth.*), or let an owner change the list: getAcl {node} and setAcl in zkCli.sh show and change it."
+    );
+    Ok(vec![Finding::fail("rights", node, failure).advise(advice)])
+}
+
+/// Acquires and releases a lock that no other program uses, and compares the clocks.
+fn test_lock(client: &Client, path: &str, existed: bool) -> Vec<Finding> {
+    let lock_path = below(path, TEST_LOCK);
+    let tested = acquire_and_release(client, &lock_path);
+    // The directories may contain the nodes of another call. An empty one is a container, so the server deletes it later.
+    let _ = client.delete_node(&lock_path);
+    if !existed {
+        let _ = client.delete_node(path);
+    }
+    match tested {
+        Ok(TestLock { acquire, release, clock }) => {
+            let detail = format!("acquired after {} and released after {}", milliseconds(acquire), milliseconds(release));
+            vec![Finding::ok("test lock", lock_path, detail)].into_iter().chain(clock.map(|clock| clock.finding())).collect()
+        }
+        Err(error) => vec![Finding::fail("test lock", lock_path, error.into()).advise(
+            "The message names the request that failed. Compare it with the access control list of the path and the options acl.*.",
+        )],
+    }
+}
+
+/// What the test lock has shown.
+struct TestLock {
+    acquire: Duration,
+    release: Duration,
+    clock: Option<ClockOffset>,
+}
+
+/// The difference between the clock of the leader and the clock of this host.
+struct ClockOffset {
+    /// Positive if the leader is ahead, in milliseconds.
+    ahead_ms: i64,
+    /// The time that the measurement took.
+    took: Duration,
+}
+
+fn acquire_and_release(client: &Client, path: &str) -> Result<TestLock, Error> {
+    let lock = client.mutex(path)?;
+    let (began, started) = (wall_time(), Instant::now());
+    lock.acquire(Some(LIMIT))?;
+    let (ended, acquire) = (wall_time(), started.elapsed());
+    let node = match lock.node_paths()?.first() {
+        Some(node) => client.read_node(node)?,
+        None => None,
+    };
+    let middle = began.as_millisecond().midpoint(ended.as_millisecond());
+    let clock = node.map(|node| ClockOffset { ahead_ms: node.created_ms - middle, took: acquire });
+    let started = Instant::now();
+    lock.release()?;
+    Ok(TestLock { acquire, release: started.elapsed(), clock })
+}
+
+impl ClockOffset {
+    fn finding(&self) -> Finding {
+        let distance = Duration::from_millis(self.ahead_ms.unsigned_abs());
+        let direction = if self.ahead_ms < 0 { "behind" } else { "ahead of" };
+        let detail = format!("the clock of the leader is {} {direction} this host", show(distance));
+        if distance > CLOCK_LIMIT + self.took {
+            return Finding::warn("clock", "leader", detail).advise(
+                "Locks do not depend on the time of day, but the periods of --once-per and the ages in status do. Run an NTP client on all hosts.",
+            );
+        }
+        Finding::ok(
+            "clock",
+            "leader",
+            format!("within {} of this host", show((distance + self.took).max(Duration::from_millis(1)))),
+        )
+    }
+}
+
+/// Checks the nodes of the participants.
+fn participants(client: &Client, path: &str, sessions: Option<&[i64]>) -> Result<Vec<Finding>, Failure> {
+    let mut survey = Survey::read(client, path)?;
+    read_contents(client, survey.entries.iter_mut().take(MOST_READ))?;
+    let mut findings = vec![Finding::ok("lock", path, summary(&survey))];
+    if survey.foreign() > 0 {
+        let kinds: std::collections::BTreeSet<&str> = survey.entries.iter().map(|entry| entry.kind.name()).collect();
+        let kinds: Vec<&str> = kinds.into_iter().collect();
+        let failure =
+            Failure::new(Exit::Foreign, format!("participants use different kinds of lock: {}", kinds.join(", ")));
+        findings.push(Finding::fail("kinds", path, failure).advise(
+            "These locks do not exclude each other. Give each kind its own path, or move all programs to one kind. zklock status shows who uses which.",
+        ));
+    }
+    for directory in &survey.denied {
+        findings.push(Finding::warn("lock", directory, "this client may not list the directory").advise(
+            "The participants of a semaphore in it are not shown. A semaphore needs the right; other locks do not use the directory.",
+        ));
+    }
+    let mut nodes = Vec::new();
+    for entry in survey.entries.iter().take(MOST_READ) {
+        nodes.extend(node_finding(client, path, entry, sessions)?);
+    }
+    // Failures come first, because they decide the exit code.
+    nodes.sort_by_key(|finding| !finding.is_failure());
+    let hidden = nodes.len().saturating_sub(MOST_SHOWN);
+    findings.extend(nodes.into_iter().take(MOST_SHOWN));
+    if hidden > 0 {
+        let detail = format!("{hidden} more nodes have findings like those above");
+        findings.push(Finding::warn("node", path, detail).advise("Mend those above, and call zklock doctor again."));
+    }
+    let newest = survey.entries.iter().filter_map(|entry| entry.node.rsplit('-').next()?.parse::<i64>().ok()).max();
+    if newest.is_some_and(|newest| newest > HIGH_SEQUENCE) {
+        findings.push(
+            Finding::warn("numbers", path, "the sequence numbers get near their end, 2147483647")
+                .advise("Stop all programs that use the lock and delete its directory. The numbers then begin at 0."),
+        );
+    }
+    if survey.entries.len() > MOST_READ {
+        let detail = format!("the lock has {} participants; {MOST_READ} of them were checked", survey.entries.len());
+        findings.push(Finding::ok("lock", path, detail));
+    }
+    Ok(findings)
+}
+
+/// Returns what is wrong with a node.
+fn node_finding(
+    client: &Client,
+    path: &str,
+    entry: &Entry,
+    sessions: Option<&[i64]>,
+) -> Result<Option<Finding>, Failure> {
+    let Some(content) = &entry.content else { return Ok(None) };
+    let name = entry.node.rsplit('/').next().unwrap_or_default();
+    let delete = format!("zklock break --yes --node {name} {path} deletes it.");
+    if content.session == 0 {
+        let failure = Failure::new(
+            Exit::Unavailable,
+            format!("the node is not ephemeral, so no session ends it ({})", entry.who()),
+        );
+        let advice = format!(
+            "No lock library makes such a node; a copy of the tree can contain it. If no program needs it: {delete}"
+        );
+        return Ok(Some(Finding::fail("node", &entry.node, failure).advise(advice)));
+    }
+    let is_dead = sessions.is_some_and(|sessions| !sessions.contains(&content.session));
+    // The session may have begun after the servers were asked, so the present list decides. A session that has ended takes its node along.
+    if is_dead && is_older_than_the_list(content.created) && client.read_node(&entry.node)?.is_some() {
+        let failure = Failure::new(
+            Exit::Unavailable,
+            format!("session 0x{:x} has ended, but its node exists ({})", content.session, entry.who()),
+        );
+        let advice = format!("This is an error of the servers. Update and restart them. {delete}");
+        return Ok(Some(Finding::fail("node", &entry.node, failure).advise(advice)));
+    }
+    let is_gone = content.who.owner.as_ref().is_some_and(|owner| {
+        owner.host == uname().nodename().to_string_lossy()
+            && !fs::exists(format!("/proc/{}", owner.pid)).unwrap_or(true)
+    });
+    if is_gone {
+        let verb = if entry.role == Role::Holds { "held" } else { "wanted" };
+        let detail = format!("{verb} by {}, which no longer runs on this host", entry.who());
+        let advice = "The servers delete the node when the session ends. If the process runs in a container with its own process ids, all is well.";
+        return Ok(Some(Finding::warn("node", &entry.node, detail).advise(advice)));
+    }
+    Ok(None)
+}
+
+/// The longest time between the question for the sessions and the check of a node.
+const LIST_AGE: Duration = Duration::from_secs(120);
+
+fn is_older_than_the_list(created: Timestamp) -> bool {
+    Duration::try_from(wall_time().duration_since(created)).is_ok_and(|age| age > LIST_AGE)
+}
+
+/// Checks the record of `--once-per`.
+fn record(client: &Client, path: &str) -> Result<Option<Finding>, Failure> {
+    let node = record_path(path);
+    let content = client.read_node(&node)?;
+    let record = match Record::parse(node.clone(), content.as_ref()) {
+        Ok(record) => record,
+        Err(failure) => {
+            let advice = "run --once-per cannot use this path. Delete the node, or choose another path.";
+            return Ok(Some(Finding::fail("runs", node, failure).advise(advice)));
+        }
+    };
+    let Some(last) = record.runs().first() else { return Ok(None) };
+    if last.is_in_future(wall_time()) {
+        let detail = format!("{} began the last run at {:.0}, in the future of this host", last.owner, last.started);
+        let advice = "Until its period is over, run --once-per skips the job. Compare the clocks of both hosts. If the time of the run is wrong, delete the node.";
+        return Ok(Some(Finding::warn("runs", node, detail).advise(advice)));
+    }
+    Ok(Some(Finding::ok("runs", node, format!("{} runs are recorded", record.runs().len()))))
+}
+
+fn summary(survey: &Survey) -> String {
+    match survey.kind {
+        None => "free".to_owned(),
+        Some(kind) => format!("{}, {} holding, {} waiting", kind.name(), survey.count(Role::Holds), survey.waiting()),
+    }
+}

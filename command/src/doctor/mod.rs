@@ -1,0 +1,49 @@
+//! `zklock doctor`: checks everything that a lock needs, one thing after the other, and says what to do about each problem.
+
+mod finding;
+mod lock;
+mod servers;
+mod words;
+
+use zklock::{Client, ConnectString};
+
+use self::finding::{Finding, Report};
+use self::servers::ServerCheck;
+use crate::cli::DoctorArguments;
+use crate::exit::{Exit, Failure};
+use crate::observe::table::{answer, width};
+use crate::settings::Settings;
+
+/// Runs all checks, and prints the findings.
+pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
+    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    let list = ConnectString::parse(&settings.servers)?;
+    let mut report = Report::default();
+    // Each server is checked on its own thread, because a server that does not answer takes several seconds.
+    let checks: Vec<ServerCheck> = std::thread::scope(|scope| {
+        let start = |server| {
+            let (settings, chroot) = (&settings, &list.chroot);
+            scope.spawn(move || servers::check(server, chroot, settings))
+        };
+        let threads: Vec<_> = list.servers.iter().map(start).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let is_available = checks.iter().any(ServerCheck::is_available);
+    for check in &checks {
+        report.add_all(check.findings(is_available));
+    }
+    report.add_all(servers::compare(&checks));
+    if is_available && let Some(path) = &arguments.path {
+        match Client::connect(&settings.servers, &settings.config) {
+            Ok(client) => {
+                let sessions = checks.iter().find_map(ServerCheck::sessions);
+                report.add_all(lock::check(&client, path, sessions)?);
+            }
+            Err(error) => report.add(Finding::fail("session", &settings.servers, Failure::from(error)).advise(
+                "Each server accepts a session, but the whole list does not work: compare the list with the findings above.",
+            )),
+        }
+    }
+    answer(&if arguments.json { format!("{}\n", report.to_json()) } else { report.show(width()) })?;
+    Ok(report.exit())
+}

@@ -1,0 +1,79 @@
+//! Durations on the command line, such as `90`, `1.5s`, `500ms`, `5m`, `2h` and `7d`.
+
+use std::time::Duration;
+
+/// The longest duration: more than a hundred years.
+const LONGEST_SECONDS: f64 = 4e9;
+
+/// Parses a duration. A number without a unit is a number of seconds.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let refusal = || "expected a number with a unit, for example 500ms, 10s, 5m, 2h or 1d".to_owned();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(refusal()),
+    };
+    let value = number.parse::<f64>().map_err(|_| refusal())? * seconds;
+    if value > LONGEST_SECONDS {
+        return Err("expected at most 46000d".to_owned());
+    }
+    Duration::try_from_secs_f64(value).map_err(|_| refusal())
+}
+
+/// Writes a duration for a person, with one or two units.
+pub(crate) fn show(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 if !duration.is_zero() && duration.subsec_millis() != 0 => {
+            let text = format!("{:.1}s", duration.as_secs_f64());
+            if text == "0.0s" { format!("{}ms", duration.as_millis()) } else { text }
+        }
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        for (text, ms) in [
+            ("0", 0),
+            ("3", 3000),
+            ("1.5s", 1500),
+            ("250ms", 250),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1", "+1", "1w", "1 s", "1e3", ".", "1..2", "9999999999999d", "inf"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_shown_with_at_most_two_units() {
+        for (ms, text) in [
+            (0, "0s"),
+            (40, "40ms"),
+            (1200, "1.2s"),
+            (12_300, "12s"),
+            (75_000, "1m15s"),
+            (7_260_000, "2h01m"),
+            (90_000_000, "1d01h"),
+        ] {
+            assert_eq!(show(Duration::from_millis(ms)), text);
+        }
+    }
+}

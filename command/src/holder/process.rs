@@ -1,0 +1,166 @@
+//! The holder process: acquires the lock, reports it, keeps it, and releases it.
+
+use std::fs::OpenOptions;
+use std::time::Duration;
+
+use zklock::{Call, Client, LockState, Status};
+
+use super::bound::Bound;
+use super::report::{ReportTarget, to_json};
+use super::shell::{self, Frame};
+use crate::cli::HoldArguments;
+use crate::clock::{BootTime, wall_time};
+use crate::console::{Console, Verbosity};
+use crate::exit::{Exit, Failure};
+use crate::owner::Owner;
+use crate::run::acquire::{AcquireLimit, acquire, connect};
+use crate::run::hold::{Hold, Mode, Target};
+use crate::run::inbox::Inbox;
+use crate::run::policy::{Limits, look_interval};
+use crate::run::signals::Signals;
+use crate::run::{Variables, after_release};
+use crate::settings::Settings;
+
+/// What the holder process needs to know.
+pub(crate) struct HolderProcess<'a> {
+    pub(crate) arguments: &'a HoldArguments,
+    pub(crate) mode: Mode,
+    pub(crate) settings: &'a Settings,
+    /// The value of `ZKLOCK_HELD` for the script.
+    pub(crate) held: &'a str,
+    pub(crate) bound: &'a Bound,
+    pub(crate) report_target: ReportTarget,
+}
+
+impl HolderProcess<'_> {
+    /// Acquires the lock and keeps it. Returns when the lock is released or lost.
+    pub(crate) fn run(self, signals: Signals) -> Result<Exit, Failure> {
+        let inbox = Inbox::new(signals)?;
+        let client = connect(self.settings, &inbox, || self.wait(&inbox, None))?;
+        let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
+        let owner = Owner::current(&command, std::env::var("USER").ok());
+        let target = Target::new(&client, self.mode, &self.arguments.paths)?;
+        let queued = wall_time();
+        target.set_data(&owner.data(queued, None))?;
+        let waiting = &self.arguments.waiting;
+        let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
+        let limit = AcquireLimit { timeout, queue: waiting.queue_limit };
+        let path = self.arguments.paths.first().map_or("", String::as_str);
+        let wait = |limit| self.wait(&inbox, limit);
+        let (hold, waited) = acquire(&target, path, limit, &console(self.arguments), &inbox, wait)?;
+        let acquired = BootTime::now();
+        let data = owner.data(queued, Some(wall_time()));
+        for node in hold.nodes()? {
+            // The process does not wait for the servers. If the write fails, the other participants see less.
+            drop(client.start_write_node(&node, &node, &data, Some(0))?);
+        }
+        let variables = Variables::new(&client, &hold, &self.arguments.paths, self.mode, &owner, waited, self.held)?;
+        let text = if self.arguments.sh {
+            shell::assignments(&variables, owner.pid, self.bound.caller(), Frame::current())
+        } else {
+            to_json(&variables, owner.pid, self.bound)
+        };
+        let Self { arguments, bound, report_target, .. } = self;
+        if !arguments.foreground {
+            leave_caller(bound);
+        }
+        report_target.send(&text)?;
+        keep(&client, hold, bound, &inbox, acquired, arguments)
+    }
+
+    /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait fails.
+    fn wait(&self, inbox: &Inbox, limit: Option<Duration>) -> Result<(), Failure> {
+        let mut sources = self.bound.sources();
+        sources.extend(self.report_target.source());
+        inbox.wait_with(sources, limit)?;
+        if let Some(signal) = ending_signal(inbox)? {
+            return Err(Failure::new(Exit::Signal(signal), ""));
+        }
+        if self.bound.is_over() || self.report_target.is_closed() {
+            return Err(Failure::new(Exit::Busy, "the process that needs the lock ended before the lock was acquired"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the output of both processes.
+pub(super) fn console(arguments: &HoldArguments) -> Console {
+    Console::new(if arguments.quiet { Verbosity::Quiet } else { Verbosity::Normal }, false)
+}
+
+/// Returns a signal that ends this process, if one has arrived.
+fn ending_signal(inbox: &Inbox) -> Result<Option<i32>, Failure> {
+    while let Some(received) = inbox.signal()? {
+        if received.is_ending() {
+            return Ok(Some(received.signal));
+        }
+    }
+    Ok(None)
+}
+
+/// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until all processes have
+/// closed it.
+fn leave_caller(bound: &Bound) {
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(super::release::PROCESS_NAME);
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        if !bound.has_stdin {
+            let _ = rustix::stdio::dup2_stdin(&null);
+        }
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// Keeps the lock until the bound is over, a signal arrives, or the lock is lost.
+fn keep(
+    client: &Client,
+    hold: Hold,
+    bound: &Bound,
+    inbox: &Inbox,
+    acquired: BootTime,
+    arguments: &HoldArguments,
+) -> Result<Exit, Failure> {
+    let timeout = client.session_timeout()?;
+    let limits = Limits::choose(timeout, client.lease_length()?, None);
+    // The bound process gets TERM while the lock is still certainly held, so that it can end before another participant begins.
+    let margin = limits.map_or(Duration::ZERO, |limits| limits.grace + limits.reserve);
+    let until = bound.max_hold.map(|max_hold| acquired + max_hold);
+    loop {
+        if hold.state() == LockState::Lost || hold.remaining() <= margin {
+            lose(&hold, bound, inbox, look_interval(timeout))?;
+            // The end of the session deletes the node if it still exists.
+            let _ = client.close();
+            return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
+        }
+        let left = until.map(|until| until - BootTime::now());
+        if bound.is_over() || left == Some(Duration::ZERO) || ending_signal(inbox)?.is_some() {
+            let released = hold.start_release().and_then(Call::wait);
+            if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
+                return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
+            }
+            let exit = after_release(released, Exit::Command(0), &console(arguments));
+            let _ = client.close();
+            if exit != Exit::Command(0) && !arguments.foreground {
+                // `zklock release` takes the end of this process for the release. After this time, the session is over.
+                std::thread::sleep(timeout);
+            }
+            return Ok(exit);
+        }
+        let interval = look_interval(timeout).min(hold.remaining().saturating_sub(margin));
+        inbox.wait_with(bound.sources(), Some(left.map_or(interval, |left| left.min(interval))))?;
+    }
+}
+
+/// Signals the loss, and keeps what is left of the lock until the bound process has ended or the lease is over.
+fn lose(hold: &Hold, bound: &Bound, inbox: &Inbox, interval: Duration) -> Result<(), Failure> {
+    bound.signal_loss();
+    while !bound.has_process_ended() && bound.pid().is_some() && hold.state() != LockState::Lost {
+        let left = hold.remaining();
+        if left.is_zero() {
+            break;
+        }
+        inbox.wait_with(bound.sources(), Some(left.min(interval)))?;
+    }
+    Ok(())
+}

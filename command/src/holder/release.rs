@@ -1,0 +1,83 @@
+//! `zklock release`: ends a holder process, and waits until it has released the lock.
+
+use std::ffi::CStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::shell::{self, Frame, HOLD_PID};
+use crate::cli::ReleaseArguments;
+use crate::exit::{Exit, Failure};
+use crate::observe::table::{answer, print};
+
+/// The name of the holder process in `ps`.
+pub(super) const PROCESS_NAME: &CStr = c"zklock-holder";
+/// The time after which a release counts as not confirmed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Releases the lock.
+pub(crate) fn run(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
+    let released = release(arguments);
+    if let (true, Err(failure)) = (arguments.sh, &released) {
+        print(&shell::failure(failure.exit.code()));
+    }
+    released
+}
+
+fn release(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
+    let pid = match arguments.pid {
+        Some(pid) => pid,
+        None => pid_of_environment()?,
+    };
+    let ended =
+        || Failure::new(Exit::Lost, format!("process {pid} holds no lock; the lock was released or lost before"));
+    let process = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or_else(ended)?;
+    let pidfd = match pidfd_open(process, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH | Errno::INVAL) => return Err(ended()),
+        Err(error) => return Err(Failure::system("opening the holder process", error)),
+    };
+    // Another process can have the number of a holder process that has ended. A process that has ended can also be a zombie.
+    if !is_holder(pid) || has_ended_within(&pidfd, Duration::ZERO) {
+        return Err(ended());
+    }
+    match pidfd_send_signal(&pidfd, Signal::TERM) {
+        Ok(()) => {}
+        Err(Errno::SRCH) => return Err(ended()),
+        Err(error) => return Err(Failure::system("sending a signal to the holder process", error)),
+    }
+    if !has_ended_within(&pidfd, LIMIT) {
+        let message =
+            format!("process {pid} has not confirmed the release; the lock becomes free when its session ends");
+        return Err(Failure::new(Exit::Unconfirmed, message));
+    }
+    if arguments.sh {
+        answer(&shell::restoration(Frame::current(), pid))?;
+    }
+    Ok(Exit::Command(0))
+}
+
+fn pid_of_environment() -> Result<i32, Failure> {
+    let Some(pid) = std::env::var_os(HOLD_PID) else {
+        return Err(Failure::usage(format!(
+            "no process id is given; pass the pid that zklock hold printed, or set {HOLD_PID}"
+        )));
+    };
+    let number = pid.to_str().and_then(|pid| pid.parse().ok());
+    number.ok_or_else(|| Failure::usage(format!("the variable {HOLD_PID} is {pid:?}; expected a process id")))
+}
+
+/// Waits for the end of a process.
+fn has_ended_within(pidfd: &OwnedFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
+}
+
+fn is_holder(pid: i32) -> bool {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.strip_suffix(b"\n") == Some(PROCESS_NAME.to_bytes())
+}

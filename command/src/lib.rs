@@ -1,0 +1,189 @@
+//! The command `zklock`, which runs programs under a distributed lock. The program in `bin/zklock.rs` and the Python package call it. This
+//! file turns the arguments into a job.
+
+mod cli;
+mod clock;
+mod console;
+mod doctor;
+mod duration;
+mod exit;
+mod generate;
+mod holder;
+mod observe;
+mod operate;
+mod output;
+mod owner;
+mod process;
+mod run;
+mod schedule;
+mod settings;
+mod text;
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::time::Duration;
+
+use crate::cli::{
+    Call, Connection, GenerateArguments, JobArguments, LockArguments, RunArguments, TryArguments, Verb, Waiting,
+};
+use crate::console::{Console, Verbosity};
+use crate::exit::{Exit, Failure};
+use crate::run::{Job, Mode};
+use crate::settings::Settings;
+
+/// Runs the command with the arguments of a process, beginning with the name of the program, and returns its exit code.
+///
+/// Call this function once, on the first thread of a process that has no other threads: the function forks, and blocks signals. The process
+/// should end with the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    open_standard_streams();
+    let words: Vec<OsString> = arguments.into_iter().collect();
+    let Call { cli, command } = match cli::parse(words.clone()) {
+        Ok(call) => call,
+        Err(error) => {
+            if error.use_stderr() {
+                holder::fail_script(&words, Exit::Usage.code());
+            }
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Command(0) };
+            return match error.print() {
+                // The other end of the output may be closed.
+                Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Exit::Internal.code(),
+                _ => exit.code(),
+            };
+        }
+    };
+    match cli.verb {
+        Verb::Run(RunArguments { connection, lock, waiting, job, words }) => {
+            start(&Arguments { connection, lock, waiting, words, command, needs_command: true }, job)
+        }
+        Verb::Try(TryArguments { connection, lock, job, words }) => {
+            let waiting = Waiting { nonblock: true, ..Waiting::default() };
+            start(&Arguments { connection, lock, waiting, words, command, needs_command: false }, job)
+        }
+        Verb::Generate(GenerateArguments { directory }) => {
+            end(generate::write(&directory).map(|()| Exit::Command(0)), false)
+        }
+        Verb::Ls(arguments) => end(observe::ls::run(&arguments), arguments.json),
+        Verb::Wait(arguments) => end(observe::await_free::run(&arguments), false),
+        Verb::Revoke(arguments) => end(operate::revoke::run(&arguments), false),
+        Verb::Break(arguments) => end(operate::break_lock::run(&arguments), false),
+        Verb::FenceCheck(arguments) => end(operate::fence_check::run(&arguments), false),
+        Verb::Hold(arguments) => holder::run(&arguments),
+        Verb::Release(arguments) => end(holder::release::run(&arguments), false),
+        Verb::Doctor(arguments) => end(doctor::run(&arguments), arguments.json),
+        Verb::Status(arguments) => end(observe::status::run(&arguments), arguments.json),
+        Verb::Top(arguments) => end(observe::top::run(&arguments), arguments.json),
+    }
+}
+
+/// Opens `/dev/null` in place of the standard streams that the caller has closed. Otherwise, a descriptor of this process could get the number
+/// of a standard stream. The runtime of a Rust program does the same, and Python's does not.
+fn open_standard_streams() {
+    while let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        if null.as_raw_fd() > 2 {
+            return;
+        }
+        let _ = null.into_raw_fd();
+    }
+}
+
+/// The arguments of `run` and `try`, without the options of the command.
+struct Arguments {
+    connection: Connection,
+    lock: LockArguments,
+    waiting: Waiting,
+    words: Vec<OsString>,
+    /// The words after `--`.
+    command: Option<Vec<OsString>>,
+    needs_command: bool,
+}
+
+/// Runs a job and prints why it failed.
+fn start(arguments: &Arguments, options: JobArguments) -> u8 {
+    let verbosity = match (options.quiet, options.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (_, true) => Verbosity::Verbose,
+        _ => Verbosity::Normal,
+    };
+    let (conflict, lost) = (options.conflict_exit_code, options.lost_exit_code);
+    let code = |exit: Exit| match exit {
+        Exit::Busy => conflict,
+        Exit::Lost => lost,
+        _ => exit.code(),
+    };
+    let console = Console::new(verbosity, options.json).without_blocking();
+    let (console, events) = match options.status_fd.map(console::open_events).transpose() {
+        Ok(events) => (console.with_events(events), Ok(())),
+        Err(failure) => (console, Err(failure)),
+    };
+    let result = events.and_then(|()| job(arguments, options)).and_then(|job| run::run(&job, &console));
+    let exit = match &result {
+        Ok(exit) => *exit,
+        Err(failure) => {
+            if failure.exit != Exit::Busy || verbosity > Verbosity::Quiet {
+                console.failure(failure, code(failure.exit));
+            }
+            failure.exit
+        }
+    };
+    console.finish();
+    code(exit)
+}
+
+/// Returns the exit code, and prints why a verb failed.
+fn end(result: Result<Exit, Failure>, is_json: bool) -> u8 {
+    match result {
+        Ok(exit) => exit.code(),
+        Err(failure) => {
+            Console::new(Verbosity::Normal, is_json).failure(&failure, failure.exit.code());
+            failure.exit.code()
+        }
+    }
+}
+
+/// Checks the arguments.
+fn job(arguments: &Arguments, options: JobArguments) -> Result<Job, Failure> {
+    let (paths, command) = paths_and_command(arguments, options.shell.as_ref())?;
+    if command.is_none() && arguments.needs_command {
+        return Err(Failure::usage("no command is given; write it after the path, or use -c TEXT"));
+    }
+    let mode = Mode::of(&arguments.lock);
+    if matches!(mode, Mode::Semaphore { .. }) && paths.len() > 1 {
+        return Err(Failure::usage("--semaphore allows only one path"));
+    }
+    let timeout = if arguments.waiting.nonblock { Some(Duration::ZERO) } else { arguments.waiting.timeout };
+    let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
+    Ok(Job { settings, mode, paths, command, timeout, queue_limit: arguments.waiting.queue_limit, options })
+}
+
+/// Separates the paths from the command.
+fn paths_and_command(
+    arguments: &Arguments,
+    shell: Option<&OsString>,
+) -> Result<(Vec<String>, Option<Vec<OsString>>), Failure> {
+    let (paths, mut command) = match (&arguments.command, arguments.words.split_first()) {
+        (Some(command), _) => (&*arguments.words, command.clone()),
+        (None, Some((_, command))) => (arguments.words.get(..1).unwrap_or_default(), command.to_vec()),
+        (None, None) => return Err(Failure::usage("no path is given")),
+    };
+    let through_shell = |text: &OsString| vec!["/bin/sh".into(), "-c".into(), text.clone()];
+    match (shell, &*command) {
+        (Some(text), []) => command = through_shell(text),
+        (Some(_), _) => return Err(Failure::usage("-c and a command are given; expected one of them")),
+        (None, [option, text]) if arguments.command.is_none() && option == "-c" => command = through_shell(text),
+        (None, [word, ..]) if arguments.command.is_none() && word.as_encoded_bytes().starts_with(b"-") => {
+            let word = word.to_string_lossy();
+            return Err(Failure::usage(format!(
+                "{word} follows the path; write options before the path, or -- before a command that begins with -"
+            )));
+        }
+        _ => {}
+    }
+    let text = |path: &OsString| {
+        let refusal = || Failure::usage(format!("the path {} is not UTF-8 text", path.to_string_lossy()));
+        path.to_str().map(str::to_owned).ok_or_else(refusal)
+    };
+    let paths = paths.iter().map(text).collect::<Result<_, _>>()?;
+    Ok((paths, (!command.is_empty()).then_some(command)))
+}

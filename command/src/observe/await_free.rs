@@ -1,0 +1,94 @@
+//! `zklock wait`: waits until a lock is free, without joining its queue. The servers report each change of the queue, so the wait does not
+//! poll.
+
+use std::time::Duration;
+
+use zklock::{Client, Status};
+
+use super::survey::{Entry, Kind, Role, Survey, read_contents};
+use super::{age, connect};
+use crate::cli::WaitArguments;
+use crate::clock::{BootTime, wall_time};
+use crate::duration;
+use crate::exit::{Exit, Failure};
+
+/// Waits until the lock is free.
+pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
+    if let Some(max_leases) = arguments.semaphore.filter(|max_leases| *max_leases < arguments.qty) {
+        return Err(Failure::usage(format!(
+            "--qty {} is more than the {max_leases} leases of --semaphore; the wait would never end",
+            arguments.qty
+        )));
+    }
+    let client = connect(&arguments.connection)?;
+    let deadline = arguments.timeout.map(|timeout| BootTime::now() + timeout);
+    let mut directory = arguments.path.clone();
+    loop {
+        // The list is older than the survey. A change that the survey does not show therefore ends the wait at once.
+        let list = client.children(&directory)?;
+        let survey = Survey::read(&client, &arguments.path)?;
+        if let (Some(directory), Some(_)) = (survey.denied.first(), arguments.semaphore) {
+            let message =
+                format!("an access control list forbids to list {directory}, so free leases cannot be counted");
+            return Err(Failure::new(Exit::Denied, message));
+        }
+        if is_free(&survey, arguments) {
+            return Ok(Exit::Command(0));
+        }
+        let left = deadline.map(|deadline| deadline - BootTime::now());
+        if left == Some(Duration::ZERO) {
+            return Err(busy(&client, survey, arguments)?);
+        }
+        match list {
+            Some(list) if directory == directory_to_watch(&survey, arguments) => {
+                let changed = client.start_await_children(&directory, list.zxid, left)?.wait();
+                if changed.as_ref().is_err_and(|error| error.status() == Status::Timeout) {
+                    return Err(busy(&client, survey, arguments)?);
+                }
+                changed?;
+            }
+            _ => directory = directory_to_watch(&survey, arguments),
+        }
+    }
+}
+
+/// Returns whether a participant could acquire the lock at once.
+fn is_free(survey: &Survey, arguments: &WaitArguments) -> bool {
+    if arguments.shared {
+        return survey.entries.iter().all(|entry| entry.is_shared);
+    }
+    match arguments.semaphore {
+        Some(_) if survey.kind.is_none_or(|kind| kind == Kind::Semaphore) => {
+            survey.waiting() == 0 && has_free_leases(survey, arguments)
+        }
+        _ => survey.entries.is_empty(),
+    }
+}
+
+/// Returns whether enough leases of a semaphore are free.
+fn has_free_leases(survey: &Survey, arguments: &WaitArguments) -> bool {
+    let max_leases = usize::try_from(arguments.semaphore.unwrap_or_default()).unwrap_or_default();
+    max_leases.saturating_sub(survey.count(Role::Holds)) >= usize::try_from(arguments.qty).unwrap_or(usize::MAX)
+}
+
+/// Returns the directory in which a node must be deleted before the lock is free. The leases of a semaphore and its waiters are in two
+/// directories.
+fn directory_to_watch(survey: &Survey, arguments: &WaitArguments) -> String {
+    let waits_for_queue = survey.kind == Some(Kind::Semaphore) && has_free_leases(survey, arguments);
+    let is_obstacle = |entry: &&Entry| !waits_for_queue || entry.role == Role::Waits;
+    let obstacle = survey.entries.iter().find(is_obstacle).or_else(|| survey.entries.first());
+    let directory = obstacle.and_then(|entry| entry.node.rsplit_once('/'));
+    directory.map_or_else(|| survey.path.clone(), |(directory, _)| directory.to_owned())
+}
+
+/// Explains why the lock is not free.
+fn busy(client: &Client, mut survey: Survey, arguments: &WaitArguments) -> Result<Failure, Failure> {
+    read_contents(client, survey.entries.iter_mut().take(1))?;
+    let limit = arguments.timeout.map(duration::show).unwrap_or_default();
+    let holder = survey.entries.first().map(|first| {
+        let verb = if first.role == Role::Holds { "held" } else { "wanted" };
+        format!("; {verb} by {} for {}", first.who(), age(first.since(), wall_time()))
+    });
+    let message = format!("{}: not free within {limit}{}", survey.path, holder.unwrap_or_default());
+    Ok(Failure::new(Exit::Busy, message))
+}

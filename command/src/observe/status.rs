@@ -1,0 +1,130 @@
+//! `zklock status`: the whole queue of one lock, and the last runs of its job.
+
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+use zklock::Client;
+
+use super::survey::{Entry, Role, Survey, read_contents};
+use super::table::{Table, answer, width};
+use super::{age, connect};
+use crate::cli::StatusArguments;
+use crate::clock::wall_time;
+use crate::exit::{Exit, Failure};
+use crate::run::{Record, Run, RunResult, record_path};
+use crate::schedule::show_time;
+
+/// Shows the queue.
+pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
+    let client = connect(&arguments.connection)?;
+    let mut survey = Survey::read(&client, &arguments.path)?;
+    read_contents(&client, survey.entries.iter_mut().take(arguments.limit))?;
+    let record = read_record(&client, &arguments.path)?;
+    answer(&if arguments.json {
+        format!("{}\n", to_json(&survey, &record, arguments.limit))
+    } else {
+        show(&survey, &record, arguments.limit)
+    })?;
+    Ok(Exit::Command(0))
+}
+
+/// Reads the record of runs. The inner error says that the node contains other data.
+fn read_record(client: &Client, path: &str) -> Result<Result<Record, Failure>, Failure> {
+    let path = record_path(path);
+    let node = client.read_node(&path)?;
+    Ok(Record::parse(path, node.as_ref()))
+}
+
+/// Returns the runs of the record, and why it is not valid.
+fn runs_and_error(record: &Result<Record, Failure>) -> (&[Run], Option<&str>) {
+    match record {
+        Ok(record) => (record.runs(), None),
+        Err(failure) => (&[], Some(&failure.message)),
+    }
+}
+
+fn show(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> String {
+    let now = wall_time();
+    let mut text = format!("{}: {}\n", survey.path, summary(survey));
+    if !survey.entries.is_empty() {
+        let mut table = Table::new(["", "ROLE", "SINCE", "TOKEN", "PARTICIPANT"]);
+        for (at, entry) in survey.entries.iter().take(limit).enumerate() {
+            let token = entry.content.as_ref().map(|content| content.token.to_string()).unwrap_or_default();
+            table.add([(at + 1).to_string(), entry.role_name(), age(entry.since(), now), token, participant(entry)]);
+        }
+        text.push_str(&table.show(width(), &[6, 12, 8, 19]));
+    }
+    let hidden = survey.entries.len().saturating_sub(limit);
+    if hidden > 0 {
+        text.push_str(&format!(
+            "... {hidden} more participants are not shown; --limit {} shows them\n",
+            survey.entries.len()
+        ));
+    }
+    let (runs, error) = runs_and_error(record);
+    if let Some(error) = error {
+        text.push_str(&format!("\n{error}\n"));
+    }
+    if !runs.is_empty() {
+        let zone = TimeZone::system();
+        let mut table = Table::new(["PERIOD", "BEGAN", "TOOK", "BY", "RESULT"]);
+        for run in runs {
+            let took = run.ended.map(|ended| age(Some(run.started), ended)).unwrap_or_default();
+            let times = [run.period, run.started].map(|time| show_time(time, &zone));
+            let [period, began] = times.map(|time| time.chars().take(19).collect());
+            table.add([period, began, took, run.owner.clone(), result(run)]);
+        }
+        text.push_str(&format!("\nlast runs of the job:\n{}", table.show(width(), &[19, 19, 6, 20])));
+    }
+    text
+}
+
+/// Describes a lock in one line.
+fn summary(survey: &Survey) -> String {
+    let Some(kind) = survey.kind else {
+        return match (survey.exists, survey.unreadable()) {
+            (false, _) => "free; the node does not exist".to_owned(),
+            (true, denied) if denied.is_empty() => "free".to_owned(),
+            (true, denied) => format!("no participant is visible{denied}"),
+        };
+    };
+    let (holders, waiting) = (survey.count(Role::Holds), survey.waiting());
+    let foreign = match survey.foreign() {
+        0 => String::new(),
+        count => format!("; {count} of them use another kind of lock, and do not exclude the others"),
+    };
+    let holders = if holders == 1 { "1 holder".to_owned() } else { format!("{holders} holders") };
+    format!("{}, {holders}, {waiting} waiting{foreign}{}", kind.name(), survey.unreadable())
+}
+
+fn participant(entry: &Entry) -> String {
+    let user = entry.content.as_ref().and_then(|content| content.who.owner.as_ref()).map(|owner| &owner.user);
+    let user = user.map(|user| format!(" by {user}")).unwrap_or_default();
+    let foreign = if entry.is_own_kind { String::new() } else { format!(" [{}]", entry.kind.name()) };
+    format!("{}{user}{foreign}", entry.who())
+}
+
+fn result(run: &Run) -> String {
+    match &run.result {
+        RunResult::Running => "running or interrupted".to_owned(),
+        RunResult::Succeeded => "succeeded".to_owned(),
+        RunResult::Failed(how) => format!("failed: {how}"),
+    }
+}
+
+fn to_json(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> Value {
+    let (runs, error) = runs_and_error(record);
+    let shown = survey.entries.iter().take(limit);
+    json!({
+        "path": survey.path,
+        "exists": survey.exists,
+        "kind": survey.kind.map(super::survey::Kind::name),
+        "holders": survey.count(Role::Holds),
+        "waiting": survey.waiting(),
+        "foreign": survey.foreign(),
+        "not_readable": survey.denied,
+        "queue": shown.map(Entry::to_json).collect::<Vec<_>>(),
+        "not_shown": survey.entries.len().saturating_sub(limit),
+        "runs": runs.iter().map(Run::to_json).collect::<Vec<_>>(),
+        "runs_error": error,
+    })
+}

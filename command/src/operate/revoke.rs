@@ -1,0 +1,50 @@
+//! `zklock revoke`: asks the holders of a lock to release it (Curator's `Revoker`).
+
+use zklock::{Call, LockFamily, Result as ZkResult};
+
+use crate::cli::RevokeArguments;
+use crate::exit::{Exit, Failure};
+use crate::observe::connect;
+use crate::observe::survey::{BATCH, Entry, Kind, Survey, read_contents};
+use crate::observe::table::answer;
+use crate::owner::printable_line;
+
+/// Asks all holders.
+pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {
+    let client = connect(&arguments.connection)?;
+    let mut survey = Survey::read(&client, &arguments.path)?;
+    let (mut asked, mut others): (Vec<&mut Entry>, Vec<&mut Entry>) =
+        survey.entries.iter_mut().filter(|entry| entry.is_holder()).partition(|entry| understands_requests(entry));
+    if asked.is_empty() && others.is_empty() {
+        answer(&format!("{}: no participant holds the lock{}\n", arguments.path, survey.unreadable()))?;
+        return Ok(Exit::Command(0));
+    }
+    // The request replaces the data of the node, which names the holder.
+    read_contents(&client, asked.iter_mut().map(|entry| &mut **entry))?;
+    read_contents(&client, others.iter_mut().map(|entry| &mut **entry))?;
+    // A failure of standard output does not keep the other holders from being asked.
+    let mut printed = Ok(());
+    for batch in asked.chunks(BATCH) {
+        let calls: Vec<Call<()>> =
+            batch.iter().map(|entry| client.start_revoke(&entry.node)).collect::<ZkResult<_>>()?;
+        for (entry, call) in batch.iter().zip(calls) {
+            call.wait()?;
+            printed = printed
+                .and_then(|()| answer(&format!("asked {} to release {}\n", entry.who(), printable_line(&entry.node))));
+        }
+    }
+    if let Some(other) = others.first() {
+        let message = format!(
+            "{} of {} holds the lock, and does not understand such a request; zklock break would delete its node",
+            other.who(),
+            other.kind.name()
+        );
+        return Err(Failure::new(Exit::Foreign, message));
+    }
+    printed.map(|()| Exit::Command(0))
+}
+
+/// Returns whether the library of the participant can react to a request to release the lock.
+fn understands_requests(entry: &Entry) -> bool {
+    matches!(entry.kind, Kind::Semaphore | Kind::Queue(LockFamily::Mutex | LockFamily::ReadWrite))
+}

@@ -1,0 +1,205 @@
+//! The lock of one call: how it is made from the arguments, acquired, observed and released. A semaphore has the same methods as a lock.
+
+use std::time::Duration;
+
+use zklock::{
+    Acquiring, AcquiringLeases, Call, Client, Error, Leases, Lock, LockState, Owner, Participant, Result, Semaphore,
+    Status, Waiting,
+};
+
+use crate::cli::LockArguments;
+
+/// The kind of lock that the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Mutex,
+    Read,
+    Write,
+    Semaphore { max_leases: i32, quantity: i32 },
+}
+
+impl Mode {
+    /// Returns the mode that the user has chosen.
+    pub(crate) const fn of(arguments: &LockArguments) -> Self {
+        match *arguments {
+            LockArguments { shared: true, .. } => Self::Read,
+            LockArguments { exclusive: true, .. } => Self::Write,
+            LockArguments { semaphore: Some(max_leases), qty, .. } => Self::Semaphore { max_leases, quantity: qty },
+            LockArguments { .. } => Self::Mutex,
+        }
+    }
+
+    /// The value of `ZKLOCK_MODE`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Semaphore { .. } => "semaphore",
+        }
+    }
+
+    /// Returns whether only one participant can hold the lock.
+    pub(crate) const fn is_exclusive(self) -> bool {
+        matches!(self, Self::Mutex | Self::Write | Self::Semaphore { max_leases: 1, .. })
+    }
+}
+
+/// A lock or a semaphore that can be acquired.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Lock(Lock),
+    Semaphore(Semaphore, i32),
+}
+
+/// An acquire in progress.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Lock(Acquiring, Lock, Owner),
+    Leases(AcquiringLeases),
+}
+
+/// A lock that was acquired.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    Lock(Lock, Owner),
+    Leases(Leases),
+}
+
+impl Target {
+    /// Makes the lock. Several paths become a multi-lock.
+    pub(crate) fn new(client: &Client, mode: Mode, paths: &[String]) -> Result<Self> {
+        let lock = |path: &String| match mode {
+            Mode::Read => client.rwlock(path).map(|lock| lock.read),
+            Mode::Write => client.rwlock(path).map(|lock| lock.write),
+            Mode::Mutex | Mode::Semaphore { .. } => client.mutex(path),
+        };
+        match (mode, paths) {
+            (Mode::Semaphore { max_leases, quantity }, [path]) => {
+                Ok(Self::Semaphore(client.semaphore(path, max_leases)?, quantity))
+            }
+            (_, [path]) => Ok(Self::Lock(lock(path)?)),
+            _ => {
+                let members = paths.iter().map(lock).collect::<Result<Vec<_>>>()?;
+                Ok(Self::Lock(Lock::multi(&members.iter().collect::<Vec<_>>())?))
+            }
+        }
+    }
+
+    /// Sets the data of the nodes.
+    pub(crate) fn set_data(&self, data: &[u8]) -> Result<()> {
+        match self {
+            Self::Lock(lock) => lock.set_data(Some(data)),
+            Self::Semaphore(semaphore, _) => semaphore.set_data(Some(data)),
+        }
+    }
+
+    /// Sets the handler for requests to release the lock.
+    pub(crate) fn set_revocable(&self, handler: impl Fn() + Send + Sync + 'static) -> Result<()> {
+        let handler = Some(move |_: &str| handler());
+        match self {
+            Self::Lock(lock) => lock.set_revocable(handler),
+            Self::Semaphore(semaphore, _) => semaphore.set_revocable(handler),
+        }
+    }
+
+    /// Starts to acquire the lock. The acquire ends within `timeout`, or waits without a limit.
+    pub(crate) fn start(&self, timeout: Option<Duration>, on_end: impl FnOnce() + Send + 'static) -> Result<Pending> {
+        match self {
+            Self::Lock(lock) => {
+                let owner = Owner::unique();
+                let acquiring = lock.start_acquire(owner, timeout)?;
+                acquiring.on_done(on_end)?;
+                Ok(Pending::Lock(acquiring, lock.clone(), owner))
+            }
+            Self::Semaphore(semaphore, quantity) => {
+                let acquiring = semaphore.start_acquire(*quantity, timeout)?;
+                acquiring.on_done(on_end)?;
+                Ok(Pending::Leases(acquiring))
+            }
+        }
+    }
+
+    /// Returns what the acquire waits for. A multi-lock can wait for several reasons; the first one is enough for a person.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        let waiting = match self {
+            Self::Lock(lock) => lock.waiting(),
+            Self::Semaphore(semaphore, _) => semaphore.waiting(),
+        };
+        waiting.ok()?.into_iter().next()
+    }
+
+    /// Starts to ask for the holders and waiters.
+    pub(crate) fn participants(&self) -> Result<Call<Vec<Participant>>> {
+        match self {
+            Self::Lock(lock) => lock.start_queue(),
+            Self::Semaphore(semaphore, _) => semaphore.start_participants(),
+        }
+    }
+}
+
+impl Pending {
+    /// Returns the hold if the acquire has succeeded, and `None` if the acquire still runs.
+    pub(crate) fn poll(&self) -> Option<Result<Hold>> {
+        match self {
+            Self::Lock(acquiring, lock, owner) => {
+                Some(acquiring.wait_for(Duration::ZERO)?.map(|()| Hold::Lock(lock.clone(), *owner)))
+            }
+            Self::Leases(acquiring) => Some(acquiring.wait_for(Duration::ZERO)?.map(Hold::Leases)),
+        }
+    }
+}
+
+impl Hold {
+    pub(crate) fn state(&self) -> LockState {
+        let state = match self {
+            Self::Lock(lock, owner) => lock.state_as(*owner),
+            Self::Leases(leases) => leases.state(),
+        };
+        // A closed client has no holds.
+        state.unwrap_or(LockState::Lost)
+    }
+
+    /// Returns how long the hold is certainly safe.
+    pub(crate) fn remaining(&self) -> Duration {
+        let remaining = match self {
+            Self::Lock(lock, owner) => lock.remaining_as(*owner),
+            Self::Leases(leases) => leases.remaining(),
+        };
+        remaining.unwrap_or(Duration::ZERO)
+    }
+
+    /// Returns the fencing token of each path, in the order of the paths.
+    pub(crate) fn tokens(&self) -> Result<Vec<i64>> {
+        match self {
+            Self::Lock(lock, owner) if lock.members().is_empty() => Ok(vec![lock.fencing_token_as(*owner)?]),
+            Self::Lock(lock, owner) => lock.members().iter().map(|member| member.fencing_token_as(*owner)).collect(),
+            Self::Leases(leases) => Ok(vec![leases.fencing_token()?]),
+        }
+    }
+
+    /// Returns the nodes of the hold.
+    pub(crate) fn nodes(&self) -> Result<Vec<String>> {
+        match self {
+            Self::Lock(lock, owner) if lock.members().is_empty() => lock.node_paths_as(*owner),
+            Self::Lock(lock, owner) => {
+                let nodes = lock.members().iter().map(|member| member.node_paths_as(*owner));
+                Ok(nodes.collect::<Result<Vec<_>>>()?.concat())
+            }
+            Self::Leases(leases) => leases.node_paths(),
+        }
+    }
+
+    /// Returns the first node of the hold.
+    pub(crate) fn node(&self) -> Result<String> {
+        self.nodes()?.into_iter().next().ok_or_else(|| Error::from(Status::Internal))
+    }
+
+    /// Starts to release the lock.
+    pub(crate) fn start_release(&self) -> Result<Call<()>> {
+        match self {
+            Self::Lock(lock, owner) => lock.start_release(*owner, true),
+            Self::Leases(leases) => leases.start_release(true),
+        }
+    }
+}

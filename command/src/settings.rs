@@ -1,0 +1,134 @@
+//! The settings of the client: the servers, and the options of the library. An option on the command line takes precedence over a variable
+//! of the environment, and a variable over the options file.
+
+use std::ffi::OsString;
+
+use zklock::{Config, ConfigOption};
+
+use crate::cli::Connection;
+use crate::exit::Failure;
+
+/// The variable with the server list.
+const SERVERS: &str = "ZKLOCK_SERVERS";
+/// The variable with the name of the options file.
+const CONFIG: &str = "ZKLOCK_CONFIG";
+
+/// The servers and the options of a client.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) servers: String,
+    pub(crate) config: Config,
+}
+
+impl Settings {
+    /// Reads the settings from the arguments, the environment and the options file.
+    pub(crate) fn read(
+        arguments: &Connection,
+        environment: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let variable = |name: &str| match environment(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(value)) => Ok(Some(value)),
+            Some(Err(_)) => Err(Failure::usage(format!("the variable {name} is not UTF-8 text"))),
+        };
+        let servers = match &arguments.servers {
+            Some(servers) => Some(servers.clone()),
+            None => variable(SERVERS)?,
+        };
+        let servers = servers.ok_or_else(|| {
+            Failure::usage(format!("no servers are given; use --servers HOST:PORT,... or set {SERVERS}"))
+        })?;
+        let mut config = Config::new();
+        let file = match &arguments.config {
+            Some(file) => Some(file.clone()),
+            None => environment(CONFIG).map(Into::into),
+        };
+        if let Some(file) = file {
+            config.load(file)?;
+        }
+        for option in ConfigOption::ALL {
+            let name = variable_name(option.name);
+            if let Some(value) = variable(&name)? {
+                let wrong = |error: zklock::Error| Failure::usage(format!("the variable {name}: {}", error.message()));
+                config.set(option.name, &value).map_err(wrong)?;
+            }
+        }
+        for (name, value) in &arguments.options {
+            if let Some(option) = ConfigOption::secret(name) {
+                return Err(visible_secret(name, option));
+            }
+            config.set(name, value).map_err(|error| Failure::usage(format!("--option: {}", error.message())))?;
+        }
+        Ok(Self { servers, config })
+    }
+}
+
+/// Refuses a secret among the arguments, which all users of this machine can read.
+fn visible_secret(name: &str, option: &ConfigOption) -> Failure {
+    let beside = format!("{}_file", option.name);
+    let file = ConfigOption::ALL.iter().find(|file| file.name == beside);
+    let file = file.map(|file| format!("--option {}=FILE, ", file.name)).unwrap_or_default();
+    Failure::usage(format!(
+        "--option {name}: other users of this machine can see a secret among the arguments; use {file}the variable {}, or a file for --config",
+        variable_name(option.name)
+    ))
+}
+
+/// Returns the name of the variable for an option: upper case, with underscores instead of dots.
+fn variable_name(option: &str) -> String {
+    format!("ZKLOCK_{}", option.to_uppercase().replace('.', "_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Settings, Failure> {
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let arguments = Connection { servers: Some("h:1".to_owned()), options, config: None };
+        Settings::read(&arguments, |wanted| {
+            environment.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.into())
+        })
+    }
+
+    fn message(options: &[(&str, &str)], environment: &[(&str, &str)]) -> String {
+        read(options, environment).unwrap_err().message
+    }
+
+    #[test]
+    fn wrong_values_name_the_place_and_the_option() {
+        read(&[("session.timeout", "5000")], &[("ZKLOCK_LEASE_MARGIN", "100")]).unwrap();
+        assert!(
+            message(&[("session.timeout", "x")], &[])
+                .starts_with("--option: option session.timeout is \"x\"; expected")
+        );
+        assert!(message(&[("tls", "x")], &[]).starts_with("--option: option \"tls\" is unknown"));
+        let said = message(&[], &[("ZKLOCK_SESSION_TIMEOUT", "0")]);
+        assert!(
+            said.starts_with("the variable ZKLOCK_SESSION_TIMEOUT: option session.timeout is \"0\"; expected"),
+            "{said}"
+        );
+        assert!(!message(&[], &[("ZKLOCK_AUTH_DIGEST", "hunter2")]).contains("hunter2"));
+    }
+
+    #[test]
+    fn secrets_among_the_arguments_are_refused_with_what_to_use() {
+        assert_eq!(
+            message(&[("auth.digest", "user:hunter2")], &[]),
+            "--option auth.digest: other users of this machine can see a secret among the arguments; \
+             use --option auth.digest_file=FILE, the variable ZKLOCK_AUTH_DIGEST, or a file for --config"
+        );
+        for name in ["tls.key_password", "zookeeper.ssl.keyStore.password"] {
+            let said = message(&[(name, "hunter2")], &[]);
+            assert!(said.starts_with(&format!("--option {name}: ")), "{said}");
+            assert!(said.contains("the variable ZKLOCK_TLS_KEY_PASSWORD") && !said.contains("hunter2"), "{said}");
+        }
+        read(&[("auth.digest_file", "/run/secrets/digest")], &[("ZKLOCK_TLS_KEY_PASSWORD", "hunter2")]).unwrap();
+    }
+
+    #[test]
+    fn without_servers_the_message_names_both_ways_to_set_them() {
+        let failure = Settings::read(&Connection::default(), |_| None).unwrap_err();
+        assert_eq!(failure.message, "no servers are given; use --servers HOST:PORT,... or set ZKLOCK_SERVERS");
+    }
+}

@@ -1,0 +1,207 @@
+//! `zklock doctor`: each problem is a finding with what to do, and the first failure gives the exit code.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use serde_json::Value;
+use zklock_test_support::{Authority, Certificates, RawClient, TlsListener, ZooKeeper, flags, permissions};
+
+use crate::common::{code, path, raw, zklock, zklock_on};
+
+/// Runs the checks, and returns the exit code and the findings.
+fn examine(servers: &str, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let output = zklock_on(servers, &[&["doctor", "--json"], arguments].concat()).output();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["exit_code"], output.status.code().unwrap());
+    (output.status.code().unwrap(), report["findings"].as_array().unwrap().clone())
+}
+
+fn shared(arguments: &[&str]) -> (i32, Vec<Value>) {
+    examine(&ZooKeeper::shared().address(), arguments)
+}
+
+/// Returns the details of the findings of one check with this level.
+#[track_caller]
+fn details(findings: &[Value], level: &str, check: &str) -> String {
+    let found = findings.iter().filter(|finding| finding["level"] == level && finding["check"] == check);
+    let details: Vec<&str> = found.clone().map(|finding| finding["detail"].as_str().unwrap()).collect();
+    assert!(!details.is_empty(), "no {level} {check}: {findings:?}");
+    let has_advice = |finding: &Value| finding["advice"].as_str().is_some_and(|advice| advice.ends_with('.'));
+    assert!(level == "ok" || found.clone().all(has_advice), "{findings:?}");
+    details.join("\n")
+}
+
+/// Creates a directory with one lock node.
+fn lock_node(raw: &mut RawClient, path: &str, name: &str, data: &[u8], flags: i32) -> String {
+    for at in path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]) {
+        let _ = raw.create(&path[..at], b"", flags::PERSISTENT);
+    }
+    raw.create(&format!("{path}/{name}"), data, flags).unwrap()
+}
+
+#[test]
+fn a_healthy_ensemble_has_no_failure_and_the_test_lock_leaves_nothing() {
+    let (path, mut raw) = (path("healthy"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 0, "{findings:?}");
+    for check in ["name", "port", "session", "timeout", "rights", "test lock", "clock", "lock"] {
+        details(&findings, "ok", check);
+    }
+    assert!(details(&findings, "ok", "session").contains("without TLS; without credentials"));
+    assert_eq!(details(&findings, "ok", "lock"), "mutex, 1 holding, 0 waiting");
+    assert_eq!(raw.children(&path).unwrap().len(), 1, "only the node of the holder");
+    assert_eq!(holder.tree().len(), 1);
+    let missing = format!("{path}-missing");
+    assert_eq!(shared(&[&missing]).0, 0);
+    assert!(!raw.exists(&missing));
+}
+
+#[test]
+fn the_text_has_80_columns_and_a_summary() {
+    let output = zklock(&["doctor", &path("text")]).output();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.starts_with("ok    name        localhost:") || text.starts_with("ok    name        127.0.0.1:"),
+        "{text}"
+    );
+    assert!(text.ends_with(" 0 fail\n"), "{text}");
+}
+
+#[test]
+fn a_closed_port_and_an_unknown_name_are_69_unless_another_server_works() {
+    let (code, findings) = examine("127.0.0.1:1", &[]);
+    assert_eq!(code, 69);
+    assert!(details(&findings, "fail", "port").contains("refused"));
+    let (code, findings) = examine("no-such-host.invalid:2181", &[]);
+    assert_eq!(code, 69);
+    assert!(details(&findings, "fail", "name").starts_with("the name no-such-host.invalid "));
+    let list = format!("127.0.0.1:1,{}", ZooKeeper::shared().address());
+    let (code, findings) = examine(&list, &["/test-doctor"]);
+    assert_eq!(code, 0);
+    details(&findings, "warn", "port");
+    assert_eq!(details(&findings, "warn", "ensemble"), "1 of 2 servers accept a session");
+}
+
+#[test]
+fn servers_of_different_ensembles_are_69() {
+    let other = ZooKeeper::start();
+    let (code, findings) = examine(&format!("{},{}", ZooKeeper::shared().address(), other.address()), &[]);
+    assert_eq!(code, 69);
+    assert!(details(&findings, "fail", "ensemble").contains("2 standalone servers"));
+}
+
+/// Starts a server that answers four-letter words with this text and refuses sessions. Returns its address.
+fn server_that_says(text: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut word) = (stream.unwrap(), [0; 4]);
+            if stream.read_exact(&mut word).is_ok() && word.is_ascii() && word[0] != 0 {
+                let _ = stream.write_all(text.as_bytes());
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_server_without_four_letter_words_is_no_problem_and_one_without_a_quorum_is_69() {
+    let other = ZooKeeper::shared().address();
+    let silent = server_that_says("srvr is not executed because it is not in the whitelist.\n");
+    let (code, findings) = examine(&format!("{silent},{other}"), &[]);
+    assert_eq!(code, 0);
+    assert!(details(&findings, "ok", "server").contains("srvr is not allowed"));
+    details(&findings, "warn", "session");
+    let alone = server_that_says("This ZooKeeper instance is not currently serving requests\n");
+    let (code, findings) = examine(&alone, &[]);
+    assert_eq!(code, 69);
+    assert_eq!(details(&findings, "fail", "server"), "the server runs, but its ensemble has no quorum");
+}
+
+#[test]
+fn a_wrong_authority_is_77_and_a_plain_port_with_tls_is_69() {
+    let certificates = Certificates::shared();
+    certificates.write("doctor-ca.pem", &Authority::new("other").certificate());
+    let server = ZooKeeper::options().tls(&TlsListener::new(certificates)).start();
+    let option = |name: &str, file: &str| format!("{name}={}", certificates.file(file));
+    let (key, cert) = (option("tls.key", "client.key"), option("tls.cert", "client.pem"));
+    let (right, wrong) = (option("tls.ca", "ca.pem"), option("tls.ca", "doctor-ca.pem"));
+    let call = |address: &str, authority: &str| examine(address, &["-o", &key, "-o", &cert, "-o", authority]);
+    let (code, findings) = call(&server.tls_address(), &right);
+    assert_eq!(code, 0, "{findings:?}");
+    assert!(details(&findings, "ok", "session").contains("the TLS handshake succeeded"));
+    let (code, findings) = call(&server.tls_address(), &wrong);
+    assert_eq!(code, 77);
+    assert!(details(&findings, "fail", "session").contains("tls.ca"), "{findings:?}");
+    let (code, findings) = call(&server.address(), &right);
+    assert_eq!(code, 69);
+    details(&findings, "fail", "session");
+}
+
+#[test]
+fn missing_rights_are_77_and_name_the_permission() {
+    let (path, mut raw) = (format!("/doctor-denied-{}", std::process::id()), raw());
+    let entries = [(permissions::ALL & !permissions::CREATE & !permissions::DELETE, "world", "anyone")];
+    raw.create_with_acl(&path, b"", flags::PERSISTENT, &entries).unwrap();
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 77);
+    let rights = details(&findings, "fail", "rights");
+    assert!(rights.contains("c (create) is missing") && rights.contains("d (delete) is missing"), "{rights}");
+    let (code, findings) = shared(&[&format!("{path}/below")]);
+    assert_eq!(code, 77);
+    assert!(details(&findings, "fail", "rights").starts_with("c (create) is missing"));
+}
+
+#[test]
+fn different_kinds_of_lock_on_one_path_are_83() {
+    let (path, mut raw) = (path("kinds"), raw());
+    let uuid = "_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0";
+    lock_node(&mut raw, &path, &format!("{uuid}-lock-"), b"", flags::EPHEMERAL_SEQUENTIAL);
+    lock_node(&mut raw, &path, &format!("{uuid}-__READ__"), b"", flags::EPHEMERAL_SEQUENTIAL);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 83);
+    assert_eq!(details(&findings, "fail", "kinds"), "participants use different kinds of lock: mutex, read/write");
+}
+
+#[test]
+fn nodes_that_no_session_ends_and_processes_that_are_gone_are_found() {
+    let (path, mut raw) = (path("nodes"), raw());
+    let uuid = "_c_d477f9d3-4b7a-4335-82e1-a2be2be1b4b0";
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let data = serde_json::json!({"host": host, "pid": 2_000_000_000, "command": "make"}).to_string();
+    lock_node(&mut raw, &path, &format!("{uuid}-lock-"), data.as_bytes(), flags::EPHEMERAL_SEQUENTIAL);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 0);
+    assert!(details(&findings, "warn", "node").contains("(make), which no longer runs on this host"), "{findings:?}");
+    let node = lock_node(&mut raw, &path, &format!("{uuid}-lock-0000000007"), b"old", flags::PERSISTENT);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 69);
+    assert_eq!(details(&findings, "fail", "node"), "the node is not ephemeral, so no session ends it (old)");
+    let advice = findings.iter().find(|finding| finding["target"] == node).unwrap()["advice"].as_str().unwrap();
+    assert!(advice.contains(&format!("zklock break --yes --node {uuid}-lock-0000000007 {path}")), "{advice}");
+}
+
+#[test]
+fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
+    let (path, mut raw) = (path("runs"), raw());
+    assert_eq!(code(&["run", "--once-per", "day", &path, "true"]).0, 0);
+    let _ = raw.create(&path, b"", flags::PERSISTENT);
+    assert_eq!(details(&shared(&[&path]).1, "ok", "runs"), "1 runs are recorded");
+    assert_eq!(raw.set_data(&format!("{path}-runs"), b"else"), 0);
+    let (code, findings) = shared(&[&path]);
+    assert_eq!(code, 64);
+    details(&findings, "fail", "runs");
+}
+
+#[test]
+fn wrong_arguments_are_64() {
+    assert_eq!(code(&["doctor", "no/path"]).0, 64);
+    assert_eq!(zklock_on("a:b", &["doctor"]).output().status.code(), Some(64));
+}

@@ -1,0 +1,288 @@
+//! The verbs `hold` and `release`: a lock for a script.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use zklock_test_support::{Proxy, ZooKeeper, wait_until};
+
+use crate::common::{
+    Call, Running, TEST_TIMEOUT, code, file, path, process, program, queue, raw, send, wait_for_queue, zklock,
+    zklock_on,
+};
+
+/// The shells of this machine.
+fn shells() -> Vec<&'static str> {
+    ["/bin/sh", "/bin/bash"].into_iter().filter(|shell| std::fs::exists(shell).unwrap()).collect()
+}
+
+/// Makes a call of a shell. The script calls `$zklock`, and uses the lock `$lock`.
+fn script(shell: &str, path: &str, text: &str) -> Call {
+    program(shell, &["-c", text]).env("zklock", env!("CARGO_BIN_EXE_zklock")).env("lock", path)
+}
+
+/// Starts a script with a standard input that stays open.
+fn start(mut call: Call) -> Running {
+    call.command().stdin(Stdio::piped());
+    call.start()
+}
+
+#[test]
+fn a_script_holds_the_lock_until_it_ends() {
+    for shell in shells() {
+        for hold in ["$(\"$zklock\" hold --sh \"$lock\")", "$(\"$zklock\" hold --sh \"$lock\" || true)"] {
+            let (path, mut raw) = (path("script's"), raw());
+            let text =
+                format!("eval \"{hold}\" || exit; echo $ZKLOCK_PATH $ZKLOCK_FENCE $ZKLOCK_HOLD_PID; read x; exit 3");
+            let mut running = start(script(shell, &path, &text));
+            wait_for_queue(&mut raw, &path, 1);
+            let holder = running.process("zklock-holder");
+            assert_eq!(code(&["try", &path]).0, 75, "{shell} {hold}");
+            let node = format!("{path}/{}", queue(&mut raw, &path)[0]);
+            let token = raw.stat(&node).unwrap().czxid;
+            running.close_input();
+            assert_eq!(running.wait(), 3);
+            wait_for_queue(&mut raw, &path, 0);
+            assert_eq!(running.standard_output(), format!("{path} {token} {}\n", holder.pid));
+            wait_until(TEST_TIMEOUT, || running.processes().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_script_that_gets_no_lock_does_not_go_on() {
+    let path = path("busy");
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    for shell in shells() {
+        let text = "set -e; eval \"$(\"$zklock\" hold --sh -n \"$lock\")\"; echo unreachable";
+        let output = script(shell, &path, text).output();
+        assert_eq!((output.status.code(), output.stdout), (Some(75), Vec::new()));
+        assert!(String::from_utf8(output.stderr).unwrap().contains(": held by "));
+    }
+    for wrong in ["hold --sh -w 5minutes \"$lock\"", "hold --unknown --sh \"$lock\"", "release --sh x"] {
+        let text = format!("set -e; eval \"$(\"$zklock\" {wrong})\"; echo unreachable");
+        let output = script("/bin/sh", &path, &text).output();
+        assert_eq!((output.status.code(), output.stdout), (Some(64), Vec::new()), "{wrong}");
+    }
+    assert_eq!(code(&["hold", "-w", "1s", &path]).0, 75);
+    assert_eq!(code(&["hold", "no/path"]).0, 64);
+    assert_eq!(code(&["hold", "--pid", "2000000000", &path]).0, 64);
+}
+
+#[test]
+fn a_release_is_confirmed_and_removes_the_variables() {
+    let (path, mut raw) = (path("release"), raw());
+    let text = "eval \"$(\"$zklock\" hold --sh \"$lock\")\"; pid=$ZKLOCK_HOLD_PID; eval \"$(\"$zklock\" release --sh)\"; \
+                echo \"${ZKLOCK_PATH-none} ${ZKLOCK_HELD-none}\"; \"$zklock\" try \"$lock\"; echo $?; \
+                \"$zklock\" release $pid; echo $?; \"$zklock\" release; echo $?";
+    let output = script("/bin/sh", &path, text).output();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "none none\n0\n79\n64\n");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("holds no lock; the lock was released or lost before"), "{errors}");
+    wait_for_queue(&mut raw, &path, 0);
+}
+
+#[test]
+fn a_release_does_not_end_another_process() {
+    let sleep = program("sleep", &["60"]).start();
+    assert_eq!(code(&["release", &sleep.pid().to_string()]).0, 79);
+    assert!(process(sleep.pid()).is_some());
+}
+
+#[test]
+fn the_json_describes_the_hold_and_the_call_returns() {
+    let (path, mut raw) = (path("json"), raw());
+    let target = program("sleep", &["60"]).start();
+    let output = zklock(&["hold", "--pid", &target.pid().to_string(), &path]).start();
+    let mut output = output;
+    assert_eq!(output.wait(), 0);
+    let fields: serde_json::Value = serde_json::from_str(&output.standard_output()).unwrap();
+    let node = format!("{path}/{}", queue(&mut raw, &path)[0]);
+    assert_eq!(fields["path"], serde_json::json!([path]));
+    assert_eq!((&fields["node"], &fields["mode"]), (&serde_json::json!([node]), &serde_json::json!("mutex")));
+    assert_eq!(fields["fence"][0], raw.stat(&node).unwrap().czxid);
+    assert_eq!(fields["bound_pid"], target.pid());
+    let holder = output.process("zklock-holder");
+    assert_eq!(fields["pid"], holder.pid);
+    let status = String::from_utf8(zklock(&["status", &path]).output().stdout).unwrap();
+    assert!(status.contains(&format!(":{} (sleep)", holder.pid)), "{status}");
+    send(holder.pid, libc::SIGTERM);
+    wait_for_queue(&mut raw, &path, 0);
+    assert!(process(target.pid()).is_some());
+}
+
+#[test]
+fn the_holder_process_keeps_no_descriptor_of_the_caller() {
+    let (path, mut raw) = (path("descriptors"), raw());
+    let mut call = script("/bin/sh", &path, "\"$zklock\" hold --for 60s \"$lock\" 3>&1 >&2").start();
+    assert_eq!(call.standard_output(), "");
+    assert_eq!((call.wait(), queue(&mut raw, &path).len()), (0, 1));
+}
+
+#[test]
+fn the_lock_is_released_when_the_process_is_killed() {
+    let (path, mut raw) = (path("killed"), raw());
+    let target = program("sleep", &["60"]).start();
+    let holder = zklock(&["hold", "--pid", &target.pid().to_string(), &path]).start();
+    wait_for_queue(&mut raw, &path, 1);
+    target.signal(libc::SIGKILL);
+    drop(target);
+    wait_for_queue(&mut raw, &path, 0);
+    wait_until(TEST_TIMEOUT, || holder.processes().is_empty());
+}
+
+#[test]
+fn a_hold_ends_with_its_time_or_with_standard_input() {
+    let (timed, piped, mut raw) = (path("timed"), path("piped"), raw());
+    let mut call = zklock(&["hold", "--foreground", "--for", "300ms", &timed]).start();
+    assert_eq!(call.wait(), 0);
+    assert!(call.standard_output().contains("\"bound_pid\":null"));
+    wait_for_queue(&mut raw, &timed, 0);
+    let mut call = start(zklock(&["hold", "--stdin", &piped]));
+    wait_for_queue(&mut raw, &piped, 1);
+    assert_eq!(call.wait(), 0);
+    call.input().write_all(b"still here\n").unwrap();
+    assert_eq!(code(&["try", &piped]).0, 75);
+    call.close_input();
+    wait_for_queue(&mut raw, &piped, 0);
+}
+
+#[test]
+fn a_lost_lock_ends_the_process_that_needs_it() {
+    for (action, ends) in [("term", true), ("ignore", false)] {
+        let (path, mut raw) = (path("lost"), raw());
+        let target = program("sleep", &["60"]).start();
+        let pid = target.pid().to_string();
+        let mut holder = zklock(&["hold", "--foreground", "--on-lost", action, "--pid", &pid, &path]).start();
+        wait_for_queue(&mut raw, &path, 1);
+        let node = format!("{path}/{}", queue(&mut raw, &path)[0]);
+        assert_eq!(raw.delete(&node), 0);
+        assert_eq!(holder.wait(), 79);
+        if ends {
+            wait_until(TEST_TIMEOUT, || process(target.pid()).is_none());
+        } else {
+            assert!(process(target.pid()).is_some());
+        }
+    }
+}
+
+#[test]
+fn the_process_gets_term_before_the_lease_is_over() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let (path, mut raw) = (path("silent"), raw());
+    let target = program("sleep", &["60"]).start();
+    let arguments = ["hold", "-o", "session.timeout=6000", "--pid", &target.pid().to_string(), &path];
+    let holder = zklock_on(&proxy.address(), &arguments).start();
+    holder.process("zklock-holder");
+    proxy.black_hole(true);
+    wait_until(TEST_TIMEOUT, || process(target.pid()).is_none());
+    assert_eq!(queue(&mut raw, &path).len(), 1, "the servers have not ended the session");
+    wait_until(TEST_TIMEOUT, || holder.processes().is_empty());
+}
+
+#[test]
+fn a_release_without_a_server_is_not_confirmed() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let (path, mut raw, report) = (path("unconfirmed"), raw(), file("report"));
+    let target = program("sleep", &["60"]).start();
+    let pid = target.pid().to_string();
+    let options = ["hold", "-o", "session.timeout=6000", "--foreground", "--pid", &pid, &path];
+    let mut call = zklock_on(&proxy.address(), &options);
+    call.command().stdout(std::fs::File::create(&report).unwrap());
+    let mut call = call.start();
+    wait_until(TEST_TIMEOUT, || std::fs::metadata(&report).unwrap().len() > 0);
+    proxy.black_hole(true);
+    call.signal(libc::SIGTERM);
+    assert_eq!(call.wait(), 81);
+    wait_for_queue(&mut raw, &path, 0);
+    std::fs::remove_file(&report).unwrap();
+}
+
+#[test]
+fn a_release_that_no_server_confirms_returns_after_the_session() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let (path, mut raw) = (path("late-release"), raw());
+    let target = program("sleep", &["60"]).start();
+    let pid = target.pid().to_string();
+    let options = ["hold", "-o", "session.timeout=6000", "--pid", &pid, &path];
+    let holder = zklock_on(&proxy.address(), &options).start();
+    let process = holder.process("zklock-holder");
+    proxy.black_hole(true);
+    let (code, errors) = code(&["release", &process.pid.to_string()]);
+    assert_eq!((code, queue(&mut raw, &path)), (0, Vec::new()), "{errors}");
+}
+
+#[test]
+fn consul_4439_a_caller_that_ends_while_it_waits_leaves_the_queue() {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let (path, mut raw) = (path("waiting"), raw());
+        let holder = zklock(&["run", &path, "sleep", "60"]).start();
+        holder.wait_for_tree(1);
+        let waiter = zklock(&["hold", &path]).start();
+        wait_for_queue(&mut raw, &path, 2);
+        waiter.signal(signal);
+        wait_for_queue(&mut raw, &path, 1);
+        wait_until(TEST_TIMEOUT, || waiter.processes().is_empty());
+        assert_eq!(holder.tree().len(), 1);
+    }
+}
+
+#[test]
+fn a_command_of_the_script_does_not_wait_for_the_lock_of_the_script() {
+    let path = path("nested");
+    let text = "eval \"$(\"$zklock\" hold --sh \"$lock\")\"; \"$zklock\" run \"$lock\" true";
+    let output = script("/bin/sh", &path, text).output();
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
+fn a_hold_that_another_program_or_a_subshell_calls_is_refused() {
+    for shell in shells() {
+        for (before, hold) in [("", "timeout 30"), ("(", ""), ("echo | (", "")] {
+            let (path, mut raw) = (path("caller"), raw());
+            let after = if before.is_empty() { "" } else { "; )" };
+            let text = format!("{before} eval \"$({hold} \"$zklock\" hold --sh \"$lock\")\" || exit; echo no {after}");
+            let output = script(shell, &path, &text).output();
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert_eq!((output.status.code(), &*output.stdout), (Some(64), &b""[..]), "{shell} {text}: {errors}");
+            assert!(errors.contains("another process than this shell called zklock hold"), "{errors}");
+            wait_for_queue(&mut raw, &path, 0);
+        }
+        let text =
+            "set -eu; (eval \"$(timeout 30 \"$zklock\" hold --pid $$ --sh \"$lock\")\"; \"$zklock\" try \"$lock\")";
+        assert_eq!(script(shell, &path("chosen"), text).output().status.code(), Some(64), "the try is refused");
+    }
+}
+
+#[test]
+fn a_failed_release_ends_a_script() {
+    let text = "set -e; eval \"$(\"$zklock\" hold --sh \"$lock\")\"; kill -9 $ZKLOCK_HOLD_PID; \
+                while kill -0 $ZKLOCK_HOLD_PID 2>/dev/null && ! grep -q '(zombie)' /proc/$ZKLOCK_HOLD_PID/status; do sleep .05; done; \
+                eval \"$(\"$zklock\" release --sh)\"; echo unreachable";
+    let output = script("/bin/sh", &path("killed holder"), text).output();
+    assert_eq!((output.status.code(), output.stdout), (Some(79), Vec::new()));
+}
+
+#[test]
+fn a_release_restores_the_variables_of_the_outer_lock() {
+    let (path, other, third) = (path("outer"), path("other's"), path("third"));
+    let inner = format!(
+        "hold() {{ eval \"$(\"$zklock\" hold --sh \"$1\")\" || exit; }}; show() {{ echo \"$ZKLOCK_PATH:${{ZKLOCK_HOLD_PID-none}}:$ZKLOCK_HELD\"; }}; \
+         outer=$(show); hold \"{other}\"; first=$ZKLOCK_HOLD_PID; one=$(show); hold {third}; \
+         eval \"$(\"$zklock\" release --sh)\"; [ \"$(show)\" = \"$one\" ] || exit 10; hold {third}; \
+         eval \"$(\"$zklock\" release --sh $first)\"; [ \"$ZKLOCK_PATH\" = {third} ] || exit 11; \
+         \"$zklock\" try \"{other}\" || exit 12; \"$zklock\" try -q {third}; [ $? = 64 ] || exit 13; \
+         eval \"$(\"$zklock\" release --sh)\"; [ \"$(show)\" = \"$outer\" ] || exit 14; \
+         \"$zklock\" try -q \"$lock\"; [ $? = 64 ] || exit 15"
+    );
+    let zklock = env!("CARGO_BIN_EXE_zklock");
+    let call = program(zklock, &["run", &path, "-c", &inner]).env("zklock", zklock).env("lock", &path);
+    let output = call.output();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_release_refuses_numbers_that_are_no_process_ids() {
+    assert_eq!(code(&["release", "--", "-5"]).0, 79);
+    assert_eq!(zklock(&["release"]).env("ZKLOCK_HOLD_PID", "-5").output().status.code(), Some(79));
+}

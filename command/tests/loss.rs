@@ -1,0 +1,210 @@
+//! The reaction to a lock that is no longer certain.
+
+use std::fs;
+use std::time::Duration;
+
+use zklock_test_support::{Proxy, ZooKeeper, wait_until};
+
+use crate::common::{TEST_TIMEOUT, file, path, process, program, queue, raw, send, wait_for_queue, zklock, zklock_on};
+
+const SHORT_SESSION: &str = "session.timeout=9000";
+
+#[test]
+fn a_stopped_wrapper_loses_its_command_before_another_holder_starts() {
+    let (path, log) = (path("stopped"), file("log"));
+    let script = format!("trap 'date +%s%N >>{0}; exit' TERM; while :; do sleep 0.02; done", log.display());
+    let mut first = zklock(&["run", "-o", SHORT_SESSION, &path, "sh", "-c", &script]).start();
+    first.process("sleep");
+    first.signal(libc::SIGSTOP);
+    let script = format!("date +%s%N >>{}", log.display());
+    let second = zklock(&["run", &path, "sh", "-c", &script]).output();
+    assert_eq!(second.status.code(), Some(0));
+    assert_eq!(first.tree(), []);
+    let times = fs::read_to_string(&log).unwrap();
+    let times: Vec<u128> = times.lines().map(|time| time.parse().unwrap()).collect();
+    assert!(times.len() == 2 && times[0] < times[1], "{times:?}");
+    first.signal(libc::SIGCONT);
+    assert_eq!(first.wait(), 79);
+    fs::remove_file(&log).unwrap();
+}
+
+#[test]
+fn a_silent_server_ends_the_command_before_the_session_ends() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let (path, mut raw) = (path("silent"), raw());
+    let arguments = ["run", "-o", SHORT_SESSION, &path, "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"];
+    let mut call = zklock_on(&proxy.address(), &arguments).start();
+    call.process("sleep");
+    proxy.black_hole(true);
+    wait_until(TEST_TIMEOUT, || call.tree().is_empty());
+    assert_eq!(queue(&mut raw, &path).len(), 1, "the servers have not ended the session yet");
+    assert_eq!(call.wait(), 79);
+}
+
+#[test]
+fn consul_985_a_short_interruption_does_not_end_the_command() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let done = file("done");
+    let script = format!("until test -e {}; do sleep 0.05; done; exit 7", done.display());
+    let mut call = zklock_on(&proxy.address(), &["run", &path("short"), "sh", "-c", &script]).start();
+    call.process("sh");
+    for _ in 0..3 {
+        let accepted = proxy.accepted_count();
+        proxy.cut();
+        wait_until(TEST_TIMEOUT, || proxy.accepted_count() > accepted);
+    }
+    fs::write(&done, "").unwrap();
+    assert_eq!(call.wait(), 7);
+    fs::remove_file(&done).unwrap();
+}
+
+#[test]
+fn etcd_7983_the_command_can_wait_for_the_loss() {
+    let (path, mut raw, log) = (path("told"), raw(), file("log"));
+    let script = format!("read line <&$ZKLOCK_STATUS_FD; echo $line >{}; exit 4", log.display());
+    let mut call = zklock(&["run", "--on-lost", "ignore", &path, "sh", "-c", &script]).start();
+    call.process("sh");
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 80);
+    assert_eq!(fs::read_to_string(&log).unwrap(), "lost\n");
+    fs::remove_file(&log).unwrap();
+}
+
+#[test]
+fn the_command_stops_while_the_connection_is_lost_if_the_user_wants_it() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let path = path("suspended");
+    let mut call = zklock_on(&proxy.address(), &["run", "--on-suspend", "stop", &path, "sleep", "60"]).start();
+    let pid = call.process("sleep").pid;
+    proxy.refuse(true);
+    proxy.cut();
+    wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state == 'T'));
+    proxy.refuse(false);
+    wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state != 'T'));
+    call.signal(libc::SIGTERM);
+    assert_eq!(call.wait(), 143);
+}
+
+#[test]
+fn the_command_ends_with_the_connection_if_the_user_wants_it() {
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let path = path("term");
+    let call = zklock_on(&proxy.address(), &["run", "--on-suspend", "term", &path, "sleep", "60"]).start();
+    call.process("sleep");
+    proxy.cut();
+    let output = call.output();
+    assert_eq!(output.status.code(), Some(79));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("the connection is lost, so the command is ended (--on-suspend term)"), "{errors}");
+}
+
+/// The shell is the leader of a session without a terminal, as below cron. The wrapper belongs to its process group.
+#[test]
+fn a_stopped_wrapper_without_a_terminal_does_not_end_its_caller() {
+    let script = "\"$1\" run -o \"$2\" \"$3\" sleep 60; echo \"code $?\"";
+    let path = path("stopped");
+    let arguments = ["--wait", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_zklock"), SHORT_SESSION, &path];
+    let call = program("setsid", &arguments).start();
+    let command = call.process("sleep");
+    let wrapper = call.process("zklock");
+    send(wrapper.pid, libc::SIGSTOP);
+    wait_until(TEST_TIMEOUT, || process(command.pid).is_none());
+    // The guardian continues nothing, so the wrapper is still stopped.
+    assert_eq!(process(wrapper.pid).unwrap().state, 'T');
+    send(wrapper.pid, libc::SIGCONT);
+    let output = call.output();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "code 79\n");
+}
+
+#[test]
+fn a_killed_command_gets_no_term() {
+    let (path, mut raw, log) = (path("kill"), raw(), file("log"));
+    let script = format!("trap 'echo term >{}' TERM; while :; do sleep 0.02; done", log.display());
+    let mut call = zklock(&["run", "--on-lost", "kill", &path, "sh", "-c", &script]).start();
+    call.process("sleep");
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 79);
+    assert!(!log.exists());
+}
+
+#[test]
+fn etcd_10117_a_killed_call_frees_the_lock_within_the_session_timeout() {
+    let (path, mut raw) = (path("abandoned"), raw());
+    let mut call = zklock(&["run", "-o", SHORT_SESSION, &path, "sleep", "60"]).start();
+    call.wait_for_tree(1);
+    call.signal(libc::SIGKILL);
+    call.wait();
+    let since = std::time::Instant::now();
+    wait_for_queue(&mut raw, &path, 0);
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+}
+
+/// Returns the writing end of a pipe that is full, and the other end.
+fn full_pipe() -> (std::process::Stdio, std::os::fd::OwnedFd) {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let size = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    assert_eq!(rustix::io::write(&writer, &vec![b'x'; size]).unwrap(), size);
+    (writer.into(), reader)
+}
+
+#[test]
+fn a_reader_that_does_not_read_delays_no_reaction() {
+    let (path, mut raw) = (path("blocked"), raw());
+    let mut call = zklock(&["run", "-v", "--on-lost", "kill", &path, "sh", "-c", "while :; do sleep 0.05; done"]);
+    let (stderr, _reader) = full_pipe();
+    call.command().stderr(stderr);
+    let mut call = call.start();
+    call.process("sleep");
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 79);
+    assert_eq!(call.tree(), []);
+}
+
+#[test]
+fn a_reader_that_does_not_read_does_not_keep_the_lock() {
+    let (path, mut raw) = (path("unread"), raw());
+    let mut call = zklock(&["run", "--json", "--status-fd", "2", "--for", "200ms", &path, "sleep", "60"]);
+    let (stderr, _reader) = full_pipe();
+    call.command().stderr(stderr);
+    let mut call = call.start();
+    assert_eq!(call.wait(), 143);
+    wait_for_queue(&mut raw, &path, 0);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_release_that_no_server_confirms() {
+    let (proxy, done) = (Proxy::start(&ZooKeeper::shared().address()), file("done"));
+    let script = format!("until test -e {}; do sleep 0.05; done", done.display());
+    let arguments = ["run", "-o", "session.timeout=30000", "--once-per", "day", &path("release"), "-c", &script];
+    let mut call = zklock_on(&proxy.address(), &arguments).start();
+    call.process("sleep");
+    proxy.black_hole(true);
+    fs::write(&done, "").unwrap();
+    wait_until(TEST_TIMEOUT, || call.tree().is_empty());
+    let since = std::time::Instant::now();
+    wait_until(TEST_TIMEOUT, || {
+        call.signal(libc::SIGTERM);
+        process(call.pid()).is_none()
+    });
+    assert_eq!(call.wait(), 81);
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    fs::remove_file(&done).unwrap();
+}
+
+#[test]
+fn a_loss_during_min_hold_does_not_make_the_work_uncertain() {
+    let (path, mut raw, log) = (path("min-hold"), raw(), file("log"));
+    let mut call = zklock(&["run", "-v", "--min-hold", "60s", &path, "true"]);
+    call.command().stderr(fs::File::create(&log).unwrap());
+    let mut call = call.start();
+    wait_until(TEST_TIMEOUT, || fs::read_to_string(&log).unwrap().contains("the lock is kept for --min-hold"));
+    let node = queue(&mut raw, &path).remove(0);
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 0);
+    let errors = fs::read_to_string(&log).unwrap();
+    assert!(errors.contains("the lock was lost during --min-hold, after the command had ended"), "{errors}");
+    fs::remove_file(&log).unwrap();
+}

@@ -1,0 +1,167 @@
+//! The wait for a busy lock.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
+
+use crate::common::{TEST_TIMEOUT, code, path, program, queue, raw, wait_for_queue, zklock, zklock_on};
+
+#[test]
+fn consul_4439_signals_are_heeded_while_waiting() {
+    let (path, mut raw) = (path("waiting"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let mut waiter = zklock(&["run", &path, "true"]).start();
+        wait_for_queue(&mut raw, &path, 2);
+        let since = Instant::now();
+        waiter.signal(signal);
+        assert_eq!(waiter.wait(), 128 + signal);
+        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+        assert_eq!(queue(&mut raw, &path).len(), 1, "the waiter has left the queue");
+        wait_until(TEST_TIMEOUT, || waiter.processes().is_empty());
+    }
+}
+
+#[test]
+fn an_ignored_signal_stays_ignored() {
+    let (path, mut raw) = (path("nohup"), raw());
+    let mut holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let script = "trap '' HUP; exec \"$0\" run \"$1\" sh -c 'kill -HUP $$; exit 7'";
+    let mut waiter = program("sh", &["-c", script, env!("CARGO_BIN_EXE_zklock"), &path]).start();
+    wait_for_queue(&mut raw, &path, 2);
+    waiter.signal(libc::SIGHUP);
+    holder.signal(libc::SIGTERM);
+    assert_eq!((holder.wait(), waiter.wait()), (143, 7));
+}
+
+#[test]
+fn consul_9788_a_signal_reaches_the_command_at_once() {
+    let mut call = zklock(&["run", &path("term"), "sleep", "60"]).start();
+    call.wait_for_tree(1);
+    let since = Instant::now();
+    call.signal(libc::SIGTERM);
+    assert_eq!(call.wait(), 143);
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_signal_ends_an_attempt_to_connect() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    let mut call = zklock_on(&silent, &["run", &path("silent"), "true"]).start();
+    drop(listener.accept().unwrap());
+    call.signal(libc::SIGTERM);
+    assert_eq!(call.wait(), 143);
+}
+
+#[test]
+fn a_waiter_runs_its_command_after_the_holder() {
+    let (path, mut raw) = (path("next"), raw());
+    let mut holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let mut waiter = zklock(&["run", &path, "sh", "-c", "exit 7"]).start();
+    wait_for_queue(&mut raw, &path, 2);
+    holder.signal(libc::SIGTERM);
+    assert_eq!((holder.wait(), waiter.wait()), (143, 7));
+    wait_for_queue(&mut raw, &path, 0);
+}
+
+#[test]
+fn readers_share_and_a_semaphore_counts() {
+    let lock = path("shared");
+    let reader = zklock(&["run", "-s", &lock, "sleep", "60"]).start();
+    reader.wait_for_tree(1);
+    assert_eq!(code(&["run", "-n", "-s", &lock, "true"]).0, 0);
+    assert_eq!(code(&["run", "-n", "-x", &lock, "true"]).0, 75);
+    let semaphore = path("semaphore");
+    let lease = zklock(&["run", "--semaphore", "2", &semaphore, "sleep", "60"]).start();
+    lease.wait_for_tree(1);
+    assert_eq!(code(&["run", "-n", "--semaphore", "2", &semaphore, "true"]).0, 0);
+    assert_eq!(code(&["run", "-n", "--semaphore", "2", "--qty", "2", &semaphore, "true"]).0, 75);
+}
+
+#[test]
+fn several_paths_are_acquired_as_a_unit() {
+    let (one, two) = (path("one"), path("two"));
+    let holder = zklock(&["run", &two, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    assert_eq!(code(&["run", "-n", &one, &two, "--", "true"]).0, 75);
+    assert_eq!(code(&["try", &one, &two, "--"]).0, 75);
+    assert_eq!(queue(&mut raw(), &one), [""; 0]);
+    assert_eq!(code(&["try", &one, &path("other"), "--"]), (0, String::new()));
+    assert_eq!(code(&["run", "-n", &one, &path("three"), "--", "true"]).0, 0);
+}
+
+#[test]
+fn the_queue_limit_refuses_a_long_queue() {
+    let (path, mut raw) = (path("limit"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let _waiter = zklock(&["run", "--queue-limit", "1", &path, "true"]).start();
+    wait_for_queue(&mut raw, &path, 2);
+    let (code, errors) = code(&["run", "--queue-limit", "1", &path, "true"]);
+    assert_eq!((code, &*errors), (75, "zklock: 2 participants are ahead; --queue-limit is 1\n"));
+    wait_for_queue(&mut raw, &path, 2);
+}
+
+#[test]
+fn shedlock_141_the_minimum_hold_outlasts_the_command() {
+    let (path, mut raw) = (path("minimum"), raw());
+    let since = Instant::now();
+    assert_eq!(code(&["run", "--min-hold", "700ms", &path, "true"]).0, 0);
+    assert!(since.elapsed() >= Duration::from_millis(700), "{:?}", since.elapsed());
+    let mut call = zklock(&["run", "--min-hold", "1h", &path, "sh", "-c", "echo hello; exit 3"]).start();
+    assert_eq!(call.standard_output(), "hello\n", "the pipe ends with the command");
+    wait_for_queue(&mut raw, &path, 1);
+    wait_until(TEST_TIMEOUT, || call.processes().len() == 1);
+    assert_eq!(queue(&mut raw, &path).len(), 1, "the command and the guardian have ended");
+    call.signal(libc::SIGTERM);
+    assert_eq!(call.wait(), 3);
+    wait_for_queue(&mut raw, &path, 0);
+}
+
+#[test]
+fn a_failed_try_writes_nothing() {
+    let (path, mut raw) = (path("try"), raw());
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let before = raw.stat(&path).unwrap().cversion;
+    assert_eq!(code(&["try", &path]).0, 75);
+    assert_eq!(code(&["try", &path, "true"]).0, 75);
+    assert_eq!(raw.stat(&path).unwrap().cversion, before);
+}
+
+#[test]
+fn a_try_on_a_free_lock_takes_three_round_trips_and_the_end_of_the_session() {
+    let path = path("cold");
+    assert_eq!(code(&["try", &path]).0, 0, "the directory exists");
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let turns = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&turns);
+    proxy.hook(move |direction, frame| {
+        let operation = frame.get(4..8).map(<[u8]>::to_vec);
+        let mut seen = seen.lock().unwrap();
+        match (direction, seen.last_mut()) {
+            (Direction::ToServer, Some((Direction::ToServer, operations))) => Vec::push(operations, operation),
+            (_, Some((last, _))) if *last == direction => {}
+            _ => seen.push((direction, vec![operation])),
+        }
+        Verdict::Forward
+    });
+    let output = zklock_on(&proxy.address(), &["try", &path]).output();
+    assert_eq!(output.status.code(), Some(0));
+    let turns = turns.lock().unwrap();
+    let requests: Vec<_> = turns.iter().filter(|(direction, _)| *direction == Direction::ToServer).collect();
+    assert!(requests.len() <= 4, "{requests:?}");
+}
+
+#[test]
+fn a_try_runs_the_command_or_releases_at_once() {
+    let (path, mut raw) = (path("try"), raw());
+    assert_eq!(code(&["try", &path]), (0, String::new()));
+    wait_for_queue(&mut raw, &path, 0);
+    assert_eq!(code(&["try", &path, "sh", "-c", "exit 9"]).0, 9);
+}

@@ -1,0 +1,371 @@
+//! Tests of an engine whose server stores only a set of nodes.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use zklock_proto::{
+    Code, ConnectResponse, CreateMode, Frames, MultiResult, OpCode, Request, Response, Stat, encode_error,
+};
+
+use super::*;
+use crate::error::{Error, Result, Status};
+use crate::limits::Limits;
+use crate::recipe::Mode;
+use crate::session::{Command, ConnectString, SessionConfig};
+use crate::time::Time;
+
+/// The fixed time that all tests use.
+const NOW: Time = Time::from_nanos(1_000_000_000_000);
+
+struct Peer {
+    engine: Engine,
+    /// The requests on this connection that the server has not answered yet, each with its xid.
+    read: VecDeque<(i32, Request)>,
+    nodes: BTreeSet<String>,
+    last_number: i32,
+    refuses_deletes: bool,
+}
+
+impl Peer {
+    fn new(chroot: &str) -> Self {
+        let config = SessionConfig {
+            timeout: Duration::from_secs(12),
+            lease_margin: None,
+            follow_config: None,
+            frame_limit: 1 << 20,
+            limits: Limits::default(),
+        };
+        let target = ConnectString::parse(&format!("s:1{chroot}")).unwrap();
+        let mut chance: u128 = 7;
+        let entropy = Box::new(move || {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            chance
+        });
+        Self {
+            engine: Engine::new(target, config, NOW, entropy),
+            read: VecDeque::new(),
+            nodes: BTreeSet::new(),
+            last_number: 0,
+            refuses_deletes: false,
+        }
+    }
+
+    fn connect(&mut self) {
+        while !matches!(self.engine.poll_command(), Some(Command::Connect(_))) {
+            let at = self.engine.next_timeout().unwrap();
+            self.engine.advance(at);
+        }
+        self.engine.connected(NOW, "local");
+        self.engine.output().clear();
+        self.read.clear();
+        let mut welcome = Vec::new();
+        let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
+        ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
+            .encode(&mut welcome);
+        assert!(self.engine.received(NOW, &welcome).is_continue());
+    }
+
+    /// Returns the types of the requests on this connection that the server has not answered yet.
+    fn sent(&mut self) -> Vec<OpCode> {
+        let mut frames = Frames::new(1 << 20);
+        frames.push(&std::mem::take(self.engine.output()));
+        while let Some(frame) = frames.next().unwrap() {
+            let (xid, request) = Request::decode(&frame).unwrap();
+            // The tests ignore pings, which have a negative xid.
+            self.read.extend((xid > 0).then_some((xid, request)));
+        }
+        self.read.iter().map(|(_, request)| request.op()).collect()
+    }
+
+    /// Answers the oldest request that the server has not answered yet.
+    fn answer(&mut self) {
+        let _ = self.sent();
+        let (xid, request) = self.read.pop_front().unwrap();
+        let mut bytes = Vec::new();
+        match self.serve(&request) {
+            Ok(response) => response.encode(xid, 1, &mut bytes).unwrap(),
+            Err(code) => encode_error(xid, 1, code, &mut bytes),
+        }
+        assert!(self.engine.received(NOW, &bytes).is_continue());
+    }
+
+    fn answer_all(&mut self) {
+        while !self.sent().is_empty() {
+            self.answer();
+        }
+    }
+
+    fn serve(&mut self, request: &Request) -> std::result::Result<Response, Code> {
+        let owned = Stat { ephemeral_owner: 5, ..Stat::default() };
+        Ok(match request {
+            Request::Exists { path, .. } if self.nodes.contains(path) => Response::Stat(Stat::default()),
+            Request::Exists { .. } => return Err(Code::NO_NODE),
+            Request::Create2 { path, mode, .. } => {
+                self.last_number += 1;
+                let is_numbered = *mode == CreateMode::EphemeralSequential;
+                let path = if is_numbered { format!("{path}{:010}", self.last_number) } else { path.clone() };
+                if !self.nodes.insert(path.clone()) {
+                    return Err(Code::NODE_EXISTS);
+                }
+                Response::Create2 { path, stat: Stat { czxid: i64::from(self.last_number), ..owned } }
+            }
+            Request::GetChildren2 { path, .. } => {
+                let below = format!("{path}/");
+                let children = self.nodes.iter().filter_map(|node| node.strip_prefix(&below)).map(str::to_owned);
+                Response::Children2 { children: children.collect(), stat: Stat::default() }
+            }
+            Request::Delete { .. } if self.refuses_deletes => return Err(Code::NO_AUTH),
+            Request::Delete { path, .. } => {
+                self.nodes.remove(path);
+                Response::Empty
+            }
+            Request::Multi(requests) => {
+                Response::Multi(requests.iter().map(|request| self.serve_member(request)).collect())
+            }
+            Request::GetData { .. } => Response::Data { data: None, stat: owned },
+            _ => Response::Empty,
+        })
+    }
+
+    fn serve_member(&mut self, request: &Request) -> MultiResult {
+        match request {
+            Request::Check { .. } => MultiResult::Ok(Response::Checked),
+            request => MultiResult::Ok(self.serve(request).unwrap()),
+        }
+    }
+
+    fn answers(&mut self) -> Vec<(OpId, Result<Answer>)> {
+        std::iter::from_fn(|| self.engine.poll_answer()).collect()
+    }
+}
+
+#[test]
+fn connection_loss_during_chroot_creation_is_not_a_missing_chroot() {
+    let mut peer = Peer::new("/app");
+    peer.engine.enable_chroot_creation();
+    let op = peer.engine.connect(NOW, NOW + Duration::from_secs(10));
+    peer.connect();
+    peer.answer();
+    assert!(!peer.sent().is_empty(), "it creates the chroot");
+    peer.engine.disconnected(NOW, "closed");
+    // The server has received none of these requests.
+    peer.connect();
+    peer.answer_all();
+    assert_eq!(peer.answers(), [(op, Ok(Answer::Done))]);
+}
+
+#[test]
+fn missing_chroot_is_checked_again_after_a_transaction_on_each_connection() {
+    let mut peer = Peer::new("/app");
+    let op = peer.engine.connect(NOW, NOW + Duration::from_secs(10));
+    peer.connect();
+    peer.answer();
+    peer.engine.disconnected(NOW, "closed");
+    peer.connect();
+    assert_eq!(peer.sent(), [OpCode::Multi, OpCode::Exists], "the session is proven, as after each reconnect");
+    peer.answer();
+    peer.answer();
+    assert_eq!(peer.sent(), [OpCode::Multi, OpCode::Exists], "the server may lag");
+    peer.nodes.insert("/app".to_owned());
+    peer.answer_all();
+    assert_eq!(peer.answers(), [(op, Ok(Answer::Done))]);
+}
+
+#[test]
+fn thousands_of_held_back_contenders_are_refused_without_recursion() {
+    const COUNT: usize = 3_000;
+    let mut peer = Peer::new("");
+    peer.connect();
+    let semaphore = peer.engine.add_lock("/s", Recipe::Semaphore(5_000));
+    let leases = i32::try_from(COUNT).unwrap();
+    let (_, owner) = peer.engine.acquire_leases(NOW, semaphore, leases, AcquireLimit::Unlimited);
+    peer.answer_all();
+    peer.answers();
+    peer.engine.set_max_path_bytes(COUNT * 70 + 700);
+    peer.refuses_deletes = true;
+    peer.engine.release(NOW, semaphore, owner, false);
+    for number in 0..COUNT {
+        let lock = peer.engine.add_lock(format!("/l/{number:05}"), Recipe::Queue(Mode::Mutex));
+        peer.engine.acquire(NOW, lock, Owner::current_thread(), AcquireLimit::Unlimited);
+    }
+    assert!(peer.engine.held_back.len() > COUNT - 100);
+    peer.answers();
+    while peer.engine.metrics.deletes_refused == 0 {
+        peer.answer();
+    }
+    let answers = peer.answers();
+    assert!(answers.len() > COUNT - 100, "{} calls were answered", answers.len());
+    assert!(answers.iter().all(|(_, result)| matches!(result, Err(error) if error.status() == Status::Exhausted)));
+}
+
+#[test]
+fn only_directory_of_undeletable_node_is_refused() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let [a, b] = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+    let both = peer.engine.add_lock("/a", Recipe::MultiLock([a, b].into()));
+    let of_others = ["/a", "/b"].map(|path| format!("{path}/_c_00000000-0000-0000-0000-000000000000-lock-0000000000"));
+    peer.nodes.extend(["/a", "/b"].map(str::to_owned).into_iter().chain(of_others));
+    let waiting = peer.engine.acquire(NOW, both, Owner::task(1), AcquireLimit::Unlimited);
+    peer.answer_all();
+    peer.engine.cancel_op(NOW, waiting);
+    peer.answers();
+    // The client deletes its node in `/b` first. The server refuses this, and has not answered the other delete request yet.
+    peer.refuses_deletes = true;
+    while peer.engine.metrics.deletes_refused == 0 {
+        peer.answer();
+    }
+    peer.engine.acquire(NOW, a, Owner::task(2), AcquireLimit::Unlimited);
+    assert!(peer.answers().is_empty());
+    let refused = peer.engine.acquire(NOW, b, Owner::task(2), AcquireLimit::Unlimited);
+    let answers = peer.answers();
+    assert!(
+        matches!(&*answers, [(op, Err(error))] if *op == refused && error.status() == Status::Denied),
+        "{answers:?}"
+    );
+}
+
+#[test]
+fn wait_until_unsafe_is_answered_after_brief_lease_end() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (lock, owner) = (peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex)), Owner::current_thread());
+    peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    peer.answers();
+    let (watch, guard) =
+        (peer.engine.wait_until_unsafe(NOW, lock, owner), peer.engine.wait_until_ended(NOW, lock, owner));
+    peer.engine.cancel_waits(NOW, lock);
+    let canceled = Err(Error::new(Status::Canceled, format!("/l: {}", Status::Canceled.text())));
+    assert_eq!(peer.answers(), [(guard, canceled)], "a wait for a loss is not a wait for the lock");
+    let lease = peer.engine.hold_of(NOW, lock, owner).unwrap().remaining;
+    // The process was suspended until the session lease had ended. After the suspension, the process first reads an
+    // answer that extends the lease.
+    let end = NOW + lease;
+    assert!(peer.engine.received(end, &[]).is_continue());
+    assert_eq!(peer.answers(), [(watch, Ok(Answer::Done))]);
+    let wait_until_unsafe = peer.engine.wait_until_unsafe(end, lock, owner);
+    assert_eq!(peer.answers(), [(wait_until_unsafe, Ok(Answer::Done))], "the hold is already unverified");
+}
+
+#[test]
+fn wait_until_unsafe_ends_with_hold_and_client() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (lock, owner) = (peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex)), Owner::current_thread());
+    let status = |answers: Vec<(OpId, Result<Answer>)>, op: OpId| {
+        let answer = answers.into_iter().find(|(answered, _)| *answered == op);
+        answer.map(|(_, answer)| answer.unwrap_err().status())
+    };
+    for _ in 0..2 {
+        peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+        peer.answer_all();
+    }
+    let watch = peer.engine.wait_until_unsafe(NOW, lock, owner);
+    peer.engine.release(NOW, lock, owner, false);
+    assert_eq!(status(peer.answers(), watch), None, "the owner has re-entered the lock");
+    peer.engine.release(NOW, lock, owner, false);
+    assert_eq!(status(peer.answers(), watch), Some(Status::NotOwner));
+    peer.answer_all();
+    peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    let watch = peer.engine.wait_until_unsafe(NOW, lock, owner);
+    peer.engine.begin_close(NOW);
+    assert_eq!(status(peer.answers(), watch), Some(Status::Closed));
+    let refused = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    assert_eq!(status(peer.answers(), refused), Some(Status::Closed), "nothing is granted before the session ends");
+}
+
+#[test]
+fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_deadline() {
+    for is_disconnected in [false, true] {
+        let mut peer = Peer::new("");
+        peer.connect();
+        let (lock, owner) = (peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex)), Owner::current_thread());
+        peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+        peer.answer_all();
+        peer.answers();
+        let end = NOW + peer.engine.hold_of(NOW, lock, owner).unwrap().remaining;
+        let deadline = end + Duration::from_millis(50);
+        let reentry = peer.engine.acquire(end, lock, owner, AcquireLimit::TryOnce(deadline));
+        assert_eq!(peer.engine.waiting(end, lock).len(), 1);
+        if is_disconnected {
+            peer.engine.disconnected(end, "closed");
+        }
+        assert_eq!(peer.answers(), [], "the hold may become safe again");
+        peer.engine.expire_op(deadline, reentry);
+        let [(ended, Err(error))] = &peer.answers()[..] else { panic!("one operation has failed") };
+        assert_eq!((*ended, error.status()), (reentry, Status::Connection));
+    }
+}
+
+/// Starts a client of two servers that has begun to connect to the first server. Returns the operation that waits for
+/// the connection.
+fn client_of_two_servers() -> (Engine, OpId) {
+    let mut engine = Peer::new(",t:2").engine;
+    let op = engine.connect(NOW, NOW + Duration::from_secs(60));
+    next_server(&mut engine);
+    (engine, op)
+}
+
+/// Runs the timers until the engine connects to a server. Returns the time.
+fn next_server(engine: &mut Engine) -> Time {
+    let mut now = NOW;
+    while !matches!(engine.poll_command(), Some(Command::Connect(_))) {
+        now = engine.next_timeout().unwrap();
+        engine.advance(now);
+    }
+    now
+}
+
+#[test]
+fn connect_fails_early_only_if_every_server_refused_a_certificate() {
+    let (mut engine, op) = client_of_two_servers();
+    engine.start_securing(NOW);
+    engine.certificate_refused(NOW, "wrong CA");
+    assert!(engine.poll_answer().is_none());
+    let now = next_server(&mut engine);
+    engine.disconnected(now, "refused");
+    assert!(engine.poll_answer().is_none());
+    let now = next_server(&mut engine);
+    engine.certificate_refused(now, "wrong CA");
+    assert!(engine.poll_answer().is_none());
+    let now = next_server(&mut engine);
+    engine.certificate_refused(now, "wrong name");
+    let (ended, answer) = engine.poll_answer().unwrap();
+    let error = answer.unwrap_err();
+    assert_eq!((ended, error.status()), (op, Status::Auth));
+    assert!(error.message().starts_with("s:1,t:2: last tried "), "{error}");
+    assert!(error.message().contains(": wrong name; ") && error.message().ends_with(": wrong CA"), "{error}");
+    // The client continues to connect for other calls, and a call that ends at its deadline reports the same reason.
+    let lock = engine.add_lock("/l", Recipe::Queue(Mode::Mutex));
+    engine.acquire(now, lock, Owner::current_thread(), AcquireLimit::Until(now));
+    engine.advance(now);
+    let (_, answer) = engine.poll_answer().unwrap();
+    assert_eq!(answer.unwrap_err().status(), Status::Auth);
+}
+
+#[test]
+fn stalled_tls_handshake_ends_at_its_time_limit() {
+    let (mut engine, _) = client_of_two_servers();
+    engine.start_securing(NOW);
+    let give_up = engine.next_timeout().unwrap();
+    assert_eq!(give_up, NOW + Duration::from_secs(2));
+    let said = engine.connection_error(give_up, NOW).message().to_owned();
+    assert!(said.ends_with("does not complete the TLS handshake"), "{said}");
+    engine.advance(give_up);
+    assert_eq!(engine.poll_command(), Some(Command::Disconnect));
+    let said = engine.connection_error(give_up, NOW).message().to_owned();
+    assert!(said.contains("no complete TLS handshake in time"), "{said}");
+}
+
+#[test]
+fn tls_record_in_answer_to_plain_text_is_recognized() {
+    for record in [[0x15, 3, 3, 0, 2, 2, 80], [0x16, 3, 1, 0, 100, 2, 0]] {
+        let (mut engine, _) = client_of_two_servers();
+        engine.connected(NOW, "local");
+        assert!(engine.received(NOW, &record).is_break());
+        let said = engine.connection_error(NOW, NOW).message().to_owned();
+        assert!(said.contains("the server requires TLS; set tls.enabled to true"), "{said}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Makes a contender leave its queues. The contender deletes its nodes. It repeats each delete request until a server has confirmed the
+//! deletion.
+
+use zklock_proto::{Code, Request, Response};
+
+use super::{Contender, Output, Removal, RetryState, Stage};
+use crate::acl::Permission;
+use crate::mutant::Mutant;
+use crate::path::parent;
+use crate::recipe::directory_cache::Deletion;
+use crate::recipe::{Context, NodeIndex, RequestKind};
+use crate::session::Failure;
+
+impl Contender {
+    pub(super) fn leave(&mut self, cx: &mut Context<'_>) -> Option<Output> {
+        match &mut self.stage {
+            Stage::NotJoined | Stage::Checking { .. } | Stage::DirectoryMissing { .. } => {
+                self.stop_all_waiting(cx);
+                self.finish()
+            }
+            Stage::Joining { is_leaving } | Stage::CreateUnknown { is_leaving } => {
+                *is_leaving = true;
+                self.stop_all_waiting(cx);
+                None
+            }
+            Stage::Leaving | Stage::Gone => None,
+            Stage::Queued | Stage::Acquired => {
+                self.start_leaving(cx);
+                None
+            }
+        }
+    }
+
+    /// Starts to delete the contender's nodes. The contender must already know its nodes.
+    pub(super) fn start_leaving(&mut self, cx: &mut Context<'_>) {
+        self.stop_all_waiting(cx);
+        self.stage = Stage::Leaving;
+        self.delete(cx);
+    }
+
+    pub(super) fn delete(&mut self, cx: &mut Context<'_>) {
+        if let Some(end) = self.delete_not_before.filter(|&end| cx.now < end) {
+            if self.retry.state == RetryState::Idle {
+                self.retry.state = RetryState::Requested(end - cx.now);
+            }
+            return;
+        }
+        if !cx.session.is_connected() {
+            // The contender deletes these nodes after the next reconnect.
+            return;
+        }
+        // The contender deletes its nodes in reverse order. Another contender may wait for the same directories in the same order. When the
+        // first directory becomes free, that contender finds the other directories free as well.
+        for index in self.node_indices().into_iter().rev() {
+            let Some(slot) = self.slots.get(index.slot) else { continue };
+            if let Some(node) = slot.nodes.get(index.node).filter(|node| !node.is_gone) {
+                cx.session.unwatch_before_delete(&node.path, cx.subscriber());
+                if let Some(cache) = slot.cache {
+                    cx.caches.on_delete_sent(cache, node.name(), cx.machine_id);
+                }
+                cx.send(RequestKind::Delete(index), &Request::Delete { path: node.path.clone(), version: -1 });
+            }
+        }
+    }
+
+    pub(super) fn on_deleted(
+        &mut self,
+        cx: &mut Context<'_>,
+        index: NodeIndex,
+        result: Result<Response, Failure>,
+    ) -> Option<Output> {
+        self.report_delete_to_cache(cx, index, &result);
+        let is_leaving = self.stage == Stage::Leaving;
+        let node = self.node_mut(index).filter(|node| is_leaving && !node.is_gone)?;
+        match result {
+            Ok(_) => node.is_gone = true,
+            Err(Failure::Code(Code::NO_NODE)) if node.maybe_deleted => node.is_gone = true,
+            // Another client or an operator has deleted the node, so the contender reports the loss of its node.
+            Err(Failure::Code(Code::NO_NODE)) => {
+                node.is_gone = true;
+                self.was_deleted_by_other = true;
+            }
+            // The contender repeats the delete request after the next reconnect.
+            Err(Failure::ConnectionLost) if Mutant::DeleteOnce.is_active() => node.is_gone = true,
+            Err(Failure::ConnectionLost) => node.maybe_deleted = true,
+            Err(Failure::Code(_)) if Mutant::GiveUpRefused.is_active() => node.is_gone = true,
+            Err(failure) => {
+                node.is_delete_denied = matches!(failure, Failure::Code(Code::NO_AUTH));
+                let what = format!("deleting {} (zklock repeats the request)", node.path);
+                let error = failure.to_error(&what).requiring(Permission::Delete, parent(&node.path));
+                self.schedule_retry(cx);
+                return Some(Output::DeleteRefused(error));
+            }
+        }
+        if !self.nodes().all(|node| node.is_gone) {
+            return None;
+        }
+        self.stage = Stage::Gone;
+        Some(if self.was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
+    }
+
+    /// Reports the result of a delete request to the directory cache, which notifies the contenders behind the node.
+    fn report_delete_to_cache(&self, cx: &mut Context<'_>, index: NodeIndex, result: &Result<Response, Failure>) {
+        let Some(slot) = self.slots.get(index.slot) else { return };
+        let (Some(cache), Some(node)) = (slot.cache, slot.nodes.get(index.node)) else { return };
+        let how = match result {
+            Ok(_) => Deletion::Done,
+            Err(Failure::Code(Code::NO_NODE)) => Deletion::Missing,
+            Err(Failure::Code(_) | Failure::TooLarge(_)) => Deletion::Refused,
+            // The directory cache ends when the connection is lost.
+            Err(Failure::ConnectionLost) => return,
+        };
+        let number = slot.sequence_of(node);
+        cx.caches.on_delete_reply(cx.now, cx.session, cache, node.name(), number, how);
+    }
+
+    pub(super) fn schedule_retry(&mut self, cx: &Context<'_>) {
+        if self.retry.state == RetryState::Idle {
+            let limits = cx.session.limits();
+            let wait = self.retry.delay.max(limits.first_retry);
+            self.retry.state = RetryState::Requested(wait);
+            self.retry.delay = (wait * 2).min(limits.last_retry);
+        }
+    }
+
+    pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
+        self.retry.state = RetryState::Idle;
+        match self.stage {
+            Stage::Leaving => self.delete(cx),
+            Stage::CreateUnknown { .. } if cx.session.is_connected() => self.find_nodes(cx),
+            Stage::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
+            Stage::Acquired => return Some(Output::Acquired),
+            _ => {}
+        }
+        None
+    }
+}

@@ -1,0 +1,316 @@
+//! A query for the holders and waiters of a lock. The query lists each directory and then reads each node. The client sends all requests of
+//! one step in one write.
+
+use std::sync::Arc;
+
+use zklock_proto::{Code, Request, Response, Stat};
+
+use super::contender::Input;
+use super::name::{ChildKind, ContenderName, Mode, classify};
+use super::node_request::parse;
+use super::rank::holders;
+use super::{Context, RequestKind};
+use crate::acl::Permission;
+use crate::error::{Error, Result};
+use crate::session::Failure;
+
+/// A holder or waiter of a lock, in any client. Each participant has one node, which identifies it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Participant {
+    /// The node path of the participant, without the chroot.
+    pub node_path: String,
+    /// True if the participant holds the lock; false if it waits for the lock.
+    pub holds: bool,
+    /// The id of the session that owns the node, or 0 if the node is not ephemeral.
+    pub session_id: i64,
+    /// The zxid at which the node was created. This zxid is the fencing token of the hold.
+    pub czxid: i64,
+    /// The node's data.
+    pub data: Vec<u8>,
+}
+
+/// A lock whose participants the query returns.
+#[derive(Debug, Clone)]
+pub(crate) enum QueryScope {
+    /// A mutex or a read/write lock.
+    Queue {
+        /// The full path of the directory.
+        directory: Arc<str>,
+        /// The mode of the requested participants.
+        mode: Mode,
+        /// True if the query treats kazoo's locks as contenders of the same queue.
+        with_kazoo: bool,
+        /// True if the query returns both the readers and the writers of a read/write lock.
+        include_both_modes: bool,
+    },
+    /// A semaphore.
+    Semaphore {
+        /// The full path of the directory.
+        directory: Arc<str>,
+        /// The maximum number of leases.
+        max_leases: MaxLeases,
+    },
+}
+
+/// The maximum number of leases of a semaphore.
+#[derive(Debug, Clone)]
+pub(crate) enum MaxLeases {
+    /// A fixed number.
+    Fixed(i32),
+    /// The value of the shared count at this full path.
+    Count(String),
+}
+
+/// The state machine of a participant query.
+#[derive(Debug)]
+pub(crate) struct ParticipantQuery {
+    scopes: Vec<QueryScope>,
+    chroot_len: usize,
+    /// The directories that the query lists, in the order of the requests, with the nodes in them.
+    listings: Vec<Listing>,
+    /// The nodes that the query reads, with the replies received so far.
+    reads: Vec<Option<(Option<Vec<u8>>, Stat)>>,
+    /// The number of requests without a reply.
+    pending_replies: usize,
+}
+
+#[derive(Debug)]
+struct Listing {
+    scope: usize,
+    directory: String,
+    /// The nodes in the directory, each with its index in `ParticipantQuery::reads`.
+    nodes: Vec<(String, usize)>,
+}
+
+impl ParticipantQuery {
+    /// Creates a query for the participants of the locks in `scopes`. The paths of these locks begin with a chroot of `chroot_len` bytes.
+    pub(crate) const fn new(scopes: Vec<QueryScope>, chroot_len: usize) -> Self {
+        Self { scopes, chroot_len, listings: Vec::new(), reads: Vec::new(), pending_replies: 0 }
+    }
+
+    /// Handles one input. When all replies have arrived, the method returns the participants. In each queue, the holders come first.
+    pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<Vec<Participant>>> {
+        match input {
+            Input::Connected => {
+                self.begin(cx);
+                None
+            }
+            Input::Reply(RequestKind::List(at), result) => self.on_list(cx, at, result),
+            Input::Reply(RequestKind::ReadParticipant(index), result) => self.on_node_read(index, result),
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        self.listings.clear();
+        self.reads.clear();
+        for (scope, wanted) in self.scopes.iter().enumerate() {
+            let directories = match wanted {
+                QueryScope::Queue { directory, .. } => vec![directory.to_string()],
+                QueryScope::Semaphore { directory, .. } => {
+                    vec![format!("{directory}/leases"), format!("{directory}/locks")]
+                }
+            };
+            let listing = |directory| Listing { scope, directory, nodes: Vec::new() };
+            self.listings.extend(directories.into_iter().map(listing));
+        }
+        self.pending_replies = self.listings.len();
+        for (at, listing) in self.listings.iter().enumerate() {
+            cx.send(RequestKind::List(at), &Request::GetChildren2 { path: listing.directory.clone(), watch: false });
+        }
+        for path in self.counts().collect::<Vec<_>>() {
+            self.read_node(cx, path);
+        }
+    }
+
+    /// Sends a request to read a node. Returns the index of its reply in `ParticipantQuery::reads`.
+    fn read_node(&mut self, cx: &mut Context<'_>, path: String) -> usize {
+        let index = self.reads.len();
+        self.reads.push(None);
+        self.pending_replies += 1;
+        cx.send(RequestKind::ReadParticipant(index), &Request::GetData { path, watch: false });
+        index
+    }
+
+    fn on_list(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        result: std::result::Result<Response, Failure>,
+    ) -> Option<Result<Vec<Participant>>> {
+        let children = match result {
+            Ok(Response::Children2 { children, .. }) => children,
+            Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
+            // When the connection is lost, all requests in flight fail. The query then starts again on the next connection.
+            Err(Failure::ConnectionLost) => return None,
+            Err(failure) => {
+                let directory = self.listings.get(at).map_or("", |listing| &listing.directory);
+                return Some(Err(self.to_error(failure, directory)));
+            }
+        };
+        let Listing { scope, directory, .. } = self.listings.get(at)?;
+        let (place, directory) = (self.scopes.get(*scope)?, directory.clone());
+        let takes_part = |name: &String| match place {
+            QueryScope::Queue { mode, with_kazoo, .. } => {
+                matches!(classify(name, *mode, *with_kazoo), ChildKind::Contender(_))
+            }
+            // Every node in the directory of leases is a lease.
+            QueryScope::Semaphore { .. } => {
+                directory.ends_with("/leases") || matches!(classify(name, Mode::Mutex, false), ChildKind::Contender(_))
+            }
+        };
+        let names: Vec<String> = children.into_iter().filter(takes_part).collect();
+        let read = |name: String| (name.clone(), self.read_node(cx, format!("{directory}/{name}")));
+        let nodes = names.into_iter().map(read).collect();
+        self.listings.get_mut(at)?.nodes = nodes;
+        self.count_reply()
+    }
+
+    fn on_node_read(
+        &mut self,
+        index: usize,
+        result: std::result::Result<Response, Failure>,
+    ) -> Option<Result<Vec<Participant>>> {
+        match result {
+            Ok(Response::Data { data, stat }) => *self.reads.get_mut(index)? = Some((data, stat)),
+            // The node was deleted after the server had returned the list.
+            Ok(_) | Err(Failure::Code(Code::NO_NODE)) => {}
+            Err(Failure::ConnectionLost) => return None,
+            Err(failure) => return Some(Err(self.to_error(failure, &self.path_of_read(index)))),
+        }
+        self.count_reply()
+    }
+
+    fn count_reply(&mut self) -> Option<Result<Vec<Participant>>> {
+        self.pending_replies = self.pending_replies.saturating_sub(1);
+        (self.pending_replies == 0).then(|| self.finish())
+    }
+
+    fn finish(&self) -> Result<Vec<Participant>> {
+        let mut all = Vec::new();
+        let mut counts = self.reads.iter();
+        for (at, place) in self.scopes.iter().enumerate() {
+            let mut lists = self
+                .listings
+                .iter()
+                .filter(|listing| listing.scope == at)
+                .map(|listing| self.listed_participants(listing));
+            match place {
+                QueryScope::Queue { mode, with_kazoo, include_both_modes, .. } => {
+                    all.extend(order_queue(lists.next().unwrap_or_default(), *mode, *with_kazoo, *include_both_modes));
+                }
+                QueryScope::Semaphore { max_leases, .. } => {
+                    let max = match max_leases {
+                        MaxLeases::Fixed(max) => *max,
+                        MaxLeases::Count(path) => match counts.next() {
+                            Some(Some((data, _))) => parse(path, data.as_deref())?,
+                            // The node of the count does not exist, so the number of leases is not limited.
+                            _ => i32::MAX,
+                        },
+                    };
+                    all.extend(order_semaphore(
+                        lists.next().unwrap_or_default(),
+                        lists.next().unwrap_or_default(),
+                        max,
+                    ));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns a participant for each node of one directory that the client could read. The function does not mark any participant as a
+    /// holder.
+    fn listed_participants(&self, listing: &Listing) -> Vec<(String, Participant)> {
+        let directory = listing.directory.get(self.chroot_len..).unwrap_or_default();
+        let participant = |(name, index): &(String, usize)| {
+            let (data, stat) = self.reads.get(*index)?.as_ref()?;
+            let participant = Participant {
+                node_path: format!("{directory}/{name}"),
+                holds: false,
+                session_id: stat.ephemeral_owner,
+                czxid: stat.czxid,
+                data: data.clone().unwrap_or_default(),
+            };
+            Some((name.clone(), participant))
+        };
+        listing.nodes.iter().filter_map(participant).collect()
+    }
+
+    /// Returns the full path of a node that the query reads.
+    fn path_of_read(&self, index: usize) -> String {
+        let node = self.listings.iter().find_map(|Listing { directory, nodes, .. }| {
+            let (name, _) = nodes.iter().find(|(_, read)| *read == index)?;
+            Some(format!("{directory}/{name}"))
+        });
+        // The query reads the counts first, and all other nodes are in the listings.
+        node.or_else(|| self.counts().nth(index)).unwrap_or_default()
+    }
+
+    /// Returns the full paths of the counts that the query reads.
+    fn counts(&self) -> impl Iterator<Item = String> {
+        self.scopes.iter().filter_map(|place| match place {
+            QueryScope::Semaphore { max_leases: MaxLeases::Count(path), .. } => Some(path.clone()),
+            _ => None,
+        })
+    }
+
+    fn to_error(&self, failure: Failure, path: &str) -> Error {
+        let directories: Vec<&str> = self.listings.iter().map(|listing| listing.directory.as_str()).collect();
+        let doing = format!("reading the participants of {}", directories.join(", "));
+        failure.to_error(&doing).requiring(Permission::Read, path)
+    }
+}
+
+/// Sorts the participants of a queue and marks the holders.
+fn order_queue(
+    mut found: Vec<(String, Participant)>,
+    mode: Mode,
+    with_kazoo: bool,
+    both: bool,
+) -> impl Iterator<Item = Participant> {
+    let mark = |name: &str| match classify(name, mode, with_kazoo) {
+        ChildKind::Contender(mark) => (mark.sequence.to_owned(), mark.is_shared),
+        _ => (name.to_owned(), false),
+    };
+    found.sort_by_cached_key(|(name, participant)| (mark(name).0, participant.czxid));
+    let marks: Vec<(String, bool)> = found.iter().map(|(name, _)| mark(name)).collect();
+    let holds = holders(marks.iter().map(|(sequence, is_shared)| ContenderName { sequence, is_shared: *is_shared }));
+    let is_wanted = move |is_shared: bool| both || !mode.is_read_write() || is_shared == (mode == Mode::Read);
+    found
+        .into_iter()
+        .zip(marks)
+        .zip(holds)
+        .filter(move |((_, (_, is_shared)), _)| is_wanted(*is_shared))
+        .map(|(((_, participant), _), holds)| Participant { holds, ..participant })
+}
+
+/// Returns the leases, beginning with the oldest, and then the waiters. If more leases exist than the maximum, the first waiter has created
+/// the newest leases. All leases from the same transaction then count as waiting, and the result omits the first waiter's node in the inner
+/// mutex.
+fn order_semaphore(
+    mut leases: Vec<(String, Participant)>,
+    mut waiters: Vec<(String, Participant)>,
+    max: i32,
+) -> impl Iterator<Item = Participant> {
+    leases.sort_by_cached_key(|(name, participant)| (participant.czxid, name.clone()));
+    waiters.sort_by_key(|(_, participant)| participant.czxid);
+    let max = usize::try_from(max).unwrap_or_default();
+    let next = match (leases.last(), waiters.first()) {
+        (Some((_, last)), Some((_, first))) if leases.len() > max && last.session_id == first.session_id => {
+            Some(last.czxid)
+        }
+        _ => None,
+    };
+    if next.is_some() {
+        waiters.remove(0);
+    }
+    // Every waiter for leases has a node in the inner mutex. If the inner mutex has no nodes, all leases are held, even if their number
+    // exceeds the maximum.
+    let all_hold = waiters.is_empty() && next.is_none();
+    let holds = move |at: usize, lease: &Participant| all_hold || (at < max && next != Some(lease.czxid));
+    let leases =
+        leases.into_iter().enumerate().map(move |(at, (_, lease))| Participant { holds: holds(at, &lease), ..lease });
+    leases.chain(waiters.into_iter().map(|(_, waiter)| waiter))
+}

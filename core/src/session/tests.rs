@@ -1,0 +1,698 @@
+//! Tests of a session whose server only records requests.
+
+use zklock_proto::{Acl, CreateMode, Stat};
+
+use super::*;
+use crate::limits::Limits;
+
+/// The fixed time that all tests use.
+const NOW: Time = Time::from_nanos(1_000_000_000_000);
+
+fn server(host: &str) -> Server {
+    Server { host: host.to_owned(), port: 1 }
+}
+
+/// Returns the data of a node with the configuration of these servers.
+fn config_node(version: u32, hosts: &[&str]) -> String {
+    let lines: Vec<String> = hosts.iter().map(|host| format!("server.1={host}:2:3:participant;0.0.0.0:1\n")).collect();
+    format!("{}version={version:x}", lines.concat())
+}
+
+struct Peer {
+    session: Session<u32>,
+    /// The requests without an answer on this connection, each with its xid and its size in bytes.
+    read: Vec<(i32, Request, usize)>,
+    events: Vec<Event<u32>>,
+}
+
+impl Peer {
+    fn new() -> Self {
+        let config = SessionConfig {
+            timeout: Duration::from_secs(12),
+            lease_margin: None,
+            follow_config: None,
+            frame_limit: 1 << 20,
+            limits: Limits { watch_batch: 16, least_watch_batch: 4, ..Limits::default() },
+        };
+        Self::with(config)
+    }
+
+    /// Connects a session that follows the configuration of the ensemble, and answers the request that reads it.
+    fn following(data: &str) -> Self {
+        let config = SessionConfig { follow_config: Some(ClientPorts::Plain), ..Self::new().session.config.clone() };
+        let mut peer = Self::with(config);
+        peer.answer_config(Ok(data));
+        peer
+    }
+
+    fn with(config: SessionConfig) -> Self {
+        let mut peer = Self {
+            session: Session::new(vec![server("s")], config, NOW, Box::new(|| 0)),
+            read: Vec::new(),
+            events: Vec::new(),
+        };
+        peer.connect(1);
+        peer
+    }
+
+    /// Connects the session to a server that has processed `zxid`.
+    fn connect(&mut self, zxid: i64) {
+        while self.session.poll_command().is_none() {
+            let at = self.session.next_timeout().unwrap();
+            self.session.advance(at);
+        }
+        self.session.connected(NOW, "local");
+        let mut frames = Frames::new(1 << 20);
+        frames.push(&std::mem::take(self.session.output()));
+        let hello = ConnectRequest::decode(&frames.next().unwrap().unwrap()).unwrap();
+        assert!(hello.last_zxid_seen <= zxid, "the server would refuse the session");
+        let mut welcome = Vec::new();
+        let (protocol_version, timeout_ms, session_id) = (0, 12_000, 5);
+        ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
+            .encode(&mut welcome);
+        self.read.clear();
+        assert!(self.session.received(NOW, &welcome).is_continue());
+    }
+
+    /// Returns the types of the requests without an answer on this connection.
+    fn sent(&mut self) -> Vec<OpCode> {
+        let mut frames = Frames::new(1 << 20);
+        frames.push(&std::mem::take(self.session.output()));
+        while let Some(frame) = frames.next().unwrap() {
+            let (xid, request) = Request::decode(&frame).unwrap();
+            self.read.push((xid, request, frame.len()));
+        }
+        self.read.iter().map(|(_, request, _)| request.op()).collect()
+    }
+
+    /// Answers the first request that has no answer yet.
+    fn answer(&mut self, zxid: i64) -> Request {
+        let _ = self.sent();
+        let (xid, request, _) = self.read.remove(0);
+        let mut bytes = Vec::new();
+        let response = match &request {
+            Request::GetData { .. } => Response::Data { data: None, stat: Stat::default() },
+            Request::Create2 { path, .. } => Response::Create2 { path: path.clone(), stat: Stat::default() },
+            Request::Multi(_) => Response::Multi(vec![MultiResult::Ok(Response::Checked)]),
+            _ => Response::Empty,
+        };
+        response.encode(xid, zxid, &mut bytes).unwrap();
+        assert!(self.session.received(NOW, &bytes).is_continue());
+        request
+    }
+
+    /// Answers the request that reads the configuration.
+    fn answer_config(&mut self, data: Result<&str, Code>) {
+        assert_eq!(self.sent(), [OpCode::GetData]);
+        self.answer_config_first(data);
+    }
+
+    /// Answers the first request without an answer, which reads the configuration.
+    fn answer_config_first(&mut self, data: Result<&str, Code>) {
+        let (xid, request, _) = self.read.remove(0);
+        assert_eq!(request, Request::GetData { path: "/zookeeper/config".to_owned(), watch: true });
+        let mut bytes = Vec::new();
+        match data {
+            Ok(data) => {
+                let data = Some(data.as_bytes().to_vec());
+                Response::Data { data, stat: Stat::default() }.encode(xid, 1, &mut bytes).unwrap();
+            }
+            Err(code) => zklock_proto::encode_error(xid, 1, code, &mut bytes),
+        }
+        let _ = self.session.received(NOW, &bytes);
+    }
+
+    /// Reports a change of the configuration.
+    fn change_config(&mut self) {
+        let mut bytes = Vec::new();
+        WatchEvent { kind: EventKind::DataChanged, state: 3, path: "/zookeeper/config".to_owned() }
+            .encode(-1, &mut bytes);
+        assert!(self.session.received(NOW, &bytes).is_continue());
+    }
+
+    /// Returns the servers of the next connection attempts, each of which fails.
+    fn attempts(&mut self, count: usize) -> Vec<String> {
+        self.fail_attempts(count, |session, at| session.disconnected(at, "refused"))
+    }
+
+    /// Returns the sorted servers of the next connection attempts, each of which fails because of a certificate.
+    fn refusals(&mut self, count: usize) -> Vec<String> {
+        let mut hosts = self.fail_attempts(count, |session, at| session.certificate_refused(at, "unknown issuer"));
+        hosts.sort();
+        hosts
+    }
+
+    fn fail_attempts(&mut self, count: usize, fail: impl Fn(&mut Session<u32>, Time)) -> Vec<String> {
+        let mut hosts = Vec::new();
+        while hosts.len() < count {
+            let at = self.session.next_timeout().unwrap();
+            self.session.advance(at);
+            while let Some(command) = self.session.poll_command() {
+                if let Command::Connect(server) = command {
+                    hosts.push(server.host);
+                    fail(&mut self.session, at);
+                }
+            }
+        }
+        hosts
+    }
+
+    fn log(&mut self) -> Vec<LogRecord> {
+        self.session.log_buffer().take().into()
+    }
+
+    fn create(&mut self, size: usize, tag: u32) {
+        let (path, data, acl) = ("/a".to_owned(), Some(vec![0; size]), Acl::open());
+        self.session.submit(NOW, &Request::Create2 { path, data, acl, mode: CreateMode::Ephemeral }, tag);
+    }
+
+    fn get_data(&mut self, tag: u32) {
+        self.session.submit(NOW, &Request::GetData { path: "/a".to_owned(), watch: false }, tag);
+    }
+
+    /// Returns the replies since the last call, each with its tag.
+    fn answers(&mut self) -> Vec<(u32, Option<Failure>)> {
+        self.events.extend(std::iter::from_fn(|| self.session.poll_event()));
+        let answer = |event| match event {
+            Event::Reply { tag, result, .. } => Some((tag, result.err())),
+            _ => None,
+        };
+        std::mem::take(&mut self.events).into_iter().filter_map(answer).collect()
+    }
+
+    fn close(&mut self) {
+        self.session.disconnected(NOW, "closed");
+    }
+}
+
+#[test]
+fn watches_are_restored_from_the_same_zxid_until_all_are() {
+    let mut peer = Peer::new();
+    for path in ["/watched-1", "/watched-2", "/watched-3"] {
+        peer.session.watch_data(NOW, path, Subscriber::Machine(MachineId(1)), 0);
+        let _ = peer.answer(100);
+    }
+    let restored_from = |request| match request {
+        Request::SetWatches { relative_zxid, .. } => relative_zxid,
+        other => panic!("{other:?}"),
+    };
+    peer.close();
+    peer.connect(200);
+    assert_eq!(peer.sent(), [OpCode::SetWatches; 3]);
+    assert_eq!(restored_from(peer.answer(200)), 100);
+    // The session has seen zxid 200, so the next server must have reached zxid 200. The session has restored its
+    // watches only up to zxid 100.
+    peer.close();
+    peer.connect(200);
+    assert_eq!([200, 201, 202].map(|zxid| restored_from(peer.answer(zxid))), [100; 3]);
+    peer.close();
+    peer.connect(300);
+    assert_eq!(restored_from(peer.answer(300)), 202);
+}
+
+#[test]
+fn request_that_loses_three_connections_fails_as_too_large_and_others_continue() {
+    let mut peer = Peer::new();
+    peer.get_data(1);
+    peer.create(100_000, 2);
+    peer.get_data(3);
+    assert_eq!(peer.sent(), [OpCode::GetData, OpCode::Create2, OpCode::GetData]);
+    peer.close();
+    assert_eq!(peer.answers(), [1, 2, 3].map(|tag| (tag, Some(Failure::ConnectionLost))));
+    for is_last in [false, true] {
+        peer.connect(1);
+        peer.get_data(1);
+        peer.create(100_000, 2);
+        peer.get_data(3);
+        // The request waits until the earlier requests are answered, and then until a transaction is answered.
+        assert_eq!(peer.sent(), [OpCode::GetData]);
+        let _ = peer.answer(1);
+        assert_eq!(peer.sent(), [OpCode::Multi]);
+        let _ = peer.answer(1);
+        assert_eq!(peer.sent(), [OpCode::Create2]);
+        peer.close();
+        let (refused, size) = (peer.answers(), 100_000..101_000);
+        assert_eq!((refused[0], refused[2]), ((1, None), (3, Some(Failure::ConnectionLost))));
+        match refused[1] {
+            (2, Some(Failure::TooLarge(why))) => assert!(is_last && size.contains(&why.size) && why.losses == 3),
+            other => assert_eq!((other, is_last), ((2, Some(Failure::ConnectionLost)), false)),
+        }
+    }
+    peer.connect(1);
+    peer.create(100_000, 4);
+    peer.create(10_000, 5);
+    assert_eq!(peer.sent(), [OpCode::Create2], "only the smaller request is sent");
+    let _ = peer.answer(1);
+    assert!(matches!(peer.answers()[..], [(4, Some(Failure::TooLarge(_))), (5, None)]));
+}
+
+/// A large request follows the requests that restore watches, and the server answers none of these requests. The
+/// session must still find out that the large request may be too large.
+#[test]
+fn a_large_request_behind_restored_watches_is_found() {
+    let mut peer = Peer::new();
+    peer.session.watch_data(NOW, "/watched", Subscriber::Machine(MachineId(1)), 0);
+    let _ = peer.answer(1);
+    for _ in 0..2 {
+        peer.close();
+        peer.connect(1);
+        peer.create(100_000, 2);
+    }
+    assert_eq!(peer.sent(), [OpCode::SetWatches], "the larger request waits");
+}
+
+#[test]
+fn deferred_requests_are_sent_in_order() {
+    let mut peer = Peer::new();
+    peer.create(5_000, 1);
+    peer.close();
+    peer.connect(1);
+    peer.create(5_000, 1);
+    peer.create(6_000, 2);
+    peer.get_data(3);
+    let mut answered = Vec::new();
+    while !peer.sent().is_empty() {
+        answered.push(peer.answer(1).op());
+    }
+    use OpCode::{Create2, GetData, Multi};
+    assert_eq!(answered, [Multi, Create2, Multi, Create2, GetData]);
+    assert_eq!(peer.answers()[1..], [(1, None), (2, None), (3, None)]);
+    peer.create(6_000, 4);
+    assert_eq!(peer.sent(), [Create2], "the servers accept this size");
+}
+
+#[test]
+fn close_fails_deferred_requests_and_is_sent_at_once() {
+    let mut peer = Peer::new();
+    peer.create(5_000, 1);
+    peer.close();
+    peer.connect(1);
+    peer.create(5_000, 1);
+    peer.get_data(2);
+    peer.session.close(NOW, NOW + Duration::from_secs(1));
+    assert_eq!(peer.sent(), [OpCode::Multi, OpCode::CloseSession]);
+    assert_eq!(peer.answers()[1..], [1, 2].map(|tag| (tag, Some(Failure::ConnectionLost))));
+}
+
+#[test]
+fn answer_releases_all_deferred_requests_of_its_size() {
+    let mut peer = Peer::new();
+    (1..6).for_each(|tag| peer.create(5_000, tag));
+    peer.close();
+    peer.connect(1);
+    (1..6).for_each(|tag| peer.create(5_000, tag));
+    let probe = peer.answer(1);
+    assert_eq!(probe.op(), OpCode::Multi);
+    assert_eq!(peer.sent(), [OpCode::Create2]);
+    let _ = peer.answer(1);
+    assert_eq!(peer.sent(), [OpCode::Create2; 4], "the requests are sent together");
+}
+
+#[test]
+fn a_connection_ends_the_shortage_of_descriptors() {
+    let mut peer = Peer::new();
+    peer.close();
+    while peer.session.poll_command().is_none() {
+        let at = peer.session.next_timeout().unwrap();
+        peer.session.advance(at);
+    }
+    peer.session.out_of_resources(NOW, "no descriptor");
+    assert!(peer.session.is_out_of_resources());
+    peer.connect(1);
+    assert!(!peer.session.is_out_of_resources());
+}
+
+#[test]
+fn session_leaves_a_removed_server_after_the_last_answer() {
+    let mut peer = Peer::new();
+    let _ = peer.session.poll_command();
+    peer.session.set_lease_demand(LeaseDemand::Holding);
+    peer.get_data(1);
+    peer.session.set_servers(NOW, vec![server("a"), server("b")]);
+    assert_eq!(peer.sent(), [OpCode::GetData, OpCode::Multi], "the session extends its lease before it leaves");
+    let _ = peer.answer(1);
+    assert_eq!(peer.session.poll_command(), None, "a request has no answer yet");
+    let (xid, ..) = peer.read.remove(0);
+    let mut bytes = Vec::new();
+    Response::Multi(vec![MultiResult::Ok(Response::Checked)]).encode(xid, 1, &mut bytes).unwrap();
+    assert!(peer.session.received(NOW, &bytes).is_break());
+    assert_eq!(peer.session.poll_command(), Some(Command::Disconnect));
+    assert_eq!(peer.answers(), [(1, None)]);
+    assert_eq!(peer.session.state(), ClientState::Suspended);
+    assert_eq!(peer.session.next_timeout(), Some(NOW), "without a pause");
+    let mut tried = peer.attempts(2);
+    tried.sort();
+    assert_eq!(tried, ["a", "b"]);
+}
+
+#[test]
+fn list_that_contains_the_server_again_ends_the_plan_to_leave() {
+    let mut peer = Peer::new();
+    peer.get_data(1);
+    peer.session.set_servers(NOW, vec![server("a")]);
+    peer.session.set_servers(NOW, vec![server("a"), server("s")]);
+    let _ = peer.answer(1);
+    peer.session.advance(NOW + Duration::from_secs(2));
+    assert_eq!(peer.session.state(), ClientState::Connected);
+    let mut peer = Peer::following(&config_node(1, &["s"]));
+    peer.get_data(1);
+    for (version, host, is_leaving) in [(2, "a", true), (3, "b", true), (4, "s", false)] {
+        peer.change_config();
+        // The session does not leave, because this request has no answer.
+        peer.get_data(version);
+        let _ = peer.answer(1);
+        peer.answer_config_first(Ok(&config_node(version, &[host])));
+        assert_eq!(peer.session.departure.is_some(), is_leaving, "{host}");
+    }
+}
+
+#[test]
+fn session_leaves_a_silent_server_after_a_sixth_of_the_session_timeout() {
+    let mut peer = Peer::new();
+    peer.get_data(1);
+    peer.session.set_servers(NOW, vec![server("a")]);
+    let by = NOW + Duration::from_secs(2);
+    assert_eq!(peer.session.next_timeout(), Some(by));
+    peer.session.advance(by);
+    assert_eq!(peer.session.state(), ClientState::Suspended);
+    assert_eq!(peer.answers(), [(1, Some(Failure::ConnectionLost))]);
+}
+
+#[test]
+fn session_stays_at_a_server_that_the_new_list_contains() {
+    let mut peer = Peer::new();
+    for list in [vec![server("a"), server("s")], vec![server("b"), server("s"), server("c")], vec![server("s")]] {
+        // With the random number 0, the session stays if the list has grown.
+        peer.session.set_servers(NOW, list);
+        assert_eq!(peer.session.state(), ClientState::Connected);
+    }
+    peer.session.log_buffer().set_max_level(Some(Level::Info));
+    peer.session.set_servers(NOW, vec![server("s"), server("s")]);
+    assert_eq!(peer.log(), [], "the servers are the same");
+}
+
+#[test]
+fn session_that_spreads_the_load_returns_if_the_added_server_does_not_answer() {
+    let mut peer = Peer::new();
+    let _ = peer.session.poll_command();
+    peer.session.entropy = Box::new(|| u128::MAX);
+    peer.session.set_servers(NOW, vec![server("s"), server("a"), server("b"), server("c")]);
+    let mut at = NOW;
+    let mut tried = Vec::new();
+    while tried.len() < 2 {
+        at = at.max(peer.session.next_timeout().unwrap());
+        peer.session.advance(at);
+        while let Some(command) = peer.session.poll_command() {
+            if let Command::Connect(server) = command {
+                tried.push(server.host);
+                peer.session.connected(at, "local");
+            }
+        }
+    }
+    assert!(tried[0] != "s" && tried[1] == "s", "{tried:?}");
+    // A ninth of the session timeout is the limit for each step of an attempt.
+    assert!(at - NOW < Duration::from_secs(2), "{:?}", at - NOW);
+}
+
+#[test]
+fn silent_added_server_delays_the_return_for_a_ninth_of_the_session_timeout_in_each_handshake() {
+    for is_encrypted in [true, false] {
+        let mut peer = Peer::new();
+        let _ = peer.session.poll_command();
+        peer.session.timeout = Duration::from_secs(3);
+        peer.session.entropy = Box::new(|| u128::MAX);
+        peer.session.set_servers(NOW, vec![server("s"), server("a"), server("b"), server("c")]);
+        peer.session.advance(NOW);
+        assert_eq!(peer.session.poll_command(), Some(Command::Disconnect));
+        assert!(matches!(peer.session.poll_command(), Some(Command::Connect(added)) if added != server("s")));
+        if is_encrypted {
+            peer.session.start_securing(NOW);
+        } else {
+            peer.session.connected(NOW, "local");
+        }
+        let limit = peer.session.next_timeout().unwrap() - NOW;
+        assert!(limit <= Duration::from_secs(3) / 9, "{limit:?}");
+    }
+}
+
+/// Returns a session that has requested the inputs of the next attempt, because the program has removed its server.
+fn loading_peer() -> Peer {
+    let mut peer = Peer::new();
+    let _ = peer.session.poll_command();
+    peer.session.require_loading();
+    peer.session.set_lease_demand(LeaseDemand::Holding);
+    peer.session.set_servers(NOW, vec![server("a")]);
+    assert_eq!(peer.session.poll_command(), Some(Command::Load));
+    peer
+}
+
+#[test]
+fn session_leaves_its_server_only_after_the_inputs_are_loaded() {
+    let mut peer = loading_peer();
+    let third = Duration::from_secs(4);
+    for round in 0..3 {
+        let failed_at = NOW + third * round;
+        peer.session.postpone_departure(failed_at);
+        peer.session.advance(failed_at + third / 2);
+        assert_eq!(peer.session.poll_command(), None);
+        assert!(peer.session.next_timeout().unwrap() <= failed_at + third);
+        while !peer.sent().is_empty() {
+            let _ = peer.answer(1);
+        }
+        peer.session.advance(failed_at + third);
+        assert_eq!(peer.session.poll_command(), Some(Command::Load));
+        // A new list that also omits the server does not request the inputs a second time.
+        peer.session.set_servers(failed_at + third, vec![server(&format!("b{round}"))]);
+        assert_eq!(peer.session.poll_command(), None);
+    }
+    let at = NOW + third * 3;
+    let _ = peer.sent();
+    peer.session.finish_loading(at);
+    assert_eq!(peer.sent().last(), Some(&OpCode::Multi), "the session extends its lease before it leaves");
+    assert_eq!(peer.session.state(), ClientState::Connected);
+    peer.session.advance(at + Duration::from_secs(2));
+    assert_eq!(peer.session.poll_command(), Some(Command::Disconnect));
+    assert_eq!(peer.attempts(1), ["b2"]);
+}
+
+#[test]
+fn lost_connection_new_list_and_close_end_the_wait_for_the_inputs() {
+    let mut peer = loading_peer();
+    peer.close();
+    peer.session.finish_loading(NOW);
+    assert_eq!(peer.attempts(1), ["a"]);
+
+    let mut peer = loading_peer();
+    peer.session.set_servers(NOW, vec![server("a"), server("s")]);
+    peer.session.finish_loading(NOW);
+    peer.session.advance(NOW + Duration::from_secs(2));
+    assert_eq!((peer.session.state(), peer.session.poll_command()), (ClientState::Connected, None));
+
+    let mut peer = loading_peer();
+    peer.session.close(NOW, NOW + Duration::from_secs(9));
+    peer.session.finish_loading(NOW);
+    assert_eq!(peer.sent().last(), Some(&OpCode::CloseSession));
+    assert_eq!(peer.session.poll_command(), None);
+}
+
+#[test]
+fn closing_ends_the_plan_to_leave_the_server() {
+    let mut peer = Peer::new();
+    peer.get_data(1);
+    peer.session.set_servers(NOW, vec![server("a")]);
+    peer.session.close(NOW, NOW + Duration::from_secs(9));
+    let at = NOW + Duration::from_secs(3);
+    peer.session.advance(at);
+    assert!(peer.session.next_timeout().unwrap() > at);
+}
+
+#[test]
+fn new_list_ends_the_attempt_to_connect_and_the_pause() {
+    let mut peer = Peer::new();
+    peer.close();
+    peer.session.set_servers(NOW, vec![server("a")]);
+    assert_eq!(peer.session.next_timeout(), Some(NOW));
+    peer.session.advance(NOW);
+    let commands: Vec<_> = std::iter::from_fn(|| peer.session.poll_command()).collect();
+    assert_eq!(commands.last(), Some(&Command::Connect(server("a"))));
+    peer.session.set_servers(NOW, vec![server("b")]);
+    peer.session.advance(NOW);
+    let commands: Vec<_> = std::iter::from_fn(|| peer.session.poll_command()).collect();
+    assert_eq!(commands, [Command::Disconnect, Command::Connect(server("b"))]);
+}
+
+#[test]
+fn new_list_ends_the_failures_of_removed_servers() {
+    let mut peer = Peer::new();
+    peer.close();
+    peer.session.set_servers(NOW, vec![server("a"), server("b")]);
+    assert_eq!(peer.refusals(2), ["a", "b"]);
+    assert!(peer.session.are_all_certificates_refused());
+    peer.session.set_servers(NOW, vec![server("c"), server("d")]);
+    assert!(!peer.session.are_all_certificates_refused());
+    let refused = peer.refusals(1);
+    assert!(!peer.session.are_all_certificates_refused());
+    let summary = peer.session.connection_summary();
+    assert_eq!(summary, format!("last tried {}:1: unknown issuer", refused[0]), "the summary has no removed server");
+    let _ = peer.refusals(1);
+    assert!(peer.session.are_all_certificates_refused());
+    // One of two servers remains, and its refusal still counts.
+    peer.session.set_servers(NOW, vec![server("c")]);
+    assert!(peer.session.are_all_certificates_refused());
+    peer.session.set_servers(NOW, vec![server("c"), server("e")]);
+    assert!(!peer.session.are_all_certificates_refused());
+}
+
+#[test]
+fn session_follows_the_configuration_and_tries_the_given_servers_last() {
+    let mut peer = Peer::following(&config_node(1, &["a", "b"]));
+    assert_eq!(
+        peer.session.state(),
+        ClientState::Connected,
+        "the given server may have another name in the configuration"
+    );
+    peer.close();
+    let mut tried = peer.attempts(6);
+    tried[..2].sort();
+    tried[3..5].sort();
+    assert_eq!(tried, ["a", "b", "s", "a", "b", "s"]);
+}
+
+#[test]
+fn session_leaves_a_server_that_the_next_configuration_omits() {
+    let mut peer = Peer::following(&config_node(1, &["s"]));
+    peer.session.log_buffer().set_max_level(Some(Level::Info));
+    peer.change_config();
+    peer.answer_config(Ok(&config_node(2, &["a"])));
+    assert_eq!(peer.session.state(), ClientState::Suspended);
+    let changed = LogRecord::ServersChanged { before: 1, after: 2, source: "ensemble" };
+    let left = LogRecord::ServerLeft { server: "s:1".to_owned(), session: 5 };
+    assert_eq!(peer.log(), [changed, left]);
+    assert_eq!(peer.attempts(2), ["a", "s"]);
+}
+
+#[test]
+fn unusable_configuration_changes_nothing_and_is_logged_once() {
+    let mut peer = Peer::following(&config_node(1, &["s"]));
+    peer.session.log_buffer().set_max_level(Some(Level::Info));
+    for (answer, cause) in [
+        (Ok(""), "the node is empty"),
+        (Err(Code::NO_AUTH), &format!("the server answered {}", Code::NO_AUTH)),
+        (Err(Code::NO_NODE), &format!("the server answered {}", Code::NO_NODE)),
+    ] {
+        let refused = LogRecord::ConfigUnusable { cause: cause.to_owned() };
+        for expected in [vec![refused], vec![]] {
+            peer.close();
+            peer.connect(1);
+            let _ = peer.log();
+            peer.answer_config(answer);
+            assert_eq!(peer.log(), expected);
+        }
+    }
+    assert_eq!(peer.session.state(), ClientState::Connected);
+}
+
+#[test]
+fn new_list_of_the_program_replaces_the_followed_list() {
+    let mut peer = Peer::following(&config_node(7, &["s", "t"]));
+    peer.session.set_servers(NOW, vec![server("s"), server("u")]);
+    // The session reads the configuration again, even if its version is not newer.
+    peer.answer_config(Ok(&config_node(3, &["s", "v"])));
+    assert_eq!(peer.session.watch_count(), 1);
+    peer.close();
+    let mut tried = peer.attempts(3);
+    tried[..2].sort();
+    assert_eq!(tried, ["s", "v", "u"]);
+}
+
+#[test]
+fn configuration_that_was_requested_before_a_new_list_is_ignored() {
+    let mut peer = Peer::following(&config_node(7, &["s", "t"]));
+    peer.change_config();
+    assert_eq!(peer.sent(), [OpCode::GetData]);
+    peer.session.set_servers(NOW, vec![server("s"), server("u")]);
+    assert_eq!(peer.sent(), [OpCode::GetData; 2], "the session reads the configuration again");
+    peer.answer_config_first(Ok(&config_node(8, &["v"])));
+    assert_eq!(peer.session.state(), ClientState::Connected);
+    peer.answer_config(Ok(&config_node(9, &["s", "w"])));
+    assert_eq!(peer.session.watch_count(), 1);
+    peer.close();
+    let mut tried = peer.attempts(3);
+    tried[..2].sort();
+    assert_eq!(tried, ["s", "w", "u"]);
+}
+
+#[test]
+fn session_that_leaves_for_a_list_of_the_program_reads_the_configuration_at_the_next_server() {
+    let mut peer = Peer::following(&config_node(7, &["s"]));
+    peer.get_data(1);
+    peer.session.set_servers(NOW, vec![server("a")]);
+    peer.change_config();
+    assert_eq!(peer.sent(), [OpCode::GetData], "only the request of the owner");
+    peer.session.advance(NOW + Duration::from_secs(2));
+    assert_eq!(peer.session.state(), ClientState::Suspended);
+    while peer.session.poll_command().is_some() {}
+    peer.connect(1);
+    peer.answer_config(Ok(&config_node(7, &["a"])));
+}
+
+fn credentials(data: &str) -> Vec<Credentials> {
+    vec![Credentials { scheme: "digest".into(), data: Zeroizing::new(data.as_bytes().to_vec()) }]
+}
+
+#[test]
+fn credentials_are_sent_once_before_any_other_request() {
+    let mut peer = Peer::new();
+    peer.session.disconnected(NOW, "cut");
+    peer.session.set_credentials(credentials("a:b"));
+    assert!(peer.session.has_credentials());
+    peer.connect(1);
+    assert!(!peer.session.has_credentials() && !peer.session.is_connected());
+    assert_eq!(peer.sent(), [OpCode::Auth]);
+    let (xid, request, _) = peer.read.remove(0);
+    assert_eq!((xid, request), (XID_AUTH, Request::Auth { scheme: "digest".into(), auth: b"a:b".to_vec() }));
+    let mut accepted = Vec::new();
+    Response::Empty.encode(XID_AUTH, 0, &mut accepted).unwrap();
+    assert!(peer.session.received(NOW, &accepted).is_continue());
+    assert!(peer.session.is_connected());
+    // The session has no credentials for the next connection.
+    peer.session.disconnected(NOW, "cut");
+    peer.connect(1);
+    assert!(peer.session.is_connected() && !peer.sent().contains(&OpCode::Auth));
+}
+
+#[test]
+fn unsent_credentials_are_kept_for_the_next_attempt() {
+    let mut peer = Peer::new();
+    peer.session.disconnected(NOW, "cut");
+    peer.session.set_credentials(credentials("a:b"));
+    let at = peer.session.next_timeout().unwrap();
+    peer.session.advance(at);
+    while peer.session.poll_command().is_some() {}
+    peer.session.disconnected(at, "refused");
+    assert!(peer.session.has_credentials());
+    peer.connect(1);
+    assert_eq!(peer.sent(), [OpCode::Auth]);
+}
+
+#[test]
+fn loading_is_named_in_messages_and_begins_the_time_limit_again() {
+    let mut peer = Peer::new();
+    peer.session.disconnected(NOW, "cut");
+    let start = peer.session.next_timeout().unwrap();
+    peer.session.advance(start);
+    let limit = peer.session.next_timeout().unwrap() - start;
+    peer.session.start_loading("the file f");
+    assert_eq!(
+        peer.session.connection_summary(),
+        "s:1: the client has not loaded the file f in time; before that: cut"
+    );
+    let loaded = start + limit / 2;
+    peer.session.finish_loading(loaded);
+    assert_eq!(peer.session.next_timeout(), Some(loaded + limit));
+    assert_eq!(peer.session.connection_summary(), "s:1 does not accept the connection; before that: cut");
+    peer.session.start_loading("the file f");
+    peer.session.advance(loaded + limit);
+    let summary = peer.session.connection_summary();
+    assert_eq!(summary, "last tried s:1: the client has not loaded the file f in time");
+}

@@ -1,0 +1,43 @@
+// Limits a pool to three users at a time: pool SERVERS PATH
+//
+// A use ends when a line of input arrives. ../README.md explains how to build and run this program.
+
+#include <zklock.hpp>
+
+#include <chrono>
+#include <iostream>
+#include <optional>
+
+using namespace std::chrono_literals;
+
+static void use()
+{
+    std::cout << "using" << std::endl;
+    std::cin.get();
+}
+
+int main(int argc, char **argv)
+try {
+    if (argc != 3) {
+        std::cerr << "usage: pool SERVERS PATH\n";
+        return 2;
+    }
+    zkl::client client(argv[1]);
+    zkl::semaphore pool(client, argv[2], 3);
+
+    std::optional<zkl::leases> lease = pool.try_acquire_for(1s);
+    if (!lease) {
+        std::cout << "full\n";
+        return 0;
+    }
+    use();
+    if (const zkl::status ended = lease->release(); ended != zkl::status::ok) {
+        std::cerr << "release: " << make_error_code(ended).message() << '\n';
+        return 1;
+    }
+    std::cout << "returned\n";
+    return 0;
+} catch (const zkl::error &error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+}

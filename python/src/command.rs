@@ -1,0 +1,11 @@
+//! The command `zklock`, for `python -m zklock` and the script of the wheel.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Run the command zklock with the arguments of a process, and return its exit code. The process must have no other threads.
+#[pyfunction]
+pub(crate) fn _main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| zklock_command::main(arguments))
+}

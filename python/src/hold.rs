@@ -1,0 +1,269 @@
+//! The class `zklock.Hold`. Any thread may use a Hold, so the methods must not depend on the calling thread. They pass the owner of
+//! the hold to the core.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use zklock::{Error, LockState, Owner, Status};
+
+use crate::errors::{OrRaise, attach_to_exception, status_word};
+use crate::hold_tracker::current_owner;
+use crate::lock::{Lock, seconds_left};
+use crate::resource_warning::{is_released_with_object, warn};
+use crate::seconds::{self, Seconds};
+use crate::states::lock_state;
+
+/// A hold of a lock. ``Lock.hold()`` returns a Hold.
+///
+/// A Hold ends with ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a Hold is
+/// garbage-collected before its release, the library releases the lock, does not wait for the server, and issues a ResourceWarning.
+///
+/// Any thread may use a Hold, for instance a thread that watches the hold of another thread. ``token``, ``fencing_pass``, ``is_lost``
+/// and ``is_held`` also work after the client is closed, and in a forked child process. The methods of a Hold, and the properties
+/// ``state`` and ``remaining``, raise ClientClosed after the client is closed, and raise Forked in a forked child process.
+#[pyclass(frozen, weakref, module = "zklock")]
+pub(crate) struct Hold {
+    lock: Py<Lock>,
+    owner: Owner,
+    token: i64,
+    pass: u32,
+    is_released: AtomicBool,
+}
+
+impl Hold {
+    pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<Self> {
+        let py = lock.py();
+        let owner = current_owner(py)?;
+        lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
+        let core: &zklock::Lock = &lock.get().core;
+        let named = core.fencing_token_as(owner).and_then(|token| Ok((token, core.fencing_pass_as(owner)?)));
+        if named.is_err() {
+            // The lock was lost before this function read the fencing token.
+            let _ = py.detach(|| core.start_release(owner, false));
+        }
+        let (token, pass) = named.or_raise(py)?;
+        Ok(Self { lock: lock.clone().unbind(), owner, token, pass, is_released: AtomicBool::new(false) })
+    }
+
+    fn core(&self) -> &zklock::Lock {
+        &self.lock.get().core
+    }
+
+    /// Returns the state of this hold, or FREE if the owner's present hold is a later hold. The owner may have released this hold
+    /// through the lock object, and may have acquired the lock again.
+    fn current_state(&self) -> zklock::Result<LockState> {
+        let state = self.core().state_as(self.owner)?;
+        let is_this = || match self.core().fencing_token_as(self.owner) {
+            Ok(token) => Ok(token == self.token && self.core().fencing_pass_as(self.owner)? == self.pass),
+            Err(error) if error.status() == Status::Lost => Ok(true),
+            Err(error) => Err(error),
+        };
+        let is_over = self.is_released.load(Ordering::Acquire) || state == LockState::Free;
+        match is_over || !is_this()? {
+            true => Ok(LockState::Free),
+            false => Ok(state),
+        }
+    }
+
+    fn released_error(&self) -> Error {
+        Error::new(Status::NotOwner, format!("{}: this hold was already released", self.core().path()))
+    }
+
+    /// Returns true if every lock of the hold is already released. If the owner has released only some member locks of a multi-lock,
+    /// the hold of the multi-lock is not over.
+    fn is_over(&self) -> bool {
+        let holds = |member: &zklock::Lock| !matches!(member.state_as(self.owner), Ok(LockState::Free));
+        let is_in_part =
+            || self.core().state_as(self.owner) == Ok(LockState::Free) && self.core().members().iter().any(holds);
+        let is_released = self.is_released.load(Ordering::Acquire);
+        is_released || matches!(self.current_state(), Ok(LockState::Free)) && !is_in_part()
+    }
+
+    /// Calls `release` if the hold is not over, and otherwise returns an error.
+    fn release_and_wait(&self, release: impl FnOnce() -> PyResult<zklock::Result<()>>) -> PyResult<zklock::Result<()>> {
+        let is_over = self.is_over();
+        // If several threads release the hold at the same time, only one thread succeeds.
+        if self.is_released.swap(true, Ordering::AcqRel) || is_over {
+            return Ok(Err(self.released_error()));
+        }
+        let released = release();
+        let is_refused = match &released {
+            Ok(Ok(())) => false,
+            Ok(Err(error)) => matches!(error.status(), Status::Closed | Status::Forked),
+            // The release did not start, or an exception interrupted the wait for the confirmation.
+            Err(_) => true,
+        };
+        if is_refused {
+            self.is_released.store(false, Ordering::Release);
+            self.is_released.store(self.is_over(), Ordering::Release);
+        }
+        released
+    }
+}
+
+#[pymethods]
+impl Hold {
+    /// Release the lock, and wait until the server has confirmed the removal of the node. The call does not wait if it passes the lock
+    /// to another thread of this process; see ``Lock.set_local_handover()``.
+    ///
+    /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
+    /// Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises ConnectionLost if no server
+    /// confirmed the release within the session timeout. The release takes effect even if the call raises LockLost or ConnectionLost.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?.or_raise(py)
+    }
+
+    /// Release the lock. The call does not block, because the library removes the node in the background.
+    ///
+    /// The method raises NotOwner and LockLost in the same cases as ``release()``.
+    fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
+        let release = || self.core().start_release(self.owner, false)?.wait();
+        self.release_and_wait(|| Ok(py.detach(release)))?.or_raise(py)
+    }
+
+    /// The lock to which this hold belongs.
+    #[getter]
+    fn lock(&self, py: Python<'_>) -> Py<Lock> {
+        self.lock.clone_ref(py)
+    }
+
+    /// The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError.
+    #[getter]
+    fn path(&self) -> PyResult<&str> {
+        self.lock.get().path_or_error()
+    }
+
+    /// The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens can refuse writers
+    /// that have lost the lock. The token of a Hold does not change after a loss or a release.
+    #[getter]
+    fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// The number of local hand-overs that preceded this hold; see ``Lock.set_local_handover()``.
+    /// If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the same token, a store must also
+    /// compare the values of ``fencing_pass``.
+    #[getter]
+    fn fencing_pass(&self) -> u32 {
+        self.pass
+    }
+
+    /// The state of this hold, a LockState. After a release, the state is FREE. Does not block.
+    #[getter]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        lock_state(py, self.current_state().or_raise(py)?)
+    }
+
+    /// The number of seconds for which this hold stays safe without an answer from a server. If the hold is not safe, ``remaining`` is
+    /// zero. Does not block.
+    #[getter]
+    fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
+        match self.current_state().or_raise(py)? {
+            LockState::Free => Ok(0.0),
+            _ => seconds_left(py, self.core().remaining_as(self.owner)),
+        }
+    }
+
+    /// Whether this hold is safe at this moment. The property is False after a release or a loss of the hold, and after the client is
+    /// closed. Does not block.
+    #[getter]
+    fn is_held(&self) -> bool {
+        matches!(self.current_state(), Ok(LockState::Held | LockState::Suspended))
+    }
+
+    /// Whether this hold is no longer safe, although the program has not released the hold. ``is_lost`` is True if the state of the
+    /// hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
+    #[getter]
+    fn is_lost(&self) -> bool {
+        match self.current_state() {
+            Ok(state) => matches!(state, LockState::Uncertain | LockState::Lost),
+            Err(_) => !self.is_released.load(Ordering::Acquire),
+        }
+    }
+
+    /// Wait until this hold is no longer safe, and then return True. Return False if the hold is still safe after ``timeout`` seconds.
+    /// Any thread may wait.
+    ///
+    /// The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD afterwards. With a
+    /// timeout of None or infinity, the call waits without limit. With a timeout of 0, the call checks the hold once. Ctrl-C interrupts
+    /// the wait. If the owner has re-entered the lock, the wait continues until the owner's last release.
+    ///
+    /// Raises NotOwner if the hold is released before or during the wait. Raises ClientClosed if the client is closed. In a callback,
+    /// the call raises Deadlock unless the timeout is 0.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_lost(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<bool> {
+        if self.current_state().or_raise(py)? == LockState::Free {
+            return Err(self.released_error()).or_raise(py);
+        }
+        self.lock.get().wait_lost_as(py, self.owner, timeout)
+    }
+
+    /// Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
+    fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
+        let missing = match this.current_state().or_raise(py)? {
+            LockState::Free => Some(Status::NotOwner),
+            LockState::Lost => Some(Status::Lost),
+            _ => None,
+        };
+        match missing {
+            None => Ok(this),
+            Some(status) => Err(Error::new(status, format!("{}: {}", this.core().path(), status.text()))).or_raise(py),
+        }
+    }
+
+    /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for ``release()``.
+    /// If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_type, traceback);
+        if self.is_released.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.release_and_wait(|| self.lock.get().release_as(py, self.owner))? {
+            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "releasing the lock", &error),
+            released => released.or_raise(py),
+        }
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let state = match self.current_state() {
+            Err(error) => status_word(error.status()).to_owned(),
+            Ok(state) => lock_state(py, state)?.getattr("name")?.to_string(),
+        };
+        Ok(format!("<zklock.Hold {} {state} token={}>", self.lock.get().quoted(py)?, self.token))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.lock)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if *self.is_released.get_mut() {
+            return;
+        }
+        let state = self.current_state();
+        if state.is_err() || self.is_over() {
+            return;
+        }
+        Python::try_attach(|py| {
+            let _ = py.detach(|| self.core().start_release(self.owner, false));
+            if is_released_with_object(&state) || state == Ok(LockState::Free) {
+                let paths = self.lock.get().quoted(py).unwrap_or_default();
+                let why = "the lock was released because its Hold was garbage-collected";
+                warn(py, format!("{paths}: {why}: use a with block, or keep the Hold and call release()"));
+            }
+        });
+    }
+}

@@ -1,0 +1,152 @@
+//! The owners of holds: this file identifies the calling thread or greenlet, and warns about the holds that remain when a thread or
+//! greenlet ends. Each such hold causes a ResourceWarning.
+//!
+//! When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When a thread or
+//! greenlet ends, its holds remain, and no other thread or greenlet can release these holds. A `HoldTracker` exists as long as its
+//! thread or greenlet, and records the locks that this thread or greenlet has acquired. It must not keep a lock object alive.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use zklock::{LockState, Owner};
+
+use crate::greenlet;
+use crate::imports::imports;
+use crate::lock::Lock;
+use crate::resource_warning::{is_released_with_object, warn};
+
+/// The locks that a thread or greenlet has acquired. Python drops a `HoldTracker` when its owner ends.
+#[pyclass(frozen, module = "zklock")]
+pub(crate) struct HoldTracker {
+    owner: Owner,
+    /// The name of the owner for messages, or `None` if the library cannot observe the end of the owner.
+    who: Option<String>,
+    /// A `WeakKeyDictionary` that maps each lock to the number of releases that the owner still has to make. The number does not
+    /// include holds with a `Hold` object, because any thread may release a `Hold`.
+    entered: Py<PyAny>,
+}
+
+impl HoldTracker {
+    fn new(py: Python<'_>, owner: Owner, who: Option<String>) -> PyResult<Bound<'_, Self>> {
+        let entered = imports(py)?.weak_keys.bind(py).call0()?.unbind();
+        Bound::new(py, Self { owner, who, entered })
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(crate) fn add(&self, lock: &Bound<'_, Lock>) -> PyResult<()> {
+        let entries = self.entries(lock)? + 1;
+        self.entered.bind(lock.py()).set_item(lock, entries)
+    }
+
+    /// Decrements the hold count of a lock, or removes the lock if the hold is over.
+    pub(crate) fn remove(&self, lock: &Bound<'_, Lock>, is_over: bool) -> PyResult<()> {
+        let py = lock.py();
+        match self.entries(lock)? {
+            entries if entries > 1 && !is_over => self.entered.bind(py).set_item(lock, entries - 1),
+            _ => self.entered.bind(py).call_method1(intern!(py, "pop"), (lock, py.None())).map(drop),
+        }
+    }
+
+    fn entries(&self, lock: &Bound<'_, Lock>) -> PyResult<usize> {
+        self.entered.bind(lock.py()).call_method1(intern!(lock.py(), "get"), (lock, 0))?.extract()
+    }
+
+    /// Warns about the holds that remain. The function releases lost holds without a warning.
+    fn warn_of_holds(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(who) = &self.who else { return Ok(()) };
+        let entered = self.entered.bind(py).call_method0(intern!(py, "copy"))?;
+        self.entered.bind(py).call_method0(intern!(py, "clear"))?;
+        for lock in entered.try_iter()? {
+            let lock = lock?.cast_into::<Lock>()?;
+            let core: &zklock::Lock = &lock.get().core;
+            while matches!(core.state_as(self.owner), Ok(LockState::Lost)) {
+                if py.detach(|| core.start_release(self.owner, false)).is_err() {
+                    break;
+                }
+            }
+            if is_released_with_object(&core.state_as(self.owner)) {
+                let lock = Lock::describe(&lock, self.owner)?;
+                warn(py, format!("{who} ended while it holds {lock}, which no other thread or greenlet can release"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl HoldTracker {
+    /// Warns about holds that remain after the end of the greenlet. The greenlet object calls this method when the greenlet ends,
+    /// because the object itself may exist longer.
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        self.warn_of_holds(py)
+    }
+}
+
+impl Drop for HoldTracker {
+    fn drop(&mut self) {
+        // If the thread cannot attach to an interpreter, all clients were already closed.
+        Python::try_attach(|py| {
+            let raised = PyErr::take(py);
+            if let Err(error) = self.warn_of_holds(py) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(raised) = raised {
+                raised.restore(py);
+            }
+        });
+    }
+}
+
+/// Returns the calling greenlet as an owner. Outside of greenlets, and in the main greenlet of a thread, the owner is the calling
+/// thread.
+pub(crate) fn current_owner(py: Python<'_>) -> PyResult<Owner> {
+    match greenlet::current_non_main(py)? {
+        Some(greenlet) => Ok(greenlet_hold_tracker(&greenlet)?.get().owner()),
+        None => Ok(Owner::current_thread()),
+    }
+}
+
+/// Returns the `HoldTracker` of the calling greenlet or thread.
+pub(crate) fn current_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
+    match greenlet::current_non_main(py)? {
+        Some(greenlet) => greenlet_hold_tracker(&greenlet),
+        None => thread_hold_tracker(py),
+    }
+}
+
+/// Returns the `HoldTracker` of the calling thread. The thread-local storage owns the `HoldTracker`, and drops the `HoldTracker`
+/// when the thread ends.
+fn thread_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
+    let (local, name) = (imports(py)?.thread.bind(py), intern!(py, "hold_tracker"));
+    if let Some(known) = local.getattr_opt(name)? {
+        return Ok(known.cast_into()?);
+    }
+    let thread = imports(py)?.current_thread.bind(py).call0()?;
+    // A dummy thread is a thread that native code started. Python drops the thread-local storage of such a thread whenever the thread
+    // detaches from the interpreter.
+    let is_foreign = thread.get_type().name()? == "_DummyThread";
+    let name_of = || Ok::<_, PyErr>(format!("thread {}", thread.getattr(intern!(py, "name"))?.repr()?));
+    let who = if is_foreign { None } else { Some(name_of()?) };
+    let tracker = HoldTracker::new(py, Owner::current_thread(), who)?;
+    local.setattr(name, &tracker)?;
+    Ok(tracker)
+}
+
+/// Returns the `HoldTracker` of a greenlet. The greenlet object stores the `HoldTracker`, which contains a unique number for the
+/// greenlet. The address of a greenlet is not a unique number, because a later greenlet may have the same address.
+fn greenlet_hold_tracker<'py>(greenlet: &Bound<'py, PyAny>) -> PyResult<Bound<'py, HoldTracker>> {
+    let py = greenlet.py();
+    let attributes = greenlet.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+    let name = intern!(py, "__zklock_owner__");
+    if let Some(Ok(known)) = attributes.get_item(name)?.map(Bound::cast_into::<HoldTracker>) {
+        return Ok(known);
+    }
+    let who: String = imports(py)?.name_of.bind(py).call1((greenlet,))?.extract()?;
+    let tracker = HoldTracker::new(py, Owner::unique(), Some(who))?;
+    imports(py)?.at_end.bind(py).call1((greenlet, &tracker))?;
+    attributes.set_item(name, &tracker)?;
+    Ok(tracker)
+}

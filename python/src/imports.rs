@@ -1,0 +1,90 @@
+//! The Python objects that the native module uses. The native module imports all of them when Python imports the native module. A
+//! destructor may need such an object while the interpreter ends. An import would fail at that time. Code that a destructor may run
+//! must therefore not import anything.
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+pub(crate) struct Imports {
+    /// The exceptions of `zklock/_errors.py`, by their names.
+    pub(crate) errors: Py<PyDict>,
+    /// The enums of `zklock/_states.py`.
+    pub(crate) client_state: Py<PyAny>,
+    pub(crate) lock_state: Py<PyAny>,
+    pub(crate) waits_for: Py<PyAny>,
+    /// The classes of `zklock/_events.py`.
+    pub(crate) client_event: Py<PyAny>,
+    pub(crate) lock_event: Py<PyAny>,
+    /// The classes of `zklock/_metrics.py`.
+    pub(crate) metrics: Py<PyAny>,
+    pub(crate) histogram: Py<PyAny>,
+    /// Functions of `zklock/_logs.py`.
+    pub(crate) log_level: Py<PyAny>,
+    pub(crate) log_deliver: Py<PyAny>,
+    /// Functions of `zklock/_greenlets.py`.
+    pub(crate) hub_wait: Py<PyAny>,
+    pub(crate) name_of: Py<PyAny>,
+    pub(crate) at_end: Py<PyAny>,
+    /// `weakref.WeakKeyDictionary`.
+    pub(crate) weak_keys: Py<PyAny>,
+    /// A `threading.local()` that stores the `HoldTracker` of each thread.
+    pub(crate) thread: Py<PyAny>,
+    /// Functions of the module `threading`.
+    pub(crate) current_thread: Py<PyAny>,
+    pub(crate) get_ident: Py<PyAny>,
+    pub(crate) get_native_id: Py<PyAny>,
+    pub(crate) main_thread: Py<PyAny>,
+    /// `sys.modules`. Each interpreter of a process has a separate dict of modules.
+    pub(crate) modules: Py<PyDict>,
+}
+
+/// Returns an error unless the caller runs in the first interpreter of the process. The list of clients and other data of the library
+/// belong to the first interpreter, and exist only until this interpreter ends.
+pub(crate) fn check_interpreter(py: Python<'_>) -> PyResult<()> {
+    if modules(py)?.is(&imports(py)?.modules) {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "another interpreter of this process has already imported zklock; only one interpreter of a process can use zklock",
+    ))
+}
+
+fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    Ok(py.import("sys")?.getattr("modules")?.cast_into()?)
+}
+
+/// Returns the objects that the native module uses. The first call happens during the import of the native module, and imports these
+/// objects.
+pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
+    static NEEDED: PyOnceLock<Imports> = PyOnceLock::new();
+    NEEDED.get_or_try_init(py, || {
+        let (states, events) = (py.import("zklock._states")?, py.import("zklock._events")?);
+        let (metrics, logs, threading) =
+            (py.import("zklock._metrics")?, py.import("zklock._logs")?, py.import("threading")?);
+        let greenlets = py.import("zklock._greenlets")?;
+        Ok(Imports {
+            errors: py.import("zklock._errors")?.dict().copy()?.unbind(),
+            client_state: states.getattr("ClientState")?.unbind(),
+            lock_state: states.getattr("LockState")?.unbind(),
+            waits_for: states.getattr("WaitsFor")?.unbind(),
+            client_event: events.getattr("ClientEvent")?.unbind(),
+            lock_event: events.getattr("LockEvent")?.unbind(),
+            metrics: metrics.getattr("Metrics")?.unbind(),
+            histogram: metrics.getattr("Histogram")?.unbind(),
+            log_level: logs.getattr("effective_level")?.unbind(),
+            log_deliver: logs.getattr("emit")?.unbind(),
+            hub_wait: greenlets.getattr("wait_function")?.unbind(),
+            name_of: greenlets.getattr("greenlet_name")?.unbind(),
+            at_end: greenlets.getattr("call_at_end")?.unbind(),
+            weak_keys: py.import("weakref")?.getattr("WeakKeyDictionary")?.unbind(),
+            thread: threading.getattr("local")?.call0()?.unbind(),
+            current_thread: threading.getattr("current_thread")?.unbind(),
+            get_native_id: threading.getattr("get_native_id")?.unbind(),
+            get_ident: threading.getattr("get_ident")?.unbind(),
+            main_thread: threading.getattr("main_thread")?.unbind(),
+            modules: modules(py)?.unbind(),
+        })
+    })
+}

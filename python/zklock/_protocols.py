@@ -1,0 +1,136 @@
+"""The protocol classes of locks and holds, which functions use as the types of parameters.
+
+The package itself must not use the protocols.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from zklock._states import LockState
+
+
+class HoldLike(Protocol):
+    """The type of the result of ``LockLike.hold()``. The result is a Hold, or an object that replaces a Hold in the
+    tests of a program.
+    """
+
+    def release(self) -> None:
+        """Release the lock."""
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the hold is no longer safe."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the hold."""
+        ...
+
+    @property
+    def state(self) -> LockState:
+        """The state of the hold."""
+        ...
+
+    @property
+    def remaining(self) -> float:
+        """The number of seconds for which the hold stays safe without an answer from a server."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the hold is no longer safe, although the program has not released the hold."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+@runtime_checkable
+class LockLike(Protocol):
+    """Any lock of this package: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock.
+
+    If a function has a parameter of type LockLike, the tests of that function can pass any object with the same members
+    as LockLike. ``isinstance(lock, LockLike)`` also works.
+    """
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Acquire or re-enter the lock for the calling thread."""
+        ...
+
+    def hold(self, *, timeout: float | None = None) -> HoldLike:
+        """Acquire the lock, and return a hold."""
+        ...
+
+    def release(self) -> None:
+        """Release the lock once for the calling thread."""
+
+    def cancel(self) -> None:
+        """End all calls that wait for this lock."""
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the calling thread's hold is no longer safe."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread holds the lock and the hold is safe at this moment."""
+        ...
+
+    @property
+    def state(self) -> LockState:
+        """The state of the calling thread's hold."""
+        ...
+
+    @property
+    def remaining(self) -> float:
+        """The number of seconds for which the calling thread's hold stays safe without an answer from a server."""
+        ...
+
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token of the calling thread's hold."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+def _check_members_on_class(protocol: Any) -> None:
+    """Make ``isinstance()`` look for members in the class of an object. Before Python 3.12, ``isinstance()`` reads
+    every property of the object itself, and some properties raise an exception if the lock is not held.
+    """
+    members = [name for name in vars(protocol) if not name.startswith("_")] + ["__enter__", "__exit__"]
+    metaclass: Any = type(protocol)
+
+    def instancecheck(cls: Any, instance: object) -> bool:
+        if cls is not protocol:
+            return bool(metaclass.__instancecheck__(cls, instance))
+        return all(hasattr(type(instance), name) for name in members)
+
+    protocol.__class__ = type("_ChecksMembersOnClass", (metaclass,), {"__instancecheck__": instancecheck})
+
+
+_check_members_on_class(LockLike)
+
+# Give the classes their public names, for instance zklock.LockLike.
+for _class in (HoldLike, LockLike):
+    _class.__module__ = "zklock"
+del _class

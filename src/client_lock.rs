@@ -1,0 +1,151 @@
+//! Client locks. A client lock is a lock in the engine of one client. Each [`Lock`](crate::Lock) and
+//! [`Semaphore`](crate::Semaphore) consists of client locks. A client lock passes calls to the engine, and fails with
+//! CLOSED if the lock or its client is closed. This file does not start acquires, and does not combine client locks.
+
+use std::sync::Arc;
+
+use zklock_core::engine::{Engine, LockId, OpId, Owner, Recipe, Waiting};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::time::Time;
+
+use crate::client_inner::ClientInner;
+use crate::operation::LockTarget;
+use crate::runtime::{EventDelivery, PendingOp, RevocationHandler, Scope, Shell};
+
+/// The largest size of the data of a node in bytes. A frame that contains data of this size stays below 1 MiB, the
+/// default limit of the servers.
+pub const MAX_DATA: usize = 512 * 1024;
+
+/// A lock in the engine of one client. When the last user drops this value, the library closes the lock.
+pub(crate) struct ClientLock {
+    pub(crate) client: Arc<ClientInner>,
+    pub(crate) id: LockId,
+    recipe: Recipe,
+    path: Arc<str>,
+}
+
+impl ClientLock {
+    pub(crate) fn new(client: Arc<ClientInner>, path: &str, recipe: Recipe) -> Result<Self> {
+        client.check_open()?;
+        let (mut id, path) = (0, Arc::<str>::from(path));
+        client.shell.update_engine(|engine, _| id = engine.add_lock(Arc::clone(&path), recipe.clone()))?;
+        Ok(Self { client, id, recipe, path })
+    }
+
+    pub(crate) fn path(&self) -> &Arc<str> {
+        &self.path
+    }
+
+    pub(crate) fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.client.check_open().map_err(|error| match error.status() {
+            Status::Closed => self.closed_error(),
+            _ => error,
+        })
+    }
+
+    /// Reads the engine if this lock is open. Fails with CLOSED if the lock or one of its member locks is closed.
+    pub(crate) fn read_engine<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
+        self.check_open()?;
+        let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
+        let answer = self.client.shell.read_engine(about)?.ok_or_else(|| self.closed_error())?;
+        // If another thread has closed the client since the first check, the holds of the client have ended, and the
+        // answer is not valid.
+        self.check_open()?;
+        Ok(answer)
+    }
+
+    pub(crate) fn update_engine(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
+        self.check_open()?;
+        let mut is_open = false;
+        self.client.shell.update_engine(|engine, now| {
+            is_open = engine.is_open(self.id);
+            if is_open {
+                order(engine, now);
+            }
+        })?;
+        if is_open { Ok(()) } else { Err(self.closed_error()) }
+    }
+
+    fn closed_error(&self) -> Error {
+        Error::new(Status::Closed, format!("{}: {}", self.path, Status::Closed.text()))
+    }
+
+    /// Starts an operation that ends within the session timeout.
+    pub(crate) fn start_op(&self, submit: impl FnOnce(&mut Engine, Time) -> OpId) -> Result<PendingOp> {
+        self.check_open()?;
+        self.client.start_op(submit)
+    }
+
+    pub(crate) fn release(&self, owner: Owner, confirmed: bool) -> Result<PendingOp> {
+        self.start_op(|engine, now| engine.release(now, self.id, owner, confirmed))
+    }
+
+    /// Returns the data that an acquire of this client lock needs.
+    pub(crate) fn target(&self) -> LockTarget {
+        let locks = match &self.recipe {
+            Recipe::MultiLock(members) => members.clone(),
+            _ => Box::from([self.id]),
+        };
+        LockTarget { shell: Arc::clone(&self.client.shell), id: self.id, members: locks, path: Arc::clone(&self.path) }
+    }
+
+    pub(crate) fn shell_and_id(&self) -> (Arc<Shell>, LockId) {
+        (Arc::clone(&self.client.shell), self.id)
+    }
+
+    /// Returns the two values that the caller needs to register a listener for this lock: the event delivery and the
+    /// scope. Fails with CLOSED if the lock is closed.
+    pub(crate) fn listener_target(&self, scope: Scope) -> Result<(&Arc<EventDelivery>, Scope)> {
+        self.read_engine(|_, _| ())?;
+        Ok((self.client.shell.event_delivery()?, scope))
+    }
+
+    pub(crate) fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
+        if let Some(data) = data.filter(|data| data.len() > MAX_DATA) {
+            return Err(Error::invalid(format!("node data of {} bytes: at most {MAX_DATA} are allowed", data.len())));
+        }
+        self.update_engine(|engine, _| engine.set_data(self.id, data))
+    }
+
+    pub(crate) fn set_revocable(&self, handler: Option<Arc<RevocationHandler>>) -> Result<()> {
+        self.check_open()?;
+        self.client.shell.set_revocable(self.id, handler)
+    }
+
+    pub(crate) fn set_local_handover(&self, max_passes: u32) -> Result<()> {
+        let mut result = Ok(());
+        self.update_engine(|engine, _| result = engine.set_local_handover(self.id, max_passes))?;
+        result
+    }
+
+    pub(crate) fn participants(&self, both: bool) -> Result<PendingOp> {
+        self.start_op(|engine, now| engine.participants(now, self.id, both))
+    }
+
+    pub(crate) fn waiting(&self) -> Result<Vec<Waiting>> {
+        self.read_engine(|engine, now| engine.waiting(now, self.id))
+    }
+
+    /// Closes the client lock. This method removes the lock from the engine before it removes the handler for
+    /// revocation requests, so that no thread can set a handler for a removed lock.
+    pub(crate) fn close(&self) -> Result<()> {
+        // The following statements run even if the client has failed.
+        let removed = self.client.shell.update_engine(|engine, now| engine.remove_lock(now, self.id));
+        self.client.shell.remove_revocation_handler(self.id)?;
+        let is_this_lock =
+            |step: &LockTarget| Arc::ptr_eq(&step.shell, &self.client.shell) && step.members.contains(&self.id);
+        self.client.close_stepwise_multis(|steps| steps.iter().any(is_this_lock));
+        removed
+    }
+}
+
+impl Drop for ClientLock {
+    fn drop(&mut self) {
+        // In a forked child, `close` fails, and the child has nothing to close.
+        let _ = self.close();
+    }
+}

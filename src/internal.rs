@@ -1,0 +1,65 @@
+//! Items of this crate that are not part of its public API. The users of these items are the bindings for other
+//! languages and the tests. These items may change in any release.
+//!
+//! No other file of this crate may use this file.
+
+use zklock_core::error::Result;
+
+use crate::client::{Client, WeakClient};
+use crate::config::Config;
+use crate::semaphore::Semaphore;
+
+pub use crate::options::{FileOption, read_options};
+pub use crate::runtime::{
+    CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
+    mark_callback_thread, refuse_in_callback, set_log_handler, set_log_level,
+};
+pub use zklock_core::log_record::Level;
+pub use zklock_process::{ForkEpoch, PerProcess};
+
+/// Changes a config in place. If a method refuses a value, the config does not change.
+pub fn configure(config: &mut Config, change: impl FnOnce(Config) -> Config) -> Result<()> {
+    config.try_update(change)
+}
+
+/// Removes the callbacks for a scheme that [`Config::auth_callback`] has added.
+pub fn remove_auth_callbacks(config: Config, scheme: &str) -> Config {
+    config.remove_auth_callbacks(scheme)
+}
+
+/// With this setting, the program itself calls its handlers. In contrast to [`Config::poll_events`], the library makes
+/// no descriptor. When the first event is queued, the library calls `notifier` with the event source of the client. The
+/// library can call `notifier` on any thread, and holds internal locks during the call. `notifier` must only pass the
+/// event source to the thread that will dispatch the events.
+pub fn set_event_notifier(config: &mut Config, notifier: impl Fn(EventSource) + Send + Sync + 'static) {
+    config.set_event_notifier(notifier);
+}
+
+/// Returns the event source of a client. The notifier of the config receives the same event source.
+pub fn event_source(client: &Client) -> Result<EventSource> {
+    client.event_source()
+}
+
+/// Removes all handlers of the client, so that closing the client does not wait for the handlers. A program that can no
+/// longer run its handlers calls this function before it closes the client.
+pub fn discard_handlers(client: &Client) -> Result<()> {
+    client.discard_handlers()
+}
+
+/// Closes the client in the background like [`Client::close_in_background`], and turns off all handlers of the client. A
+/// handler that is running continues. The library calls no other handler.
+pub fn close_nowait(client: &Client) -> Result<()> {
+    client.close_nowait()
+}
+
+/// Returns whether the program still uses the client, or an object that was made from the client. In contrast to
+/// `upgrade`, this function cannot make the caller the last user of the client.
+pub fn has_users(client: &WeakClient) -> bool {
+    client.has_users()
+}
+
+/// Makes a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the
+/// node does not exist yet, the library creates the node before it grants leases.
+pub fn semaphore_counted_nowait(client: &Client, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
+    client.semaphore_counted_nowait(path, count_path, initial)
+}

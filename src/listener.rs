@@ -1,0 +1,93 @@
+//! Listeners. A listener keeps a handler registered at the event deliveries of one or several clients. This file does
+//! not call handlers, and does not know locks.
+
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zklock_core::error::Result;
+use zklock_process::ForkEpoch;
+
+use crate::runtime::{EventDelivery, EventHandler, HandlerId, Listen, Scope};
+
+/// The registration of an event handler. The handler stays registered until the program drops the listener.
+///
+/// After the drop has returned, the handler is not running on another thread and is not called again. If the handler is
+/// running on another thread, the drop waits without a time limit until the handler returns. The caller must therefore
+/// not hold a mutex that the handler needs. If a handler drops its own listener, the drop does not wait, and the
+/// handler is not called again. In a forked child, the drop does nothing. A listener does not keep its client open. The
+/// client may be closed before the listener is dropped.
+#[must_use = "the handler is removed when the listener is dropped"]
+pub struct Listener {
+    epoch: ForkEpoch,
+    handlers: Vec<(Arc<EventDelivery>, HandlerId)>,
+}
+
+impl Listener {
+    /// Registers the same handler with every event delivery in `places`.
+    pub(crate) fn register<'a>(
+        handler: &Arc<EventHandler>,
+        which: Listen,
+        places: impl Iterator<Item = Result<(&'a Arc<EventDelivery>, Scope)>>,
+    ) -> Result<Self> {
+        let mut listener = Self { epoch: ForkEpoch::current(), handlers: Vec::new() };
+        for place in places {
+            let (delivery, scope) = place?;
+            let number = delivery.add_handler(scope, which, Arc::clone(handler))?;
+            listener.handlers.push((Arc::clone(delivery), number));
+        }
+        Ok(listener)
+    }
+
+    /// Removes the handler, and does not wait until a running handler returns. This method is for objects that must not
+    /// wait while they are dropped.
+    #[doc(hidden)]
+    pub fn remove_nowait(mut self) {
+        let places = mem::take(&mut self.handlers);
+        match self.epoch.check() {
+            Ok(()) => places.iter().for_each(|(delivery, number)| delivery.remove_nowait(*number)),
+            Err(_) => mem::forget(places),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let places = mem::take(&mut self.handlers);
+        match self.epoch.check() {
+            Ok(()) => places.iter().for_each(|(delivery, number)| delivery.remove(*number)),
+            // The registrations belong to the parent process, so the child leaves them unchanged.
+            Err(_) => mem::forget(places),
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").finish_non_exhaustive()
+    }
+}
+
+/// The listener of an object that has a method for setting and replacing its handler. Dropping this value does not wait
+/// for a running handler.
+#[derive(Default)]
+pub(crate) struct ReplaceableListener(Mutex<Option<Listener>>);
+
+impl ReplaceableListener {
+    /// Replaces the listener. Waits until the previous handler has returned, like the drop of a [`Listener`].
+    pub(crate) fn set(&self, listener: Option<Listener>) {
+        let before = mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), listener);
+        drop(before);
+    }
+
+    pub(crate) fn remove_nowait(&self) {
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        before.into_iter().for_each(Listener::remove_nowait);
+    }
+}
+
+impl Drop for ReplaceableListener {
+    fn drop(&mut self) {
+        self.remove_nowait();
+    }
+}

@@ -1,0 +1,109 @@
+//! The inputs of an attempt to connect. Before each attempt, the library reads files and calls callbacks of the program to
+//! get credentials and certificates. A file system can hang and a callback can be slow, so the library loads these inputs on a thread for which
+//! no other thread waits. This file does not connect.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::session::{Credentials, Server};
+use zklock_process::{ForkEpoch, with_signals_blocked};
+
+use super::credentials::CredentialSource;
+use super::sync::Builder;
+use super::tls::{TlsSource, TlsStream};
+
+/// The sources of the inputs of a client.
+#[derive(Default)]
+pub(crate) struct AttemptInputs {
+    credentials: Vec<CredentialSource>,
+    tls: Option<TlsSource>,
+}
+
+/// The inputs of one attempt to connect.
+pub(super) struct LoadedInputs {
+    pub(super) credentials: Vec<Credentials>,
+    /// The error for TLS files that cannot be loaded again. Connections use the files that were loaded before.
+    pub(super) tls_error: Option<Error>,
+}
+
+impl AttemptInputs {
+    pub(crate) fn new(credentials: Vec<CredentialSource>, tls: Option<TlsSource>) -> Self {
+        Self { credentials, tls }
+    }
+
+    /// Returns whether loading can block. If not, the caller may load the inputs while it holds locks.
+    pub(super) fn can_block(&self) -> bool {
+        self.tls.is_some() || self.credentials.iter().any(CredentialSource::can_block)
+    }
+
+    /// Returns whether an attempt to connect needs credentials.
+    pub(super) fn has_credentials(&self) -> bool {
+        !self.credentials.is_empty()
+    }
+
+    /// Returns the names of the inputs that can block, for messages.
+    pub(super) fn names(&self) -> String {
+        let blocking = self.credentials.iter().filter(|source| source.can_block());
+        let tls = self.tls.iter().map(|_| "the TLS files".to_owned());
+        tls.chain(blocking.map(CredentialSource::name)).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// Loads the inputs. The call can block for an unlimited time. The library calls `is_wanted` before each callback
+    /// of the program, and calls no callback after `is_wanted` has returned false.
+    ///
+    /// Returns `None` if the inputs are no longer wanted. Errors: INVALID, EXHAUSTED, AUTH.
+    pub(super) fn load(&self, is_wanted: impl Fn() -> bool) -> Option<Result<LoadedInputs>> {
+        let tls_error = match self.tls.as_ref().map_or(Ok(()), TlsSource::load) {
+            Err(error) if self.tls.as_ref().is_some_and(TlsSource::is_loaded) => Some(error),
+            Err(error) => return Some(Err(error)),
+            Ok(()) => None,
+        };
+        let mut credentials = Vec::with_capacity(self.credentials.len());
+        for source in &self.credentials {
+            let loaded = is_wanted().then(|| source.load())?;
+            match loaded {
+                Ok(loaded) => credentials.push(loaded),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(LoadedInputs { credentials, tls_error }))
+    }
+
+    /// Starts TLS for a connection to a server. Returns `None` if the client uses plain text.
+    pub(super) fn start_tls(&self, server: &Server) -> io::Result<Option<TlsStream>> {
+        self.tls.as_ref().map(|tls| tls.start(server)).transpose()
+    }
+
+    /// Loads the inputs on a new thread. The thread passes the result to `done`. If the inputs are no longer wanted,
+    /// the thread does not call `done`.
+    pub(super) fn load_in_background(
+        self: &Arc<Self>,
+        is_wanted: impl Fn() -> bool + Send + 'static,
+        done: impl FnOnce(Result<LoadedInputs>) + Send + 'static,
+    ) -> io::Result<()> {
+        let (inputs, epoch) = (Arc::clone(self), ForkEpoch::current());
+        let run = move || {
+            // After a panic, the client must still learn that this thread has ended.
+            let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(is_wanted)));
+            let loaded = loaded.unwrap_or_else(|_| Some(Err(panic_error(&inputs.names()))));
+            if epoch.check().is_err() {
+                // A callback has forked this process. The callbacks belong to the parent.
+                return std::mem::forget(inputs);
+            }
+            drop(inputs);
+            if let Some(loaded) = loaded {
+                done(loaded);
+            }
+        };
+        with_signals_blocked(|| Builder::new().name("zkl-load".into()).spawn(run)).map(drop)
+    }
+}
+
+fn panic_error(inputs: &str) -> Error {
+    let message = format!(
+        "the library panicked while it loaded {inputs}; please report the message of the panic, which is on standard error"
+    );
+    Error::new(Status::Internal, message)
+}

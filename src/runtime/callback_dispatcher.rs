@@ -1,0 +1,89 @@
+//! Selects the thread that calls the callbacks of a client or of the log: the event thread of the library, a thread of
+//! the program that polls a descriptor, or a thread of the program that a notifier wakes. A thread of the program calls
+//! the callbacks through an [`EventSource`]. This file does not know the events and their callbacks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use zklock_core::error::Result;
+
+use super::callback;
+use super::event_thread::{self, Dispatch, Registration};
+use super::wake_socket::WakeSocket;
+
+/// Selects the thread that calls the program's handlers.
+#[derive(Clone)]
+pub(crate) enum DispatchMode {
+    /// The event thread of the library.
+    EventThread,
+    /// A thread of the program, which polls a descriptor.
+    Polling,
+    /// A thread of the program, which this notifier wakes.
+    Notifier(Arc<Notifier>),
+}
+
+/// A closure that the library calls when the first event is queued. A thread of the program then dispatches the events
+/// of the event source.
+pub(crate) type Notifier = dyn Fn(EventSource) + Send + Sync;
+
+/// The means by which the library makes a thread call handlers.
+#[derive(Default)]
+pub(super) enum CallbackDispatcher {
+    /// No handler has been registered yet.
+    #[default]
+    None,
+    EventThread(Registration),
+    Polling(WakeSocket),
+    Notifier(Arc<Notifier>),
+}
+
+impl CallbackDispatcher {
+    /// Makes a callback dispatcher. Errors: EXHAUSTED.
+    pub(super) fn open(mode: &DispatchMode) -> Result<Self> {
+        Ok(match mode {
+            DispatchMode::EventThread => Self::EventThread(Registration::new()?),
+            DispatchMode::Polling => Self::Polling(WakeSocket::new()?),
+            DispatchMode::Notifier(notifier) => Self::Notifier(Arc::clone(notifier)),
+        })
+    }
+
+    /// Returns whether the calling thread dispatches events. If this thread waited for the handlers, it would wait for
+    /// itself.
+    pub(super) fn is_current_thread(&self) -> bool {
+        match self {
+            Self::EventThread(_) => event_thread::is_event_thread(),
+            Self::Notifier(_) => callback::is_in_callback(),
+            Self::None | Self::Polling(_) => false,
+        }
+    }
+}
+
+/// The queued events of a client, or the queued lines of the log. A thread of the program uses this value to call the
+/// handlers. This value does not keep the client open.
+#[derive(Clone)]
+pub struct EventSource(Arc<dyn Dispatch>);
+
+impl fmt::Debug for EventSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventSource").finish_non_exhaustive()
+    }
+}
+
+impl EventSource {
+    pub(super) fn new(source: Arc<dyn Dispatch>) -> Self {
+        Self(source)
+    }
+
+    /// Calls the handlers for the next event. The handlers run on the calling thread. Returns false if no event is
+    /// queued. If further events are queued, the library notifies the program again.
+    pub fn dispatch_next(&self) -> bool {
+        Arc::clone(&self.0).dispatch_next()
+    }
+}
+
+/// Two event sources are equal if both belong to the same client, or if both belong to the log.
+impl PartialEq for EventSource {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.identity() == other.0.identity()
+    }
+}

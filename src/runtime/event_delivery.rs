@@ -1,0 +1,505 @@
+//! The event delivery of one client. The event delivery contains the queued events and the handlers of the program. It
+//! calls the handlers on the thread that the callback dispatcher selects. The shell passes the events to this file,
+//! which does not know the shell.
+//!
+//! Only one thread at a time calls handlers. The handlers receive the events in the order in which the events occurred.
+//! The calling thread holds no lock of the library during a call.
+//!
+//! When [`EventDelivery::remove`] returns, the removed handler is not running on another thread and is not called
+//! again.
+
+mod registry;
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zklock_core::engine::{CoalescingQueue, LockId, Notification};
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::time::Time;
+use zklock_process::ForkEpoch;
+
+use super::callback_dispatcher::{CallbackDispatcher, DispatchMode, EventSource};
+use super::event_thread::{Dispatch, Registration};
+use super::sync::{Monitor, MutexGuard, ThreadId, current_thread};
+use super::wake_socket::WakeSocket;
+use super::{callback, clock};
+
+pub use registry::Listen;
+pub(crate) use registry::{EventHandler, HandlerId, RevocationHandler, Scope};
+use registry::{Handler, Registry};
+
+/// The queue of a client keeps this number of events without merging them. If more events arrive, the queue merges
+/// events.
+const MAX_UNMERGED: usize = 1024;
+
+/// The event delivery of one client. The module comment describes its rules.
+pub(crate) struct EventDelivery {
+    state: Monitor<State>,
+}
+
+struct State {
+    queue: CoalescingQueue,
+    dispatcher: CallbackDispatcher,
+    /// True if the callback dispatcher was notified that events are queued.
+    is_dispatch_scheduled: bool,
+    /// The thread that is calling handlers.
+    dispatching_thread: Option<ThreadId>,
+    /// True if only the thread that closes the client may still call handlers.
+    is_closing: bool,
+    is_closed: bool,
+    /// True if the library no longer calls handlers of this client. In this state, no handler is running, unless a
+    /// handler itself closes the client.
+    is_finished: bool,
+    /// True if a thread of the library closes the client. If the program polls, this thread must not call or drop
+    /// handlers.
+    is_left_to_program: bool,
+    registry: Registry,
+    /// The handlers of a closed client that a thread of the program must still drop.
+    closed_handlers: Registry,
+    /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
+    /// handlers before this handler returns, so the list has several entries.
+    running_handlers: Vec<HandlerId>,
+}
+
+/// A handler that was removed and may still be running.
+#[must_use]
+pub(super) struct RemovedHandler {
+    id: HandlerId,
+    _handler: Handler,
+}
+
+impl EventDelivery {
+    pub(crate) fn source(self: &Arc<Self>) -> EventSource {
+        EventSource::new(Arc::clone(self) as Arc<dyn Dispatch>)
+    }
+
+    /// Creates an `EventDelivery` for one client. `mode` selects the callback dispatcher, and `on_event` receives all events.
+    pub(crate) fn open(mode: &DispatchMode, on_event: Option<Arc<EventHandler>>) -> Result<Arc<Self>> {
+        let dispatcher = match mode {
+            DispatchMode::EventThread if on_event.is_none() => CallbackDispatcher::None,
+            mode => CallbackDispatcher::open(mode)?,
+        };
+        Ok(Arc::new(Self::new(dispatcher, on_event)))
+    }
+
+    pub(super) fn new(dispatcher: CallbackDispatcher, on_event: Option<Arc<EventHandler>>) -> Self {
+        let mut registry = Registry::default();
+        if let Some(on_event) = on_event {
+            registry.add(Scope::Client, Listen::All, Handler::Event(on_event));
+        }
+        let state = State {
+            queue: CoalescingQueue::new(MAX_UNMERGED),
+            dispatcher,
+            is_dispatch_scheduled: false,
+            dispatching_thread: None,
+            is_closing: false,
+            is_closed: false,
+            is_finished: false,
+            is_left_to_program: false,
+            registry,
+            closed_handlers: Registry::default(),
+            running_handlers: Vec::new(),
+        };
+        Self { state: Monitor::new(state) }
+    }
+
+    /// Ensures that some thread will call the handlers.
+    pub(super) fn ensure_dispatcher(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Status::Closed.into());
+        }
+        if matches!(state.dispatcher, CallbackDispatcher::None) {
+            state.dispatcher = CallbackDispatcher::EventThread(Registration::new()?);
+        }
+        Ok(())
+    }
+
+    /// Adds a handler for events. The handler receives later events and events that are still queued. Errors: CLOSED,
+    /// EXHAUSTED.
+    pub(crate) fn add_handler(&self, scope: Scope, which: Listen, handler: Arc<EventHandler>) -> Result<HandlerId> {
+        self.ensure_dispatcher()?;
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Status::Closed.into());
+        }
+        Ok(state.registry.add(scope, which, Handler::Event(handler)))
+    }
+
+    /// Removes a handler, and waits until no other thread is running the handler. A handler may remove itself.
+    pub(crate) fn remove(&self, id: HandlerId) {
+        let removed = self.state.lock().registry.remove(id);
+        self.wait_until_returned(id);
+        // This thread has already released the lock, because dropping the handler may run a destructor of the program.
+        drop(removed);
+    }
+
+    /// Removes a handler, and does not wait for a running call of the handler.
+    pub(crate) fn remove_nowait(&self, id: HandlerId) {
+        let removed = self.state.lock().registry.remove(id);
+        drop(removed);
+    }
+
+    /// Replaces the handler for revocation requests. Returns the previous handler.
+    pub(super) fn set_revocable(&self, id: LockId, handler: Option<Arc<RevocationHandler>>) -> Option<RemovedHandler> {
+        let handlers = &mut self.state.lock().registry;
+        let before = handlers.revocation_handler(id);
+        let removed = before.and_then(|id| Some(RemovedHandler { id, _handler: handlers.remove(id)? }));
+        if let Some(handler) = handler {
+            handlers.add(Scope::Revocation(id), Listen::All, Handler::Revocation(handler));
+        }
+        removed
+    }
+
+    /// Waits until no other thread is running a handler that was replaced or removed.
+    pub(super) fn wait_for_removed(&self, retired: RemovedHandler) {
+        self.wait_until_returned(retired.id);
+        drop(retired);
+    }
+
+    fn wait_until_returned(&self, id: HandlerId) {
+        let state = self.state.lock();
+        if state.dispatching_thread != Some(current_thread()) {
+            drop(self.state.wait_while(state, None, |state| state.running_handlers.contains(&id)));
+        }
+    }
+
+    /// Removes all handlers and all queued events. If a handler is running, its call continues.
+    pub(crate) fn discard_handlers(&self) {
+        let mut state = self.state.lock();
+        let queue = std::mem::replace(&mut state.queue, CoalescingQueue::new(MAX_UNMERGED));
+        let dropped = (queue, state.registry.take_all(), state.closed_handlers.take_all());
+        self.state.notify();
+        drop(state);
+        // This thread has already released the lock, because dropping the handlers may run destructors of the program.
+        drop(dropped);
+    }
+
+    /// Queues an event or a revocation request, and notifies the thread that calls the handlers.
+    pub(super) fn push(self: &Arc<Self>, notification: Notification) {
+        let mut state = self.state.lock();
+        if state.is_closed || !state.is_wanted(&notification) {
+            return;
+        }
+        state.queue.push(notification);
+        self.schedule_dispatch(&mut state);
+    }
+
+    /// Calls the handlers for the events that are queued now. The handlers run on the calling thread. This method
+    /// handles at most `limit` events, and returns the number of handled events. If another thread is already calling
+    /// handlers, this method returns 0, and the other thread handles the events.
+    pub(crate) fn dispatch(self: &Arc<Self>, limit: usize) -> usize {
+        let mut state = self.state.lock();
+        if state.dispatching_thread.is_some() || state.is_closing {
+            return 0;
+        }
+        state.begin();
+        let waiting = state.queue.len().min(limit);
+        let mut called = 0;
+        while called < waiting && !state.is_closing {
+            let Some(notification) = state.pop_wanted() else { break };
+            called += 1;
+            match self.call(state, &notification) {
+                Some(next) => state = next,
+                None => return called,
+            }
+        }
+        self.finish_dispatch(&mut state);
+        called
+    }
+
+    /// Returns a descriptor. The descriptor is readable while events are queued, and after the client was closed. If
+    /// the program has closed the previous descriptor, this method makes a new descriptor.
+    pub(crate) fn poll_fd(&self) -> Result<RawFd> {
+        let state = &mut *self.state.lock();
+        match &mut state.dispatcher {
+            CallbackDispatcher::Polling(fd) => {
+                if !fd.is_ours() {
+                    *fd = WakeSocket::new()?;
+                    if state.is_dispatch_scheduled {
+                        fd.signal();
+                    }
+                }
+                Ok(fd.as_raw_fd())
+            }
+            _ if state.is_closed => Err(Status::Closed.into()),
+            _ => Err(not_polling()),
+        }
+    }
+
+    /// Fails with INVALID if the program does not poll the events of this client.
+    pub(crate) fn check_polling(&self) -> Result<()> {
+        let state = self.state.lock();
+        match &state.dispatcher {
+            CallbackDispatcher::Polling(_) => Ok(()),
+            _ if state.is_closed => Err(Status::Closed.into()),
+            _ => Err(not_polling()),
+        }
+    }
+
+    /// A thread of the library calls this method before it closes the client. If the program polls, only threads of the
+    /// program then call and drop the handlers.
+    pub(crate) fn leave_to_program(&self) {
+        self.state.lock().is_left_to_program = true;
+    }
+
+    /// The thread that closes a client calls this method. If the program polls, this method calls the handlers for the
+    /// last events. After this call, no other thread calls handlers. If a handler itself closes the client, this method
+    /// does nothing. The method starts no call of a handler after the time `end`.
+    pub(super) fn deliver_remaining(&self, end: Time) {
+        let mut state = self.state.lock();
+        if !state.closing_thread_dispatches() || state.is_dispatching_thread() {
+            return;
+        }
+        state.is_closing = true;
+        state = self.state.wait_while(state, None, |state| state.dispatching_thread.is_some());
+        state.begin();
+        while clock::now() < end {
+            let Some(notification) = state.pop_wanted() else { break };
+            match self.call(state, &notification) {
+                Some(next) => state = next,
+                None => return,
+            }
+        }
+        state.dispatching_thread = None;
+        self.state.notify();
+    }
+
+    /// Returns whether the client has a handler that receives only losses. If so, the library must call this handler
+    /// before the session ends.
+    pub(super) fn has_loss_handlers(&self) -> bool {
+        self.state.lock().registry.has_loss_handlers()
+    }
+
+    /// Waits until the handlers for all queued events have been called, or until the time `end`. If the program polls,
+    /// the calling thread or a thread that polls calls the handlers; otherwise the event thread or the notified thread does. A
+    /// handler that closes its client blocks the thread that calls the handlers. In this case, the closing thread
+    /// itself calls the handlers that receive only losses.
+    pub(super) fn deliver_losses(&self, end: Time) {
+        let mut state = self.state.lock();
+        match (state.is_dispatching_thread(), &state.dispatcher) {
+            (false, _) if state.closing_thread_dispatches() => {
+                state =
+                    self.state.wait_while(state, Some(end - clock::now()), |state| state.dispatching_thread.is_some());
+                if state.dispatching_thread.is_none() {
+                    drop(state);
+                    self.deliver_remaining(end);
+                }
+            }
+            (false, _) => {
+                let is_busy = |state: &mut State| state.dispatching_thread.is_some() || !state.queue.is_empty();
+                drop(self.state.wait_while(state, Some(end - clock::now()), is_busy));
+            }
+            // The library has notified the program, and the program calls the handlers.
+            (true, CallbackDispatcher::Notifier(_)) => {}
+            (true, _) => {
+                let before = state.dispatching_thread;
+                if before.is_some_and(|thread| thread != current_thread()) {
+                    return;
+                }
+                state.dispatching_thread = Some(current_thread());
+                for notification in state.queue.take_closed_holds() {
+                    // If a handler has called this method, that handler is still running. The client must not call the
+                    // same handler a second time.
+                    let ids = state.registry.matching(&notification);
+                    let ids = ids.filter(|&id| state.registry.is_for_losses_only(id));
+                    let ids = ids.filter(|id| !state.running_handlers.contains(id)).collect();
+                    match self.call_each(state, ids, &notification) {
+                        Some(next) => state = next,
+                        None => return,
+                    }
+                }
+                state.dispatching_thread = before;
+                self.state.notify();
+            }
+        }
+    }
+
+    /// Delivers the remaining events for at most `timeout`. Then drops the events that are still queued, and all
+    /// handlers. Waits until the last call of a handler has returned, unless a handler itself makes this call. If only
+    /// the program may drop the handlers, [`drop_closed_handlers`](Self::drop_closed_handlers) drops them later.
+    pub(super) fn close(self: &Arc<Self>, timeout: Duration) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
+        let own = state.is_dispatching_thread();
+        if !own {
+            let has_more =
+                |state: &mut State| state.dispatching_thread.is_some() || !state.is_closing && !state.queue.is_empty();
+            state = self.state.wait_while(state, Some(timeout), has_more);
+        }
+        state.is_closing = true;
+        state.is_closed = true;
+        let mut dropped = (std::mem::replace(&mut state.queue, CoalescingQueue::new(0)), state.registry.take_all());
+        if state.is_polled() && state.is_left_to_program {
+            state.closed_handlers = std::mem::take(&mut dropped.1);
+        }
+        if !own {
+            state = self.state.wait_while(state, None, |state| state.dispatching_thread.is_some());
+        }
+        let dispatcher = std::mem::replace(&mut state.dispatcher, CallbackDispatcher::None);
+        state.is_finished = true;
+        self.state.notify();
+        drop(state);
+        match dispatcher {
+            // This call wakes up a thread that is polling the descriptor.
+            CallbackDispatcher::Polling(fd) => fd.signal(),
+            // If this value is the last registration, dropping the value waits until the event thread has ended.
+            dispatcher => drop(dispatcher),
+        }
+        // This thread has already released the lock, because dropping the handlers may run destructors of the program.
+        drop(dropped);
+    }
+
+    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler makes this call,
+    /// the call does not wait.
+    pub(super) fn wait_until_closed(&self, timeout: Duration) {
+        let state = self.state.lock();
+        if !state.is_dispatching_thread() {
+            drop(self.state.wait_while(state, Some(timeout), |state| !state.is_finished));
+        }
+    }
+
+    /// Drops the handlers that [`close`](Self::close) has left to the program. A thread of the program calls this method.
+    pub(crate) fn drop_closed_handlers(&self) {
+        let dropped = self.state.lock().closed_handlers.take_all();
+        drop(dropped);
+    }
+
+    /// Calls the handlers that receive this event, and releases the lock during the calls. Returns `None` in a child
+    /// that a handler has forked. In the child, the lock may stay locked forever, and the locked data belongs to the
+    /// parent.
+    fn call<'a>(&'a self, state: MutexGuard<'a, State>, notification: &Notification) -> Option<MutexGuard<'a, State>> {
+        let ids = state.registry.matching(notification).collect();
+        self.call_each(state, ids, notification)
+    }
+
+    fn call_each<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        ids: Vec<HandlerId>,
+        notification: &Notification,
+    ) -> Option<MutexGuard<'a, State>> {
+        let epoch = ForkEpoch::current();
+        for id in ids {
+            // The program may have removed the handler during the previous call.
+            let Some(handler) = state.registry.get(id) else { continue };
+            state.running_handlers.push(id);
+            drop(state);
+            run(handler, notification, epoch);
+            if epoch != ForkEpoch::current() {
+                return None;
+            }
+            state = self.state.lock();
+            state.running_handlers.pop();
+            self.state.notify();
+        }
+        Some(state)
+    }
+
+    fn finish_dispatch(self: &Arc<Self>, state: &mut State) {
+        state.dispatching_thread = None;
+        self.state.notify();
+        if !state.queue.is_empty() {
+            self.schedule_dispatch(state);
+        }
+    }
+
+    fn schedule_dispatch(self: &Arc<Self>, state: &mut State) {
+        // The thread that is calling handlers checks the queue again after its current call.
+        if state.is_dispatch_scheduled || state.dispatching_thread.is_some() {
+            return;
+        }
+        state.is_dispatch_scheduled = true;
+        match &state.dispatcher {
+            CallbackDispatcher::None => {}
+            CallbackDispatcher::EventThread(place) => place.schedule(Arc::<Self>::clone(self)),
+            CallbackDispatcher::Polling(fd) => fd.signal(),
+            CallbackDispatcher::Notifier(notifier) => {
+                // Rust has already printed the panic. After the next event, the library calls the notifier again.
+                let notified = catch_unwind(AssertUnwindSafe(|| notifier(self.source())));
+                state.is_dispatch_scheduled = notified.is_ok();
+            }
+        }
+    }
+}
+
+impl Dispatch for EventDelivery {
+    fn dispatch_next(self: Arc<Self>) -> bool {
+        self.dispatch(1) > 0
+    }
+
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+impl State {
+    /// Records that the calling thread will call handlers from now on.
+    fn begin(&mut self) {
+        self.dispatching_thread = Some(current_thread());
+        self.is_dispatch_scheduled = false;
+        if let CallbackDispatcher::Polling(fd) = &self.dispatcher {
+            fd.clear();
+        }
+    }
+
+    /// Returns the next event for which a handler is registered.
+    fn pop_wanted(&mut self) -> Option<Notification> {
+        while let Some(notification) = self.queue.pop() {
+            if self.is_wanted(&notification) {
+                return Some(notification);
+            }
+        }
+        None
+    }
+
+    /// Returns whether the program calls the handlers on its own threads.
+    const fn is_polled(&self) -> bool {
+        matches!(self.dispatcher, CallbackDispatcher::Polling(_))
+    }
+
+    /// Returns whether the thread that closes the client must call the handlers for the last events itself.
+    const fn closing_thread_dispatches(&self) -> bool {
+        self.is_polled() && !self.is_left_to_program
+    }
+
+    fn is_wanted(&self, notification: &Notification) -> bool {
+        self.registry.matching(notification).next().is_some()
+    }
+
+    /// Returns whether the calling thread runs a handler. If this thread waited for the handler, it would wait for
+    /// itself.
+    fn is_dispatching_thread(&self) -> bool {
+        self.dispatcher.is_current_thread() || self.dispatching_thread == Some(current_thread())
+    }
+}
+
+/// Calls a handler. Afterwards, this function may drop the last reference to the handler, which may run a destructor of
+/// the program. In a child that the handler has forked, this function does not drop the handler, because the parent
+/// drops the handler.
+fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
+    let call = move || {
+        match (&handler, notification) {
+            (Handler::Event(handler), Notification::Event(event) | Notification::Forfeit(event)) => handler(event),
+            (Handler::Revocation(handler), Notification::Revocation(revocation)) => handler(&revocation.node_path),
+            _ => {}
+        }
+        if epoch != ForkEpoch::current() {
+            std::mem::forget(handler);
+        }
+    };
+    callback::call_logging_panic("a callback of the program", call);
+}
+
+fn not_polling() -> Error {
+    let message = "a thread of the library calls the callbacks of this client; a program that dispatches the events itself \
+                   must set poll_events in the config of the client";
+    Error::invalid(message)
+}
+
+#[cfg(all(test, zklock_loom))]
+mod models;

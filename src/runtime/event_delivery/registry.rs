@@ -1,0 +1,178 @@
+//! Contains the handlers of one client, and selects the handlers that receive an event or a revocation request. The
+//! registry starts no threads and calls no handler.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use zklock_core::engine::{Event, LockId, LockState, Notification};
+
+/// A handler of the program for events.
+pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
+
+/// A handler for revocation requests. The handler receives the path of the requested node.
+pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
+
+/// Selects the events of a lock or of leases that a listener receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Listen {
+    /// The listener receives every change of every hold.
+    #[default]
+    All = 0,
+    /// The listener receives only losses: a hold changes from [`Held`](crate::LockState::Held) or
+    /// [`Suspended`](crate::LockState::Suspended) to [`Uncertain`](crate::LockState::Uncertain) or
+    /// [`Lost`](crate::LockState::Lost), or its client is closed. If the client is closed, the new state in the event
+    /// is [`Free`](crate::LockState::Free). Before the closing client ends its session, the client waits for up to one
+    /// second until the handler returns. During this wait, no other client can acquire the lock.
+    Loss = 1,
+}
+
+/// The id of a handler in the registry of its client. A registry never reuses an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct HandlerId(u64);
+
+/// The objects whose events a handler receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The session and all holds of the client.
+    Client,
+    /// All holds of a lock.
+    Lock(LockId),
+    /// The leases that a semaphore has granted with this fencing token.
+    Leases(LockId, i64),
+    /// The revocation requests for a lock.
+    Revocation(LockId),
+}
+
+#[derive(Clone)]
+pub(super) enum Handler {
+    Event(Arc<EventHandler>),
+    Revocation(Arc<RevocationHandler>),
+}
+
+struct RegisteredHandler {
+    scope: Scope,
+    which: Listen,
+    handler: Handler,
+}
+
+/// The handlers of one client.
+#[derive(Default)]
+pub(super) struct Registry {
+    entries: BTreeMap<HandlerId, RegisteredHandler>,
+    client_handlers: Vec<HandlerId>,
+    lock_handlers: HashMap<LockId, Vec<HandlerId>>,
+    revocation_handlers: HashMap<LockId, HandlerId>,
+    /// The number of handlers that receive only losses.
+    loss_handler_count: usize,
+    last_id: u64,
+}
+
+impl Registry {
+    pub(super) fn add(&mut self, scope: Scope, which: Listen, handler: Handler) -> HandlerId {
+        self.last_id += 1;
+        let id = HandlerId(self.last_id);
+        match scope {
+            Scope::Client => self.client_handlers.push(id),
+            Scope::Lock(lock) | Scope::Leases(lock, _) => self.lock_handlers.entry(lock).or_default().push(id),
+            Scope::Revocation(lock) => drop(self.revocation_handlers.insert(lock, id)),
+        }
+        self.loss_handler_count += usize::from(which == Listen::Loss);
+        self.entries.insert(id, RegisteredHandler { scope, which, handler });
+        id
+    }
+
+    /// Removes a handler and returns it. The caller must not hold a lock while it drops the handler, because the drop
+    /// may run a destructor of the program.
+    pub(super) fn remove(&mut self, id: HandlerId) -> Option<Handler> {
+        let RegisteredHandler { scope, which, handler } = self.entries.remove(&id)?;
+        match scope {
+            Scope::Client => self.client_handlers.retain(|&other| other != id),
+            Scope::Lock(lock) | Scope::Leases(lock, _) => {
+                let listening = self.lock_handlers.entry(lock).or_default();
+                listening.retain(|&other| other != id);
+                if listening.is_empty() {
+                    self.lock_handlers.remove(&lock);
+                }
+            }
+            Scope::Revocation(lock) => {
+                self.revocation_handlers.remove(&lock);
+            }
+        }
+        self.loss_handler_count -= usize::from(which == Listen::Loss);
+        Some(handler)
+    }
+
+    pub(super) fn get(&self, id: HandlerId) -> Option<Handler> {
+        self.entries.get(&id).map(|entry| entry.handler.clone())
+    }
+
+    /// Returns the handler for revocation requests for a lock.
+    pub(super) fn revocation_handler(&self, lock: LockId) -> Option<HandlerId> {
+        self.revocation_handlers.get(&lock).copied()
+    }
+
+    /// Returns the handlers that receive this event or request. The handlers are in the order in which they must be
+    /// called.
+    pub(super) fn matching<'a>(&'a self, notification: &'a Notification) -> impl Iterator<Item = HandlerId> + 'a {
+        let of_lock = match notification {
+            Notification::Event(Event::Lock { lock, .. }) | Notification::Forfeit(Event::Lock { lock, .. }) => {
+                self.lock_handlers.get(lock)
+            }
+            _ => None,
+        };
+        let of_client = if matches!(notification, Notification::Revocation(_)) { &[] } else { &*self.client_handlers };
+        let listening = of_client.iter().chain(of_lock.into_iter().flatten()).copied();
+        let revocation_handler = match notification {
+            Notification::Revocation(revocation) => self.revocation_handler(revocation.lock),
+            _ => None,
+        };
+        listening
+            .filter(|id| self.entries.get(id).is_some_and(|entry| entry.matches(notification)))
+            .chain(revocation_handler)
+    }
+
+    /// Returns whether this handler receives only losses.
+    pub(super) fn is_for_losses_only(&self, id: HandlerId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.which == Listen::Loss)
+    }
+
+    /// Returns whether any handler receives only losses.
+    pub(super) const fn has_loss_handlers(&self) -> bool {
+        self.loss_handler_count > 0
+    }
+
+    /// Removes all handlers and returns them. The caller must not hold a lock while it drops the handlers (see
+    /// [`remove`](Self::remove)).
+    pub(super) fn take_all(&mut self) -> Self {
+        std::mem::replace(self, Self { last_id: self.last_id, ..Self::default() })
+    }
+
+    #[cfg(all(test, zklock_loom))]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl RegisteredHandler {
+    fn matches(&self, notification: &Notification) -> bool {
+        let is_of = match (self.scope, notification) {
+            (Scope::Leases(_, leases), Notification::Event(event) | Notification::Forfeit(event)) => {
+                matches!(event, Event::Lock { token, .. } if *token == leases)
+            }
+            _ => true,
+        };
+        is_of && (self.which == Listen::All || is_loss(notification))
+    }
+}
+
+/// Returns whether the event is a loss: a safe hold is no longer safe, or the hold ends because its client is closed.
+pub(super) fn is_loss(notification: &Notification) -> bool {
+    let was_safe = |previous| !matches!(previous, LockState::Uncertain | LockState::Lost);
+    match *notification {
+        Notification::Event(Event::Lock { state: LockState::Uncertain | LockState::Lost, previous, .. })
+        | Notification::Forfeit(Event::Lock { previous, .. }) => was_safe(previous),
+        _ => false,
+    }
+}

@@ -1,0 +1,82 @@
+//! Reads small files, such as files with options or credentials. This module does not interpret the bytes that it
+//! reads.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::path::quote;
+use zklock_process::resource_error;
+
+/// Reads a regular file of at most `limit` bytes. The function refuses other files, because a pipe can block the caller
+/// and a device has no end. The file may contain a secret, so the function leaves no other copy of its content in
+/// memory.
+///
+/// `what` names the kind of the file in the message of an error, for example `options file`.
+///
+/// Errors: INVALID if the file cannot be read. EXHAUSTED if the process or the machine has no file descriptors left. The
+/// call blocks while it reads the file.
+pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>> {
+    let name = format!("{what} {}", quote(&file.to_string_lossy()));
+    let refuse = |why: &str| Error::invalid(format!("{name}: {why}"));
+    let failed = |error: io::Error| match resource_error(&name, &error) {
+        shortage if shortage.status() == Status::Exhausted => shortage,
+        _ => refuse(&error.to_string()),
+    };
+    // Without the flag `O_NONBLOCK`, opening a pipe would wait for a writer.
+    let opened: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(refuse(if metadata.is_dir() {
+            "is a directory; expected a file"
+        } else {
+            "is not a regular file"
+        }));
+    }
+    let expected = usize::try_from(metadata.len()).unwrap_or(limit);
+    let bytes = read_to_end(opened, expected, limit + 1).map_err(failed)?;
+    if bytes.len() > limit {
+        return Err(refuse(&format!("is longer than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Reads at most `limit` bytes. `Read::read_to_end` could move a growing buffer, and would not erase the first copy.
+fn read_to_end(mut from: impl Read, expected: usize, limit: usize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(vec![0; expected.saturating_add(1).min(limit)]);
+    let mut length = 0;
+    while length < limit {
+        if length == bytes.len() {
+            let capacity = (2 * length).min(limit);
+            let mut larger = Zeroizing::new(Vec::with_capacity(capacity));
+            larger.extend_from_slice(&bytes);
+            larger.resize(capacity, 0);
+            bytes = larger;
+        }
+        match from.read(bytes.get_mut(length..).unwrap_or_default()) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_grows_while_it_is_read_is_read_to_its_end_or_limit() {
+        let content: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        for (expected, limit) in [(0, 5000), (1, 1000), (999, 1001), (1000, 1001), (5000, 5001), (3, 7)] {
+            let bytes = read_to_end(content.as_slice(), expected, limit).unwrap();
+            assert_eq!(*bytes, content[..limit.min(1000)], "{expected} {limit}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Started operations of the engine, and the wait of a calling thread for an answer. The waiting thread itself checks
+//! the deadline, and reads the socket if the shell allows it. This file does not depend on locks or sessions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use zklock_core::engine::{Answer, Engine, OpId};
+use zklock_core::error::Result;
+use zklock_core::time::Time;
+
+use super::callback::{Hook, run_hook};
+use super::clock;
+use super::shell::{AnswerHandler, Shell};
+use super::sync::Monitor;
+
+/// Keeps the answer of one operation until the waiting thread takes the answer.
+#[derive(Default)]
+pub(super) struct AnswerSlot {
+    state: Monitor<AnswerSlotState>,
+}
+
+#[derive(Default)]
+struct AnswerSlotState {
+    answer: Option<Result<Answer>>,
+    /// True after the answer has arrived. The waiting thread may already have taken the answer.
+    is_over: bool,
+    /// Hooks that must run when the answer has arrived.
+    hooks: Vec<Hook>,
+}
+
+impl AnswerHandler for AnswerSlot {
+    fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
+        let mut state = self.state.lock();
+        state.answer = Some(answer);
+        state.is_over = true;
+        let hooks = std::mem::take(&mut state.hooks);
+        drop(state);
+        self.state.notify();
+        hooks.into_iter().for_each(run_hook);
+    }
+}
+
+impl AnswerSlot {
+    /// Waits for the answer for at most `limit`.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
+        let state = self.state.lock();
+        self.state.wait_while(state, limit, |state| state.answer.is_none()).answer.take()
+    }
+}
+
+/// A started operation. The caller has not taken the answer of the operation yet.
+pub(crate) struct PendingOp {
+    pub(super) shell: Arc<Shell>,
+    pub(super) op: OpId,
+    pub(super) slot: Arc<AnswerSlot>,
+    deadline: Option<Time>,
+}
+
+impl PendingOp {
+    /// Starts an operation.
+    pub(crate) fn start(
+        shell: &Arc<Shell>,
+        deadline: Option<Time>,
+        submit: impl FnOnce(&mut Engine, Time) -> OpId,
+    ) -> Result<Self> {
+        let slot = Arc::new(AnswerSlot::default());
+        let op = shell.submit(Arc::clone(&slot) as Arc<dyn AnswerHandler>, submit)?;
+        Ok(Self { shell: Arc::clone(shell), op, slot, deadline })
+    }
+
+    /// Returns the same operation with a deadline.
+    pub(crate) fn with_deadline(self, deadline: Time) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Runs `hook` when the answer has arrived, on the thread that received the answer. If the answer has already
+    /// arrived, the calling thread runs `hook` at once.
+    pub(crate) fn on_done(&self, hook: Hook) -> Result<()> {
+        self.shell.check_process()?;
+        let mut state = self.slot.state.lock();
+        if !state.is_over {
+            state.hooks.push(hook);
+            return Ok(());
+        }
+        drop(state);
+        run_hook(hook);
+        Ok(())
+    }
+
+    /// Returns whether the answer has arrived, was taken, or will never arrive because this process is a forked child.
+    pub(crate) fn is_over(&self) -> bool {
+        self.shell.check_process().is_err() || self.slot.state.lock().is_over
+    }
+
+    /// Waits for the answer. The waiting thread itself checks the deadline, so the wait does not depend on the I/O
+    /// thread.
+    pub(crate) fn wait(&self) -> Result<Answer> {
+        loop {
+            if let Some(answer) = self.wait_for(Duration::MAX) {
+                return answer;
+            }
+        }
+    }
+
+    /// Waits for at most `slice`.
+    pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
+        if let Err(forked) = self.shell.check_process() {
+            return Some(Err(forked));
+        }
+        if let Some(answer) = self.slot.wait(Some(Duration::ZERO)) {
+            return Some(answer);
+        }
+        let left = self.deadline.map(|deadline| deadline - clock::now());
+        let limit = match left {
+            Some(left) => Some(left.min(slice)),
+            None => (slice < Duration::MAX).then_some(slice),
+        };
+        let has_waited = limit != Some(Duration::ZERO) && self.shell.read_until_answered(self.op, limit);
+        if let Err(forked) = self.shell.check_process() {
+            return Some(Err(forked));
+        }
+        if let Some(answer) = self.slot.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
+            return Some(answer);
+        }
+        // If the operation has ended, some thread has received the answer and is about to deliver it.
+        if self.shell.expire_op(self.op) { self.slot.wait(None) } else { None }
+    }
+}

@@ -1,0 +1,117 @@
+//! The private key of the client. Formats: PKCS#8 with or without encryption, PKCS#1 and SEC1, all in PEM. This file
+//! erases every copy of a key that it makes.
+
+use std::sync::Arc;
+
+use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::der::pem::Decoder;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::SigningKey;
+use zeroize::{Zeroize, Zeroizing};
+use zklock_core::error::Result;
+
+use super::files::NamedFile;
+use super::provider;
+
+/// The PEM labels of private keys, with the format of each. The value is `None` for an encrypted key.
+const LABELS: [(&str, Option<KeyFormat>); 4] = [
+    ("PRIVATE KEY", Some(KeyFormat::Pkcs8)),
+    ("ENCRYPTED PRIVATE KEY", None),
+    ("RSA PRIVATE KEY", Some(KeyFormat::Pkcs1)),
+    ("EC PRIVATE KEY", Some(KeyFormat::Sec1)),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum KeyFormat {
+    Pkcs8,
+    Pkcs1,
+    Sec1,
+}
+
+/// A password that decrypts a private key, and the option that contains the password or names its file.
+pub(super) struct KeyPassword {
+    pub(super) option: &'static str,
+    pub(super) password: Zeroizing<Vec<u8>>,
+}
+
+/// Reads the first private key of a PEM file. The file may also contain certificates.
+pub(super) fn read_private_key(
+    file: NamedFile<'_>,
+    password: Option<&KeyPassword>,
+    provider: &CryptoProvider,
+) -> Result<Arc<dyn SigningKey>> {
+    let pem = file.read_pem()?;
+    let Some((section, format)) = first_key(&pem) else {
+        return Err(file.refuse("contains no private key; expected PEM with \"-----BEGIN PRIVATE KEY-----\""));
+    };
+    // OpenSSL's format of encrypted keys before PKCS#8. It derives the key from the password with one round of MD5.
+    if contains(section, b"Proc-Type: 4,ENCRYPTED") {
+        return Err(refuse_encryption(file, "encrypted in the old format of OpenSSL (\"Proc-Type: 4,ENCRYPTED\")"));
+    }
+    let der = decode(section).ok_or_else(|| file.refuse("contains a private key that is not valid PEM"))?;
+    let (format, der) = match format {
+        Some(format) => (format, der),
+        None => (KeyFormat::Pkcs8, decrypt(file, &der, password)?),
+    };
+    let mut key = match format {
+        KeyFormat::Pkcs8 => PrivateKeyDer::Pkcs8(der.to_vec().into()),
+        KeyFormat::Pkcs1 => PrivateKeyDer::Pkcs1(der.to_vec().into()),
+        KeyFormat::Sec1 => PrivateKeyDer::Sec1(der.to_vec().into()),
+    };
+    let signing_key = provider::signing_key(provider, &key);
+    key.zeroize();
+    signing_key.map_err(|_| {
+        file.refuse("contains a private key that is damaged or of an unknown kind; expected RSA with 2048 bits or more, ECDSA or Ed25519")
+    })
+}
+
+/// Finds the first private key of a PEM file. Returns its lines, from the first line with the label to the last.
+fn first_key(pem: &[u8]) -> Option<(&[u8], Option<KeyFormat>)> {
+    let found = LABELS.iter().filter_map(|(label, format)| {
+        let begin = find(pem, format!("-----BEGIN {label}-----").as_bytes())?;
+        let end = format!("-----END {label}-----");
+        let section = pem.get(begin..)?;
+        // If the last line is missing, `decode` fails.
+        let length = find(section, end.as_bytes()).map_or(section.len(), |at| at + end.len());
+        Some((begin, section.get(..length)?, *format))
+    });
+    found.min_by_key(|(begin, ..)| *begin).map(|(_, section, format)| (section, format))
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    find(text, part).is_some()
+}
+
+fn decode(section: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let mut decoder = Decoder::new_detect_wrap(section).ok()?;
+    let mut der = Zeroizing::new(vec![0; decoder.remaining_len()]);
+    decoder.decode(&mut der).ok()?;
+    Some(der)
+}
+
+fn decrypt(file: NamedFile<'_>, der: &[u8], password: Option<&KeyPassword>) -> Result<Zeroizing<Vec<u8>>> {
+    let Some(KeyPassword { option, password }) = password else {
+        return Err(file.refuse("is encrypted; set tls.key_password or tls.key_password_file"));
+    };
+    let unsupported = || refuse_encryption(file, "encrypted with an algorithm that zklock does not support");
+    let encrypted = EncryptedPrivateKeyInfoRef::try_from(der).map_err(|_| unsupported())?;
+    let data: &[u8] = encrypted.encrypted_data.as_ref();
+    match encrypted.encryption_algorithm.decrypt(password, data).map(Zeroizing::new) {
+        // A wrong password can, by chance, result in valid padding. The first byte is then most likely not `SEQUENCE`.
+        Ok(key) if key.first() == Some(&0x30) => Ok(key),
+        Ok(_) | Err(pkcs5::Error::DecryptFailed) => {
+            Err(file.refuse(&format!("cannot be decrypted: the password of option {option} is wrong")))
+        }
+        Err(_) => Err(unsupported()),
+    }
+}
+
+fn refuse_encryption(file: NamedFile<'_>, how: &str) -> zklock_core::error::Error {
+    let (from, to) = (file.for_shell(), file.for_shell_with("pkcs8.pem"));
+    file.refuse(&format!("is {how}; convert it with: openssl pkcs8 -topk8 -v2 aes-256-cbc -in {from} -out {to}"))
+}

@@ -1,0 +1,210 @@
+//! TLS on one connection. A stream turns the bytes of a session into TLS records and back. It contains data that no
+//! event of the socket announces: decrypted bytes ([`TlsStream::has_unread`]) and records to send
+//! ([`TlsStream::wants_write`]). No call blocks.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+use super::failure::{self, Circumstances};
+use super::loaded::LoadedTls;
+use crate::runtime::socket::CheckedSocket;
+
+pub(in crate::runtime) struct TlsStream {
+    connection: ClientConnection,
+    tls: Arc<LoadedTls>,
+    name: ServerName<'static>,
+    /// The first bytes that the server has sent, at most two.
+    first_bytes: Vec<u8>,
+    /// The number of decrypted bytes that no thread has read yet.
+    unread: usize,
+    /// True if the server has sent the closing record.
+    has_ended: bool,
+}
+
+/// The bytes that identify a TLS record: its type and its major version.
+const FIRST_BYTES: usize = 2;
+/// The largest number of reads with which the stream looks for an alert of the server after the connection is lost.
+const READS_FOR_ALERT: usize = 8;
+
+impl TlsStream {
+    /// Prepares the handshake with a server whose certificate must contain `name`.
+    pub(super) fn start(tls: Arc<LoadedTls>, name: ServerName<'static>) -> io::Result<Self> {
+        let connection = ClientConnection::new(Arc::clone(&tls.config), name.clone())
+            .map_err(|error| failure::failure(format!("TLS cannot start: {error}")))?;
+        Ok(Self { connection, tls, name, first_bytes: Vec::with_capacity(FIRST_BYTES), unread: 0, has_ended: false })
+    }
+
+    /// Continues the handshake as far as possible without blocking. Returns true if the handshake is complete.
+    pub(in crate::runtime) fn continue_handshake<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) -> io::Result<bool> {
+        while self.connection.is_handshaking() {
+            self.flush(socket)?;
+            if self.wants_write() {
+                return Ok(false);
+            }
+            match self.receive_records(socket) {
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(failure::describe_closed(&self.first_bytes));
+                }
+                result => drop(result?),
+            }
+        }
+        self.flush(socket)?;
+        Ok(true)
+    }
+
+    /// Reads decrypted bytes. Returns 0 if the server has closed the connection.
+    ///
+    /// Errors: `WouldBlock` if the socket has no data. `Interrupted` if the socket may have more data, but the received
+    /// records contained no bytes of the session.
+    pub(in crate::runtime) fn read<T: AsRawFd>(
+        &mut self,
+        socket: &CheckedSocket<T>,
+        buffer: &mut [u8],
+    ) -> io::Result<usize> {
+        if let Some(result) = self.read_decrypted(buffer) {
+            return result;
+        }
+        self.receive_records(socket)?;
+        self.read_decrypted(buffer).unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))
+    }
+
+    /// Reads decrypted bytes, or the end of the connection. Returns `None` if the stream must receive records first.
+    fn read_decrypted(&mut self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+        match self.connection.reader().read(buffer) {
+            Ok(count) => {
+                self.unread -= count.min(self.unread);
+                Some(Ok(count))
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
+            // The server closed the connection without the closing record of TLS. The session handles every end of a
+            // connection in the same way, because its frames show whether data is missing.
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Some(Ok(0)),
+            Err(cause) => Some(Err(cause)),
+        }
+    }
+
+    /// Encrypts bytes and sends them. Returns the number of bytes that the stream has accepted. If the socket has no
+    /// room, the stream keeps some records for [`flush`](Self::flush).
+    ///
+    /// Errors: `WouldBlock` if the stream already keeps too many records.
+    pub(in crate::runtime) fn write<T: AsRawFd>(
+        &mut self,
+        socket: &CheckedSocket<T>,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        self.flush(socket)?;
+        let accepted = self.connection.writer().write(bytes)?;
+        self.flush(socket)?;
+        if accepted == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(accepted) }
+    }
+
+    /// Sends the records that wait, as far as the socket has room.
+    pub(in crate::runtime) fn flush<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Records(socket)) {
+                Ok(_) => {}
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(self.reason_for_close(socket, cause)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the stream contains TLS records that it has not sent yet.
+    pub(in crate::runtime) fn wants_write(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    /// Returns whether the stream contains decrypted bytes, or the end of the connection, that no thread has read yet.
+    pub(in crate::runtime) fn has_unread(&self) -> bool {
+        self.unread > 0 || self.has_ended
+    }
+
+    /// Sends the alert `close_notify`, so that the server knows that no more data follows. If the socket has no room,
+    /// the server does not receive the alert.
+    pub(in crate::runtime) fn close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) {
+        self.connection.send_close_notify();
+        let _ = self.flush(socket);
+    }
+
+    /// Receives records once and decrypts them. Returns the number of received bytes, which is 0 if the server has closed
+    /// the connection.
+    fn receive_records<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) -> io::Result<usize> {
+        let mut records = FirstBytes { socket, seen: &mut self.first_bytes };
+        let count = self.connection.read_tls(&mut records)?;
+        if count == 0 && self.connection.is_handshaking() {
+            return Err(failure::describe_closed(&self.first_bytes));
+        }
+        match self.connection.process_new_packets() {
+            Ok(state) => {
+                self.unread = state.plaintext_bytes_to_read();
+                self.has_ended = state.peer_has_closed();
+                Ok(count)
+            }
+            Err(error) => {
+                // The reason for the failure, for the log of the server.
+                let _ = self.connection.write_tls(&mut Records(socket));
+                Err(self.describe(&error))
+            }
+        }
+    }
+
+    /// Returns the reason why the server closed a connection to which the client cannot write. The server may have sent
+    /// an alert before it closed the connection.
+    fn reason_for_close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>, cause: io::Error) -> io::Error {
+        for _ in 0..READS_FOR_ALERT {
+            match self.receive_records(socket) {
+                Ok(count) if count > 0 => {}
+                Err(alert) if failure::is_tls_failure(&alert) => return alert,
+                _ => break,
+            }
+        }
+        cause
+    }
+
+    fn describe(&self, error: &rustls::Error) -> io::Error {
+        let circumstances = Circumstances {
+            min_version: self.tls.min_version,
+            has_certificate: self.tls.has_certificate(),
+            is_certificate_requested: self.tls.is_certificate_requested(),
+            server_name: &self.name.to_str(),
+            first_bytes: &self.first_bytes,
+        };
+        failure::describe(error, &circumstances)
+    }
+}
+
+/// The socket as the destination of records.
+struct Records<'a, T: AsRawFd>(&'a CheckedSocket<T>);
+
+impl<T: AsRawFd> Write for Records<'_, T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The socket as the source of records. The source keeps a copy of the first bytes.
+struct FirstBytes<'a, T: AsRawFd> {
+    socket: &'a CheckedSocket<T>,
+    seen: &'a mut Vec<u8>,
+}
+
+impl<T: AsRawFd> Read for FirstBytes<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.socket.receive(buffer)?;
+        let missing = FIRST_BYTES.saturating_sub(self.seen.len()).min(count);
+        self.seen.extend_from_slice(buffer.get(..missing).unwrap_or_default());
+        Ok(count)
+    }
+}

@@ -1,0 +1,168 @@
+//! Waits for the loss of a hold. This file does not use the types of locks and leases. The caller passes a closure that
+//! returns the state of the hold.
+//!
+//! Two things can end a wait for a loss. First, the engine can report a loss or the end of the session lease. The wait
+//! then ends even if the hold is safe again a moment later. Second, the waiting thread itself compares the session
+//! lease with the clock, so the wait does not depend on other threads.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zklock_core::engine::{Answer, HoldView, LockId, OpId, Owner};
+use zklock_core::error::{Error, Result, Status};
+
+use crate::runtime::{AnswerHandler, Hook, Monitor, Shell, now, refuse_in_callback, run_hook};
+
+/// The longest time between two checks of the session lease. While the machine is suspended, the clock for timed waits
+/// on a condition variable stops, but the clock of the session lease continues.
+const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Returns the current state of the hold.
+type View = dyn Fn() -> Result<Option<HoldView>> + Send + Sync;
+
+/// A wait for the loss of a hold. Dropping this value ends the wait.
+#[must_use]
+pub struct WaitLost {
+    signal: Arc<LossSignal>,
+    view: Box<View>,
+    path: Arc<str>,
+    hold_waits: Vec<CancelOnDrop>,
+}
+
+/// Receives one answer from the engine of each client lock.
+#[derive(Default)]
+struct LossSignal {
+    state: Monitor<State>,
+}
+
+#[derive(Default)]
+struct State {
+    answer: Option<Result<()>>,
+    hook: Option<Hook>,
+}
+
+impl AnswerHandler for LossSignal {
+    fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
+        let mut state = self.state.lock();
+        state.answer.get_or_insert_with(|| answer.map(drop));
+        let hook = state.hook.take();
+        drop(state);
+        self.state.notify();
+        hook.into_iter().for_each(run_hook);
+    }
+}
+
+/// A hold wait of one engine. Dropping this value cancels the hold wait.
+struct CancelOnDrop {
+    shell: Arc<Shell>,
+    op: OpId,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        // A forked child does not cancel the hold waits of its parent.
+        if self.shell.check_process().is_ok() {
+            self.shell.cancel(self.op);
+        }
+    }
+}
+
+impl WaitLost {
+    /// Starts to wait for the loss of the hold of `owner`. `view` returns the state of the hold. `client_locks`
+    /// contains the shell and the id of each client lock that the owner holds.
+    pub(crate) fn start(
+        client_locks: impl Iterator<Item = (Arc<Shell>, LockId)>,
+        owner: Owner,
+        view: impl Fn() -> Result<Option<HoldView>> + Send + Sync + 'static,
+        path: &Arc<str>,
+    ) -> Result<Self> {
+        // This check comes first. If the hold does not exist or is already unsafe, the check reports this.
+        let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
+        let mut wait = Self { signal, view, path, hold_waits: Vec::new() };
+        match wait.safe_duration()? {
+            None => wait.signal.state.lock().answer = Some(Ok(())),
+            Some(_) => {
+                for (shell, lock) in client_locks {
+                    let signal = Arc::clone(&wait.signal) as Arc<dyn AnswerHandler>;
+                    let op =
+                        shell.submit_hold_wait(signal, |engine, now| engine.wait_until_unsafe(now, lock, owner))?;
+                    wait.hold_waits.push(CancelOnDrop { shell, op });
+                }
+            }
+        }
+        Ok(wait)
+    }
+
+    /// Waits for at most `slice`. Returns `Ok` if the hold is no longer safe, and `None` if the hold is still safe.
+    ///
+    /// Errors: NOT_OWNER if the hold is released during the wait; CLOSED, FORKED.
+    pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
+        let end = now() + slice;
+        loop {
+            if let Some(answer) = self.signal.state.lock().answer.clone() {
+                return Some(match answer {
+                    Ok(()) => Ok(()),
+                    Err(error) if error.status() == Status::Lost => Ok(()),
+                    // If the program has closed the whole lock, `wait_for` reports the error of the whole lock instead.
+                    Err(error) => (self.view)().and(Err(error)),
+                });
+            }
+            let safe_for = match self.safe_duration() {
+                Ok(Some(safe_for)) => safe_for,
+                Ok(None) => return Some(Ok(())),
+                Err(error) => return Some(Err(error)),
+            };
+            let left = end - now();
+            if left.is_zero() {
+                return None;
+            }
+            let state = self.signal.state.lock();
+            if state.answer.is_none() {
+                drop(self.signal.state.wait(state, left.min(safe_for).min(LEASE_CHECK_INTERVAL)));
+            }
+        }
+    }
+
+    /// Calls `hook` once, on any thread, when the hold was released, the lock was closed, or the hold is no longer
+    /// safe. If one of these events has already occurred, the calling thread calls `hook` at once. This method is for
+    /// callers that have their own way to wait.
+    pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        let mut state = self.signal.state.lock();
+        if state.answer.is_none() {
+            state.hook = Some(Box::new(hook));
+            return Ok(());
+        }
+        drop(state);
+        run_hook(Box::new(hook));
+        Ok(())
+    }
+
+    /// Returns how long the hold remains safe according to the lease clock, or `None` if the hold is not safe now.
+    fn safe_duration(&self) -> Result<Option<Duration>> {
+        match (self.view)()? {
+            None => Err(Error::new(Status::NotOwner, format!("{}: {}", self.path, Status::NotOwner.text()))),
+            Some(view) if !view.is_safe() => Ok(None),
+            Some(view) => Ok(Some(view.remaining)),
+        }
+    }
+}
+
+impl fmt::Debug for WaitLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitLost").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Waits until a hold is no longer safe. Returns false if the hold is still safe at the end of `timeout`.
+pub(crate) fn wait_until_lost(timeout: Option<Duration>, start: impl FnOnce() -> Result<WaitLost>) -> Result<bool> {
+    refuse_in_callback(timeout)?;
+    let wait = start()?;
+    loop {
+        match wait.wait_for(timeout.unwrap_or(Duration::MAX)) {
+            Some(lost) => return lost.map(|()| true),
+            None if timeout.is_some() => return Ok(false),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Helpers of the integration tests: clients of a real server, and paths that belong to one test.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a failing test may panic")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses only a part of this module")]
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use zklock::{Client, Config, Lock, Result, Status};
+use zklock_test_support::{RawClient, ZooKeeper, flags, wait_until};
+pub(crate) use zklock_test_support::{TEST_TIMEOUT, path, queue, wait_for_queue};
+
+/// A server that all tests of the program share, and that does not delete empty directories during a test.
+pub(crate) fn server_without_sweeps() -> &'static ZooKeeper {
+    static SERVER: OnceLock<ZooKeeper> = OnceLock::new();
+    SERVER.get_or_init(|| ZooKeeper::options().container_sweep_ms(3_600_000).start())
+}
+
+pub(crate) fn client(servers: &str) -> Client {
+    Client::connect(servers, &Config::new()).unwrap()
+}
+
+pub(crate) fn client_with(servers: &str, session_timeout: Duration) -> Client {
+    let config = Config::new().session_timeout(session_timeout);
+    Client::connect(servers, &config).unwrap()
+}
+
+/// Creates a lock directory that the server does not delete, so that the next acquire needs only one round trip.
+pub(crate) fn create_directory(server: &ZooKeeper, path: &str) {
+    let mut raw = raw(server);
+    // The ancestors may exist already.
+    for (end, _) in path.match_indices('/').skip(1) {
+        let _ = raw.create(&path[..end], b"", flags::PERSISTENT);
+    }
+    raw.create(path, b"", flags::PERSISTENT).unwrap();
+}
+
+pub(crate) fn raw(server: &ZooKeeper) -> RawClient {
+    RawClient::connect(&server.address(), 60_000)
+}
+
+pub(crate) fn status<T: std::fmt::Debug>(result: Result<T>) -> Status {
+    result.unwrap_err().status()
+}
+
+#[track_caller]
+pub(crate) fn wait_for_waiters(lock: &Lock, count: usize) {
+    wait_until(TEST_TIMEOUT, || lock.participants().is_ok_and(|found| found.len() == count));
+}
+
+/// Asserts that a call returns at its time limit: never before it, and at most 100 ms after it. Several attempts are
+/// allowed, because a busy machine may delay a thread.
+#[track_caller]
+pub(crate) fn assert_ends_at_limit<T>(limit: Duration, mut call: impl FnMut() -> T) -> T {
+    const LATENESS_TOLERANCE: Duration = Duration::from_millis(100);
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let (result, took) = timed(&mut call);
+        assert!(took >= limit, "{limit:?}: too early, after {took:?}");
+        if took <= limit + LATENESS_TOLERANCE {
+            return result;
+        }
+        times.push(took);
+    }
+    panic!("{limit:?}: too late every time, after {times:?}");
+}
+
+/// Runs `work` and returns its result and its duration.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}

@@ -1,0 +1,282 @@
+//! Acquires for which no thread waits: they take their steps, keep their deadlines and end without help.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{TEST_TIMEOUT, assert_ends_at_limit, client, path, queue, raw, status, wait_for_queue};
+use zklock::{Acquiring, Client, Lock, Owner, Status};
+use zklock_test_support::{ZooKeeper, wait_until};
+
+const NO_WAIT: Duration = Duration::ZERO;
+
+/// Receives a message when the acquire ends.
+fn end_of(acquiring: &Acquiring) -> mpsc::Receiver<()> {
+    let (say, hear) = mpsc::channel();
+    acquiring.on_done(move || say.send(()).unwrap()).unwrap();
+    hear
+}
+
+/// A lock of three steps: the queues of two clients, and a semaphore mutex.
+fn in_steps(one: &Client, two: &Client, paths: &[String; 3]) -> ([Lock; 3], Lock) {
+    let locks = [one.mutex(&paths[0]).unwrap(), two.mutex(&paths[1]).unwrap(), one.semaphore_mutex(&paths[2]).unwrap()];
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    (locks, multi)
+}
+
+fn three_paths() -> [String; 3] {
+    [path("one"), path("two"), path("three")]
+}
+
+#[test]
+fn unattended_acquire_takes_all_its_steps() {
+    let server = ZooKeeper::shared();
+    let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let (paths, mut raw) = (three_paths(), raw(server));
+    let (locks, multi) = in_steps(&one, &two, &paths);
+    let held = holder.mutex(&paths[1]).unwrap();
+    held.acquire(None).unwrap();
+    let acquiring = multi.start_acquire(Owner::task(7), None).unwrap();
+    let over = end_of(&acquiring);
+    wait_for_queue(&mut raw, &paths[0], 1);
+    wait_for_queue(&mut raw, &paths[1], 2);
+    assert_eq!(queue(&mut raw, &format!("{}/leases", paths[2])), Vec::<String>::new(), "a step too early");
+    held.release().unwrap();
+    over.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert!(locks.iter().all(|lock| lock.is_held_as(Owner::task(7)).unwrap()));
+    acquiring.wait_for(NO_WAIT).unwrap().unwrap();
+    drop(acquiring);
+    multi.release_as(Owner::task(7)).unwrap();
+}
+
+#[test]
+fn unattended_acquire_times_out_across_its_steps() {
+    let server = ZooKeeper::shared();
+    let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let (paths, mut raw) = (three_paths(), raw(server));
+    let (_locks, multi) = in_steps(&one, &two, &paths);
+    let held = holder.mutex(&paths[1]).unwrap();
+    held.acquire(None).unwrap();
+    let limit = Duration::from_secs(1);
+    let acquiring = assert_ends_at_limit(limit, || {
+        let acquiring = multi.start_acquire(Owner::task(7), Some(limit)).unwrap();
+        end_of(&acquiring).recv_timeout(TEST_TIMEOUT).unwrap();
+        acquiring
+    });
+    assert_eq!(status(acquiring.wait_for(NO_WAIT).unwrap()), Status::Timeout);
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &paths[1], 1);
+}
+
+#[test]
+fn client_close_ends_acquires_that_include_its_locks() {
+    let server = ZooKeeper::shared();
+    let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let (paths, mut raw) = (three_paths(), raw(server));
+    let (_locks, multi) = in_steps(&one, &two, &paths);
+    let held = holder.mutex(&paths[1]).unwrap();
+    held.acquire(None).unwrap();
+    let acquiring = multi.start_acquire(Owner::task(7), None).unwrap();
+    let over = end_of(&acquiring);
+    wait_for_queue(&mut raw, &paths[1], 2);
+    one.close().unwrap();
+    over.recv_timeout(TEST_TIMEOUT).unwrap();
+    assert_eq!(status(acquiring.wait_for(NO_WAIT).unwrap()), Status::Closed);
+    wait_for_queue(&mut raw, &paths[1], 1);
+}
+
+/// Cancels or closes the first lock, the multi-lock or the acquire.
+type Order = fn(&Lock, &Lock, &Acquiring);
+
+/// A cancel or close between two steps also ends the acquire. Two acquires of one owner are granted the first lock
+/// together. The hook at the end of the first acquire delays the next step of the other one.
+#[test]
+fn cancel_and_close_between_two_steps_end_the_acquire() {
+    let server = ZooKeeper::shared();
+    let (one, two, holder) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let orders: [(Order, Status); 3] = [
+        (|_, multi, _| multi.cancel().unwrap(), Status::Canceled),
+        (|_, _, acquiring| acquiring.cancel().unwrap(), Status::Canceled),
+        (|first, _, _| first.close().unwrap(), Status::Closed),
+    ];
+    for (order, expected) in orders {
+        let paths = [path("first"), path("next")];
+        let held = paths.each_ref().map(|path| holder.mutex(path).unwrap());
+        held.iter().for_each(|lock| lock.acquire(None).unwrap());
+        let (first, next) = (one.mutex(&paths[0]).unwrap(), two.mutex(&paths[1]).unwrap());
+        let multi = Lock::multi_in_order(&[&first, &next]).unwrap();
+        let task = Owner::task(7);
+        let alone = first.start_acquire(task, None).unwrap();
+        let acquiring = multi.start_acquire(task, None).unwrap();
+        wait_for_queue(&mut raw(server), &paths[0], 3);
+        let ((say, hear), (go, wait)) = (mpsc::channel(), mpsc::channel());
+        let hook = move || {
+            say.send(()).unwrap();
+            wait.recv().unwrap();
+        };
+        alone.on_done(hook).unwrap();
+        held[0].release_nowait().unwrap();
+        hear.recv_timeout(TEST_TIMEOUT).unwrap();
+        assert!(first.is_held_as(task).unwrap() && acquiring.look_for(NO_WAIT).is_none());
+        order(&first, &multi, &acquiring);
+        go.send(()).unwrap();
+        assert_eq!(status(acquiring.wait_for(TEST_TIMEOUT).unwrap()), expected);
+        alone.wait_for(NO_WAIT).unwrap().unwrap();
+        wait_for_queue(&mut raw(server), &paths[1], 1);
+    }
+}
+
+#[test]
+fn acquire_dropped_while_being_granted_leaves_no_node() {
+    let server = ZooKeeper::shared();
+    let (one, two, other) = (client(&server.address()), client(&server.address()), client(&server.address()));
+    let (paths, mut raw) = (three_paths(), raw(server));
+    let (locks, multi) = in_steps(&one, &two, &paths);
+    let contended = other.mutex(&paths[1]).unwrap();
+    let task = Owner::task(7);
+    for round in 0..200_u64 {
+        let acquiring = multi.start_acquire(task, None).unwrap();
+        let rival = contended.start_acquire(Owner::task(8), Some(TEST_TIMEOUT)).unwrap();
+        thread::sleep(Duration::from_micros(100 * (round % 20)));
+        drop(acquiring);
+        rival.wait().unwrap();
+        drop(contended.start_release(Owner::task(8), false).unwrap());
+    }
+    wait_until(TEST_TIMEOUT, || locks.iter().all(|lock| !lock.is_held_as(task).unwrap()));
+    wait_for_queue(&mut raw, &paths[0], 0);
+    wait_for_queue(&mut raw, &paths[1], 0);
+    wait_until(TEST_TIMEOUT, || queue(&mut raw, &format!("{}/leases", paths[2])).is_empty());
+    multi.acquire(Some(TEST_TIMEOUT)).unwrap();
+    multi.release().unwrap();
+}
+
+/// A program may drop its last reference to a client while the I/O thread is about to report the end of an operation.
+#[test]
+fn io_thread_does_not_wait_for_a_client_dropped_in_its_hook() {
+    let server = ZooKeeper::shared();
+    let path = path("all");
+    for round in 0..100_u64 {
+        let client = client(&server.address());
+        let lock = client.mutex(&path).unwrap();
+        let acquiring = lock.start_acquire(Owner::task(round), None).unwrap();
+        drop((client, lock));
+        thread::sleep(Duration::from_micros(30 * (round % 30)));
+        drop(acquiring);
+    }
+    wait_for_queue(&mut raw(server), &path, 0);
+}
+
+#[test]
+fn on_done_hook_runs_once_and_immediately_if_already_done() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("told")).unwrap();
+    lock.acquire(None).unwrap();
+    let told = Arc::new(AtomicUsize::new(0));
+    let tell = |acquiring: &Acquiring| {
+        let told = Arc::clone(&told);
+        let hook = move || {
+            told.fetch_add(1, Ordering::SeqCst);
+        };
+        acquiring.on_done(hook).unwrap();
+    };
+    let acquiring = lock.start_acquire(Owner::task(1), None).unwrap();
+    tell(&acquiring);
+    tell(&acquiring);
+    assert!(acquiring.look_for(NO_WAIT).is_none());
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    lock.release().unwrap();
+    acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+    wait_until(TEST_TIMEOUT, || told.load(Ordering::SeqCst) == 2);
+    tell(&acquiring);
+    assert_eq!(told.load(Ordering::SeqCst), 3);
+    drop(acquiring);
+    assert!(!lock.is_held_as(Owner::task(1)).unwrap(), "the result was read, but the lock was not kept");
+
+    lock.acquire(None).unwrap();
+    let abandoned = lock.start_acquire(Owner::task(2), None).unwrap();
+    tell(&abandoned);
+    abandoned.abandon();
+    assert_eq!(told.load(Ordering::SeqCst), 4);
+    assert_eq!(status(abandoned.wait_for(NO_WAIT).unwrap()), Status::Closed);
+    drop(abandoned);
+    assert_eq!(told.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn on_done_hook_may_query_and_release() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = Arc::new(client.mutex(&path("hook")).unwrap());
+    let (say, hear) = mpsc::channel();
+    let acquiring = Arc::new(lock.start_acquire(Owner::task(1), None).unwrap());
+    let (of_hook, held) = (Arc::clone(&acquiring), Arc::clone(&lock));
+    let hook = move || {
+        of_hook.wait_for(NO_WAIT).unwrap().unwrap();
+        drop(held.start_release(Owner::task(1), false).unwrap());
+        say.send(held.is_held_as(Owner::task(1)).unwrap()).unwrap();
+    };
+    // A hook that panics does not affect the others.
+    acquiring.on_done(|| panic!("on purpose")).unwrap();
+    acquiring.on_done(hook).unwrap();
+    assert!(!hear.recv_timeout(TEST_TIMEOUT).unwrap());
+}
+
+/// The I/O thread must not wait for itself.
+#[test]
+fn on_done_hook_may_drop_or_close_the_client() {
+    let server = ZooKeeper::shared();
+    let holder = client(&server.address());
+    let path = path("last");
+    let held = holder.mutex(&path).unwrap();
+    for closes in [false, true] {
+        held.acquire(Some(TEST_TIMEOUT)).unwrap();
+        let one = client(&server.address());
+        let lock = one.mutex(&path).unwrap();
+        let acquiring = lock.start_acquire(Owner::task(1), None).unwrap();
+        let all = Arc::new(Mutex::new(None));
+        let ((say, hear), last) = (mpsc::channel(), Arc::clone(&all));
+        let hook = move || {
+            let (one, lock, acquiring): (Client, Lock, Acquiring) = last.lock().unwrap().take().unwrap();
+            let refused = status(lock.start_acquire(Owner::task(2), None).unwrap().wait());
+            if closes {
+                one.close().unwrap();
+            }
+            drop((one, lock, acquiring));
+            say.send(refused).unwrap();
+        };
+        acquiring.on_done(hook).unwrap();
+        *all.lock().unwrap() = Some((one, lock, acquiring));
+        held.release_nowait().unwrap();
+        assert_eq!(hear.recv_timeout(TEST_TIMEOUT).unwrap(), Status::Deadlock);
+        wait_for_queue(&mut raw(server), &path, 0);
+    }
+}
+
+/// If one of the acquires has been granted a lock, the other one must not wait for it.
+#[test]
+fn two_acquires_of_one_owner_do_not_wait_for_each_other() {
+    let server = ZooKeeper::shared();
+    let (one, holder, mut raw) = (client(&server.address()), client(&server.address()), raw(server));
+    let paths = [path("a"), path("b")];
+    let held = paths.each_ref().map(|path| holder.mutex(path).unwrap());
+    let locks = paths.each_ref().map(|path| one.mutex(path).unwrap());
+    let multi = Lock::multi(&locks.each_ref()).unwrap();
+    let task = Owner::task(7);
+    for (lock, held) in locks.iter().zip(&held) {
+        held.acquire(None).unwrap();
+        let alone = lock.start_acquire(task, None).unwrap();
+        wait_for_queue(&mut raw, lock.path(), 2);
+        let all = multi.start_acquire(task, None).unwrap();
+        wait_for_queue(&mut raw, lock.path(), 3);
+        held.release().unwrap();
+        alone.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+        all.wait_for(TEST_TIMEOUT).unwrap().unwrap();
+        multi.release_as(task).unwrap();
+        assert!(lock.is_held_as(task).unwrap() && !multi.is_held_as(task).unwrap());
+        lock.release_as(task).unwrap();
+        wait_for_queue(&mut raw, &paths[0], 0);
+        wait_for_queue(&mut raw, &paths[1], 0);
+    }
+}

@@ -1,0 +1,1 @@
+//! This library is empty. The tests are in `tests/witness.rs`.

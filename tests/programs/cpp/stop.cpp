@@ -1,0 +1,308 @@
+// Stop tokens of C++20: the loss of a hold requests a stop, and a stop request ends a wait.
+#include "check.hpp"
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <shared_mutex>
+#include <stop_token>
+#include <vector>
+
+#include <zklock_standalone.h>
+
+#ifndef __cpp_lib_jthread
+#error "this is to be compiled as C++20, with a library that has stop tokens"
+#endif
+
+using namespace std::chrono_literals;
+using check::fresh_path;
+
+namespace {
+
+std::string real;
+zkl_standalone *server;
+
+void expire(const zkl::client &client)
+{
+    CHECK(zkl_standalone_expire(server, client.session_id()) == ZKL_OK);
+}
+
+// A lock still satisfies Lockable.
+static_assert(requires(zkl::mutex &mutex) { mutex.lock(); } && requires(zkl::mutex &mutex) { mutex.lock(std::stop_token()); });
+
+// Two threads that request a token at the same time get the same stop state. Closing the client stops it.
+void concurrent_lost_token_calls_are_safe()
+{
+    for (int round = 0; round < 50; round++) {
+        zkl::client client(check::servers);
+        zkl::mutex mutex(client, fresh_path());
+        const zkl::operation op = mutex.start(zkl::owner{7});
+        op.get();
+        std::stop_token one, two;
+        std::atomic<bool> begins{false};
+        std::thread other([&] {
+            while (!begins) {}
+            one = mutex.lost_token(zkl::owner{7});
+        });
+        begins = true;
+        two = mutex.lost_token(zkl::owner{7});
+        other.join();
+        CHECK(one == two && !one.stop_requested());
+        client.close();
+        CHECK(one.stop_requested() && mutex.lost_token(zkl::owner{7}).stop_requested());
+    }
+}
+
+// The loss of a hold requests a stop of its token.
+void work_stops_when_its_lock_is_lost()
+{
+    zkl::client client(check::servers);
+    zkl::mutex mutex(client, fresh_path());
+    THROWS(not_owner, "", mutex.lost_token());
+    mutex.lock();
+    const std::stop_token token = mutex.lost_token(), same = mutex.lost_token();
+    CHECK(token == same && token.stop_possible() && !token.stop_requested());
+    std::atomic<bool> was_called{false};
+    const std::stop_callback callback(token, [&] { was_called = true; });
+    std::thread([&] { THROWS(not_owner, "", mutex.lost_token()); }).join();
+    expire(client);
+    AWAIT(token.stop_requested() && was_called);
+    AWAIT(mutex.state() == zkl::lock_state::lost);
+    CHECK(mutex.lost_token().stop_requested() && mutex.release() == zkl::status::lost);
+
+    // The next hold has its own token.
+    mutex.lock();
+    const std::stop_token next = mutex.lost_token();
+    CHECK(next != token && !next.stop_requested());
+    mutex.unlock();
+    // The token of a hold that has ended cannot be stopped any more.
+    AWAIT(!next.stop_possible());
+    mutex.lock();
+    const std::stop_token third = mutex.lost_token();
+    CHECK(third != next);
+    expire(client);
+    AWAIT(third.stop_requested());
+    CHECK(!next.stop_requested());
+    mutex.unlock();
+}
+
+// The hold is UNCERTAIN, so no program may rely on it.
+void work_stops_when_its_lock_is_uncertain()
+{
+    zkl::client client(check::servers, zkl::config().session_timeout(3s).lease_margin(750ms));
+    zkl::mutex mutex(client, fresh_path());
+    const std::lock_guard guard(mutex);
+    const std::int64_t session = client.session_id();
+    const std::stop_token token = mutex.lost_token();
+    CHECK(zkl_standalone_freeze(server, session) == ZKL_OK);
+    AWAIT(token.stop_requested());
+    CHECK(mutex.state() == zkl::lock_state::uncertain && mutex.lost_token().stop_requested());
+    CHECK(zkl_standalone_thaw(server, session) == ZKL_OK);
+    AWAIT(mutex.state() == zkl::lock_state::held || mutex.state() == zkl::lock_state::lost);
+    if (mutex.state() == zkl::lock_state::held) {
+        // A new token after the recovery is not stopped.
+        const std::stop_token again = mutex.lost_token();
+        CHECK(!again.stop_requested() && token.stop_requested());
+        expire(client);
+        AWAIT(again.stop_requested());
+    }
+}
+
+// Holds of all kinds of locks and leases have a token, which is stopped at their loss.
+void every_hold_has_a_token()
+{
+    zkl::client client(check::servers), other(check::servers);
+    zkl::mutex mutex(client, fresh_path());
+    zkl::shared_mutex shared(client, fresh_path());
+    zkl::semaphore_mutex anybodys(client, fresh_path());
+    zkl::semaphore semaphore(client, fresh_path(), 3);
+    zkl::mutex here(client, fresh_path()), there(other, fresh_path());
+    zkl::multi both(here, there);
+    const zkl::leases one = semaphore.acquire(), two = semaphore.acquire(2);
+    zkl::operation task = mutex.start(zkl::owner{5});
+    CHECK(task.wait() == zkl::status::ok);
+    const std::scoped_lock guard(anybodys);
+    const std::shared_lock reader(shared);
+    both.lock();
+    std::stop_token second_reader;
+    std::atomic<bool> is_done{false};
+    std::thread other_thread([&] {
+        const std::shared_lock also(shared);
+        second_reader = shared.reader().lost_token();
+        is_done = true;
+        AWAIT(second_reader.stop_requested());
+    });
+    AWAIT(is_done);
+    const std::vector<std::stop_token> tokens{mutex.lost_token(zkl::owner{5}), anybodys.lost_token(),  shared.reader().lost_token(),
+                                              both.lost_token(),               one.lost_token(),      two.lost_token(), here.lost_token()};
+    CHECK(one.lost_token() == tokens[4] && both.lost_token() == tokens[3] && tokens[3] != tokens[6] && second_reader != tokens[2]);
+    const std::stop_token elsewhere = there.lost_token();
+    for (const std::stop_token &token : tokens) CHECK(token.stop_possible() && !token.stop_requested());
+    expire(client);
+    for (const std::stop_token &token : tokens) AWAIT(token.stop_requested());
+    other_thread.join();
+    CHECK(!elsewhere.stop_requested() && there.is_held());
+    AWAIT(one.state() == zkl::lock_state::lost);
+    CHECK(one.lost_token().stop_requested());
+    both.unlock();
+    // The session of the other client ends.
+    both.lock();
+    const std::stop_token again = both.lost_token();
+    expire(other);
+    AWAIT(again.stop_requested());
+    both.unlock();
+    // The client is closed.
+    CHECK(mutex.release(zkl::owner{5}) == zkl::status::lost);
+    mutex.lock();
+    const zkl::leases last = semaphore.acquire();
+    const std::stop_token closed = mutex.lost_token(), leases_closed = last.lost_token();
+    CHECK(!closed.stop_requested() && !leases_closed.stop_requested());
+    client.close();
+    CHECK(closed.stop_requested() && leases_closed.stop_requested());
+}
+
+// The destruction of a member lock ends its hold, and the multi-lock is closed.
+void a_member_lock_is_destroyed_while_it_is_held()
+{
+    zkl::client client(check::servers);
+    auto one = std::make_unique<zkl::mutex>(client, fresh_path());
+    zkl::mutex two(client, fresh_path());
+    zkl::multi both(*one, two);
+    both.lock();
+    const std::stop_token token = both.lost_token(), other = two.lost_token();
+    CHECK(!token.stop_requested());
+    one.reset();
+    CHECK(both.lost_token().stop_requested() && !both.is_held());
+    CHECK(two.lost_token() == other && !other.stop_requested() && two.is_held());
+}
+
+// If a program polls for events but never dispatches, the library keeps at most one token for each thread.
+void tokens_of_holds_that_are_over_are_forgotten()
+{
+    zkl::client client(check::servers, zkl::config().poll_events());
+    zkl::mutex mutex(client, fresh_path());
+    std::stop_token before;
+    for (int i = 0; i < 10; i++) {
+        const std::lock_guard guard(mutex);
+        const std::stop_token token = mutex.lost_token();
+        CHECK(token.stop_possible() && !before.stop_possible());
+        before = token;
+    }
+}
+
+// A stop request ends only the calls with its token, whatever they wait for, and no node is left behind.
+void a_wait_stops()
+{
+    zkl::client client(check::servers);
+    zkl::shared_mutex shared(client, fresh_path());
+    zkl::semaphore semaphore(client, fresh_path(), 1);
+    const zkl::leases lease = semaphore.acquire();
+    check::holder holder(shared);
+    const std::vector<std::function<void(std::stop_token)>> calls{
+        [&](std::stop_token stop) { shared.lock(stop); },
+        [&](std::stop_token stop) { CHECK(shared.try_lock_for(1h, stop)); },
+        [&](std::stop_token stop) { CHECK(shared.try_lock_until(std::chrono::system_clock::now() + 1h, stop)); },
+        [&](std::stop_token stop) { shared.lock_shared(stop); },
+        [&](std::stop_token stop) { CHECK(shared.try_lock_shared_for(1h, stop)); },
+        [&](std::stop_token stop) { CHECK(shared.try_lock_shared_until(std::chrono::steady_clock::now() + 1h, stop)); },
+        [&](std::stop_token stop) { static_cast<void>(semaphore.acquire(stop)); },
+        [&](std::stop_token stop) { CHECK(semaphore.try_acquire_for(1h, stop)); },
+    };
+    std::atomic<bool> may_stay{true};
+    std::thread patient([&] {
+        shared.lock();
+        CHECK(!may_stay);
+        shared.unlock();
+    });
+    const auto waiting = [&] { return shared.waiting().size() + shared.reader().waiting().size() + semaphore.waiting().size(); };
+    AWAIT(waiting() == 1);
+    for (const auto &call : calls) {
+        // The stop is requested before the call and during the call.
+        std::stop_source stopped;
+        stopped.request_stop();
+        THROWS(canceled, "stop token", call(stopped.get_token()));
+        std::stop_source source;
+        std::thread thread([&] { THROWS(canceled, "", call(source.get_token())); });
+        AWAIT(waiting() == 2);
+        source.request_stop();
+        thread.join();
+        AWAIT(waiting() == 1);
+    }
+    AWAIT(shared.queue().size() == 2 && semaphore.participants().size() == 1);
+    // If the time limit ends first, the call reports the timeout.
+    std::stop_source idle;
+    CHECK(!shared.try_lock_for(20ms, idle.get_token()) && !shared.try_lock_for(0s, idle.get_token()));
+    CHECK(!shared.try_lock_until(std::chrono::steady_clock::now() + 20ms, idle.get_token()));
+    CHECK(!semaphore.try_acquire_for(20ms, idle.get_token()));
+    may_stay = false;
+    holder.release();
+    patient.join();
+    // A token without a stop request has no effect.
+    shared.lock(idle.get_token());
+    shared.lock(std::stop_token());
+    shared.unlock();
+    CHECK(shared.is_held() && shared.release() == zkl::status::ok);
+}
+
+// A stop request at any moment, even while the acquire succeeds: the call either holds the lock or leaves nothing
+// behind. In every second round the lock is free. In the other rounds another client holds it and releases it at a
+// random moment. The first round has no stop request, and the second round has one before the call, so that both results
+// occur on every machine.
+void a_wait_stops_at_any_moment()
+{
+    const int rounds = check::slack() == 1000ms ? 200 : 20;
+    zkl::client client(real), another(real);
+    const std::string path = fresh_path();
+    zkl::mutex mutex(client, path), rival(another, path);
+    std::mt19937 random(1);
+    const auto pause = [&random] { return std::chrono::microseconds(random() % 4000); };
+    int got = 0, stopped = 0;
+    for (int round = 0; round < rounds; round++) {
+        std::unique_lock taken(rival, std::defer_lock);
+        if (round % 2 == 1) taken.lock();
+        std::stop_source source;
+        if (round == 1) source.request_stop();
+        std::thread stopper([&source, round, pause = pause()] {
+            std::this_thread::sleep_for(pause);
+            if (round != 0) source.request_stop();
+        });
+        std::thread waiter([&] {
+            try {
+                mutex.lock(source.get_token());
+                got++;
+                CHECK(mutex.is_held() && mutex.release() == zkl::status::ok);
+            } catch (const zkl::error &error) {
+                CHECK(error.status() == zkl::status::canceled && error.code() == std::errc::operation_canceled);
+                CHECK(!mutex.is_held() && mutex.state() == zkl::lock_state::free);
+                stopped++;
+            }
+        });
+        std::this_thread::sleep_for(pause());
+        if (taken) taken.unlock();
+        waiter.join();
+        stopper.join();
+    }
+    CHECK(got > 0 && stopped > 0);
+    AWAIT(mutex.participants().empty());
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    check::begin(argc, argv);
+    real = check::servers;
+    CHECK(zkl_standalone_start(nullptr, &server) == ZKL_OK);
+    check::servers = zkl_standalone_address(server);
+    RUN(concurrent_lost_token_calls_are_safe);
+    RUN(work_stops_when_its_lock_is_lost);
+    RUN(work_stops_when_its_lock_is_uncertain);
+    RUN(every_hold_has_a_token);
+    RUN(a_member_lock_is_destroyed_while_it_is_held);
+    RUN(tokens_of_holds_that_are_over_are_forgotten);
+    RUN(a_wait_stops);
+    RUN(a_wait_stops_at_any_moment);
+    zkl_standalone_stop(server);
+    return 0;
+}

@@ -1,0 +1,256 @@
+"""Tests of ``lock.hold()``, and of the answers of a lock to threads that do not hold it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import zklock
+from conftest import Inspector, Waiter, wait_until
+from server import ZooKeeper
+from zklock import Client, Hold, LockState
+from zklock.testing import StandaloneServer
+
+MAKERS: list[Callable[[Client, str], zklock.Lock]] = [
+    lambda client, path: client.mutex(path),
+    lambda client, path: client.semaphore_mutex(path),
+    lambda client, path: client.rwlock(path).read,
+    lambda client, path: client.rwlock(path).write,
+    lambda client, path: client.multi([path]),
+]
+KINDS = ["mutex", "semaphore mutex", "read", "write", "multi"]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=KINDS)
+def test_hold_has_token_state_and_remaining_time(
+    client: Client, path: str, inspector: Inspector, make: Callable[[Client, str], zklock.Lock]
+) -> None:
+    lock = make(client, path)
+    with lock.hold(timeout=5.0) as hold:
+        assert isinstance(hold, Hold)
+        assert hold.lock is lock
+        assert lock.is_held
+        assert hold.token == lock.fencing_token > 0
+        assert (hold.fencing_pass, hold.state, hold.is_held, hold.is_lost) == (0, LockState.HELD, True, False)
+        assert 0 < hold.remaining <= lock.remaining + 1
+        assert repr(hold).startswith(f"<zklock.Hold '{path}' HELD token=")
+        if isinstance(lock, zklock.MultiLock):
+            with pytest.raises(AttributeError):
+                _ = hold.path
+        else:
+            assert hold.path == path
+    assert not lock.is_held
+    assert (hold.state, hold.is_held, hold.is_lost, hold.remaining) == (LockState.FREE, False, False, 0.0)
+    assert hold.token > 0
+    assert inspector.below(path) == []
+    for late in (hold.release, hold.__enter__):
+        with pytest.raises(zklock.NotOwner):
+            late()
+
+
+def test_a_hold_that_is_not_acquired_in_time_raises(client: Client, other_client: Client, path: str) -> None:
+    with other_client.mutex(path):
+        for timeout in (0, 0.05):
+            with pytest.raises(zklock.LockTimeout) as raised, client.mutex(path).hold(timeout=timeout):
+                pytest.fail("it is held by another client")
+            assert isinstance(raised.value, TimeoutError)
+            assert raised.value.status is zklock.Status.TIMEOUT
+
+
+def test_hold_counts_as_reentry_of_its_thread(client: Client, path: str) -> None:
+    lock = client.mutex(path)
+    with lock.hold() as outer:
+        with lock, lock.hold(timeout=0) as inner:
+            assert inner.token == outer.token
+        assert outer.is_held
+        assert Waiter(lambda: lock.acquire(timeout=0)).result() is False
+    assert not lock.is_held_in_process
+
+
+def test_any_thread_may_use_and_release_a_hold(client: Client, path: str) -> None:
+    lock = client.mutex(path)
+    hold = lock.hold()
+    assert Waiter(lambda: (hold.is_held, hold.state, lock.is_held)).result() == (True, LockState.HELD, False)
+    Waiter(hold.release).result()
+    assert not lock.is_held
+    with Waiter(lock.hold).result() as moved:
+        assert moved.is_held
+        assert not lock.is_held
+    assert not lock.is_held_in_process
+
+
+def test_one_of_two_that_release_a_hold_does(client: Client, path: str) -> None:
+    lock = client.mutex(path)
+    lock.acquire()
+    hold = lock.hold()
+    waiters = [Waiter(hold.release) for _ in range(8)]
+    errors = []
+    for waiter in waiters:
+        try:
+            waiter.result()
+        except zklock.NotOwner as error:
+            errors.append(error)
+    assert len(errors) == 7
+    assert lock.is_held
+    lock.release()
+
+
+def test_a_hold_that_the_lock_released_is_over(client: Client, path: str) -> None:
+    lock = client.mutex(path)
+    hold = lock.hold()
+    lock.release()
+    with lock.hold() as second:
+        assert second.token > hold.token
+        assert (hold.state, hold.is_held, hold.is_lost, hold.remaining) == (LockState.FREE, False, False, 0.0)
+        with pytest.raises(zklock.NotOwner):
+            hold.release()
+        assert second.is_held
+
+
+def test_block_that_releases_its_hold_exits_without_error(client: Client, path: str) -> None:
+    with client.mutex(path).hold() as hold:
+        hold.release()
+    with pytest.raises(KeyError) as raised, client.mutex(path).hold() as hold:
+        hold.lock.release()
+        raise KeyError("mine")
+    assert "releasing the lock" in str(getattr(raised.value, "__notes__", raised.value.__context__))
+
+
+def test_a_block_whose_hold_was_lost_raises(client: Client, path: str, inspector: Inspector) -> None:
+    lock = client.mutex(path)
+    with pytest.raises(zklock.LockLost), lock.hold() as hold:
+        inspector.kazoo.delete(lock.node_path)
+        wait_until(lambda: hold.is_lost)
+        assert hold.state is LockState.LOST
+        assert hold.token > 0
+        assert not hold.is_held
+        with pytest.raises(zklock.LockLost):
+            hold.__enter__()
+    assert (hold.state, hold.is_lost) == (LockState.FREE, False)
+    with lock.hold(timeout=5):
+        pass
+
+
+def test_a_hold_of_a_closed_client_is_lost(server: ZooKeeper, path: str) -> None:
+    client = Client(server.address)
+    hold, over = client.mutex(path).hold(), client.mutex(f"{path}/over").hold()
+    over.release()
+    client.close()
+    assert (hold.is_held, hold.is_lost) == (False, True)
+    assert (over.is_held, over.is_lost) == (False, False)
+    for _ in range(2):
+        with pytest.raises(zklock.ClientClosed):
+            hold.release()
+        assert (hold.is_held, hold.is_lost) == (False, True)
+
+
+def test_release_nowait_of_a_hold(client: Client, path: str, inspector: Inspector) -> None:
+    lock = client.mutex(path)
+    hold = lock.hold()
+    hold.release_nowait()
+    assert (hold.state, lock.is_held) == (LockState.FREE, False)
+    wait_until(lambda: inspector.below(path) == [])
+    with lock, pytest.raises(zklock.NotOwner):
+        hold.release_nowait()
+
+
+def test_a_hold_of_a_multi_lock_of_which_one_lock_was_released_releases_the_others(
+    client: Client, path: str, inspector: Inspector
+) -> None:
+    multi = client.multi([f"{path}/a", f"{path}/b"])
+    hold = multi.hold()
+    multi.locks[0].release()
+    assert hold.state is LockState.FREE
+    with pytest.raises(zklock.NotOwner, match=f"{path}/a"):
+        hold.release()
+    assert not multi.locks[1].is_held_in_process
+    assert inspector.below(f"{path}/b") == []
+    with pytest.raises(zklock.NotOwner, match="already released"):
+        hold.release()
+
+
+@pytest.mark.parametrize("make", MAKERS[:1] + MAKERS[2:], ids=KINDS[:1] + KINDS[2:])
+def test_only_the_holder_gets_answers(client: Client, path: str, make: Callable[[Client, str], zklock.Lock]) -> None:
+    """Without this check, a thread whose acquire had failed wrote to the store with the token of the thread that held
+    the lock.
+    """
+    lock = make(client, path)
+
+    def other() -> None:
+        assert not lock.is_held
+        assert (lock.state, lock.remaining) == (LockState.FREE, 0.0)
+        for name in ("fencing_token", "fencing_pass", "node_path", "node_paths"):
+            if name == "node_path" and isinstance(lock, zklock.MultiLock):
+                continue
+            with pytest.raises(zklock.NotOwner):
+                getattr(lock, name)
+        assert lock.is_held_in_process
+        assert lock.state_in_process is LockState.HELD
+        assert lock.remaining_in_process > 0
+        assert lock.fencing_token_in_process == token
+        assert repr(lock).endswith(" HELD by another owner>")
+
+    with lock:
+        token = lock.fencing_token
+        Waiter(other).result()
+        assert repr(lock).endswith(f" HELD token={token}>")
+    assert lock.state_in_process is LockState.FREE
+    assert lock.remaining_in_process == 0.0
+    with pytest.raises(zklock.NotOwner):
+        _ = lock.fencing_token_in_process
+    assert repr(lock).endswith(" FREE>")
+
+
+def test_a_hold_that_is_cut_off_is_not_safe(zklock_server: StandaloneServer) -> None:
+    with Client(zklock_server.address, session_timeout=1) as client:
+        lock = client.mutex("/a")
+        hold = lock.hold()
+        zklock_server.freeze(client)
+        wait_until(lambda: hold.is_lost)
+        assert hold.state in (LockState.UNCERTAIN, LockState.LOST)
+        assert hold.remaining == 0.0
+        zklock_server.thaw(client)
+
+
+class LockStandIn:
+    """An object that replaces a lock in a program's tests."""
+
+    is_held, state, remaining, fencing_token = True, LockState.HELD, 1.0, 7
+
+    def nothing(self, *args: object, **kwargs: object) -> None: ...
+
+    acquire = hold = release = cancel = wait_lost = __enter__ = __exit__ = nothing
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=KINDS)
+def test_every_lock_is_like_a_lock(client: Client, path: str, make: Callable[[Client, str], zklock.Lock]) -> None:
+    """No thread holds the lock, so reading its properties would raise."""
+    assert isinstance(make(client, path), zklock.LockLike)
+    assert isinstance(LockStandIn(), zklock.LockLike)
+    for other in (client, client.rwlock(path), client.semaphore(path, 1), threading.Lock(), None):
+        assert not isinstance(other, zklock.LockLike)
+
+    class Own(zklock.LockLike): ...
+
+    assert not isinstance(LockStandIn(), Own)
+
+
+def test_holds_from_many_threads_exclude_each_other(client: Client, path: str) -> None:
+    lock, inside, most = client.mutex(path), 0, 0
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            with lock.hold(timeout=30):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    for waiter in [Waiter(work) for _ in range(4)]:
+        waiter.result(30)
+    assert most == 1

@@ -1,0 +1,72 @@
+//! The support library of zklock's tests. It provides real ZooKeeper servers, a TCP proxy that injects faults, a raw
+//! client that observes the server without the code under test, and processes that use the locks of other libraries.
+//!
+//! Every object belongs to one test and has its own ports and directories. It leaves nothing behind, however the test
+//! ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "if the test setup fails, the test must fail at once and show the place"
+)]
+
+mod certificates;
+mod directory;
+mod dynamic_ensemble;
+mod ensemble;
+mod network;
+mod openssl;
+mod peer;
+mod port;
+mod process;
+mod proxy;
+mod raw_client;
+mod zookeeper;
+
+pub use certificates::{Authority, Certificates, Identity, SERVER_NAME, Validity};
+pub use dynamic_ensemble::DynamicEnsemble;
+pub use ensemble::Ensemble;
+pub use network::{Host, Network};
+pub use openssl::OpensslServer;
+pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, PendingAnswer};
+pub use process::{pause, resume};
+pub use proxy::{Direction, Proxy, Verdict};
+pub use raw_client::{AclEntry, RawClient, RawStat, flags, permissions};
+pub use zookeeper::{ClientAuth, Options, TlsListener, TlsVersions, ZooKeeper};
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A time limit for everything that should take almost no time, even on a loaded machine.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Polls `condition` every 5 ms until it holds. Panics at the caller's line if it does not hold within `limit`.
+#[track_caller]
+pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        assert!(Instant::now() < deadline, "the awaited condition did not become true within {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns a path that no other test uses.
+pub fn path(name: &str) -> String {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    format!("/test-{}/{name}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Returns the lock nodes in a directory, in queue order.
+pub fn queue(raw: &mut RawClient, path: &str) -> Vec<String> {
+    let mut nodes = raw.children(path).unwrap_or_default();
+    nodes.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+    nodes
+}
+
+/// Waits until the directory has this number of lock nodes.
+#[track_caller]
+pub fn wait_for_queue(raw: &mut RawClient, path: &str, length: usize) {
+    wait_until(TEST_TIMEOUT, || queue(raw, path).len() == length);
+}
