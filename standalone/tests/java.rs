@@ -49,16 +49,22 @@ fn run(input: &Path, arguments: &[&str]) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Moves the watch events behind the replies, because watch events can arrive at any time between replies. Removes all
-/// values that differ from server to server.
+/// Moves the watch events behind the replies, because another thread of the program prints the watch events at any time,
+/// even within a line. Removes all values that differ from server to server.
 fn separate_watch_events(output: &str) -> String {
-    let lines = output.lines().filter(|line| !line.is_empty() && *line != "WATCHER::");
-    let (events, answers): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("WatchedEvent"));
+    // The thread prints each event as two texts, and each text with a line break before it and after it.
+    let mut answers = output.replace("\nWATCHER::\n", "");
+    let mut events = Vec::new();
+    while let Some(start) = answers.find("\nWatchedEvent") {
+        let end = answers[start + 1..].find('\n').map_or(answers.len(), |length| start + 1 + length + 1);
+        events.push(answers.drain(start..end).collect::<String>().trim().to_owned());
+    }
     let clean = |line: &str| match line.split_once(" = ") {
         Some((name @ ("cZxid" | "mZxid" | "pZxid" | "ctime" | "mtime"), _)) => name.to_owned(),
         _ => line.to_owned(),
     };
-    answers.into_iter().chain(events).map(clean).collect::<Vec<_>>().join("\n")
+    let answers = answers.lines().filter(|line| !line.is_empty());
+    answers.chain(events.iter().map(String::as_str)).map(clean).collect::<Vec<_>>().join("\n")
 }
 
 fn file(name: &str) -> String {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{TEST_TIMEOUT, client, path, queue, raw, status, wait_for_queue};
 use zklock::{Client, Lock, LockState, Status};
 use zklock_core::limits::Limits;
-use zklock_test_support::{Direction, Options, Proxy, Verdict, ZooKeeper, flags, wait_until};
+use zklock_test_support::{Direction, Options, Proxy, Verdict, ZooKeeper, flags, request_type, wait_until, xid};
 
 const ADD_WATCH: i32 = 106;
 const LIST: i32 = 12;
@@ -39,10 +39,9 @@ fn counting_proxy(
     let (proxy, seen) = (Proxy::start(&server.address()), Arc::new(Mutex::new(Vec::new())));
     let note = Arc::clone(&seen);
     proxy.hook(move |way, frame: &mut Vec<u8>| {
-        if way != Direction::ToServer || frame.len() == 45 {
+        let Some(op) = request_type(frame).filter(|_| way == Direction::ToServer) else {
             return Verdict::Forward;
-        }
-        let op = i32::from_be_bytes(frame[4..8].try_into().unwrap());
+        };
         note.lock().unwrap().push(op);
         act(op, frame)
     });
@@ -104,15 +103,14 @@ fn directory_recreated_before_its_watch_is_not_cached() {
     let (client, lists) = (client(&proxy.address()), AtomicUsize::new(0));
     let lock = client.mutex(&path).unwrap();
     let (is_held_back, (go_on, wait)) = (Arc::new(AtomicBool::new(false)), mpsc::channel::<()>());
-    let (held_back, mut xid) = (Arc::clone(&is_held_back), None);
+    let (held_back, mut list_xid) = (Arc::clone(&is_held_back), None);
     // The first acquire sends two lists, because the directory does not exist yet. At the third acquire, the client is
     // the only user of a directory that it uses often.
     proxy.hook(move |way, frame: &mut Vec<u8>| {
-        let number = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-        let is_list = way == Direction::ToServer && frame.len() != 45 && number(4) == LIST;
+        let is_list = way == Direction::ToServer && request_type(frame) == Some(LIST);
         if is_list && lists.fetch_add(1, Ordering::SeqCst) == 3 {
-            xid = Some(number(0));
-        } else if way == Direction::ToClient && Some(number(0)) == xid {
+            list_xid = Some(xid(frame));
+        } else if way == Direction::ToClient && Some(xid(frame)) == list_xid {
             held_back.store(true, Ordering::SeqCst);
             wait.recv().unwrap();
         }

@@ -14,7 +14,7 @@ use crate::common::{
     status, timed, wait_for_queue, wait_for_waiters,
 };
 use zklock::{Client, ClientState, Config, Event, Lock, LockState, Status};
-use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, wait_until};
+use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, is_connect_request, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -431,9 +431,9 @@ fn curator_604_node_of_an_expired_session_is_not_adopted() {
     let replace = Arc::new(AtomicBool::new(false));
     let replacing = Arc::clone(&replace);
     proxy.hook(move |way, frame: &mut Vec<u8>| {
-        // A connect request of 45 bytes asks for an existing session. With id 0 it gets a new session.
+        // This connect request asks for an existing session. With id 0 it gets a new session.
         if way == Direction::ToServer
-            && frame.len() == 45
+            && is_connect_request(frame)
             && frame[16..24] != [0; 8]
             && replacing.swap(false, Ordering::SeqCst)
         {
@@ -482,7 +482,7 @@ fn a_holder_whose_session_is_replaced_is_lost_and_its_node_removed() {
     let lock = client.mutex(&path).unwrap();
     lock.acquire(None).unwrap();
     proxy.hook(|way, frame: &mut Vec<u8>| {
-        if way == Direction::ToServer && frame.len() == 45 {
+        if way == Direction::ToServer && is_connect_request(frame) {
             frame[16..24].fill(0);
             frame[28..44].fill(0);
         }

@@ -12,7 +12,7 @@ use crate::common::{
     TEST_TIMEOUT, client, client_with, create_directory, path, queue, raw, server_without_sweeps, status, timed,
 };
 use zklock::{Client, Config, LockState, Status};
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, is_connect_request, request_type, wait_until, xid};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ fn a_close_that_did_not_arrive_is_repeated() {
         client.mutex(&path).unwrap().acquire(None).unwrap();
         let cut = AtomicBool::new(false);
         proxy.hook(move |way, frame| {
-            let first = way == Direction::ToServer && op(frame) == CLOSE && !cut.swap(true, Ordering::SeqCst);
+            let first = way == Direction::ToServer && request_type(frame) == Some(CLOSE) && !cut.swap(true, Ordering::SeqCst);
             if first { verdict } else { Verdict::Forward }
         });
         client.close().unwrap();
@@ -229,25 +229,12 @@ fn short_timeouts_in_a_loop_leave_a_bounded_number_of_nodes() {
     wanted.acquire(Some(TEST_TIMEOUT)).unwrap();
 }
 
-/// The type of a request.
-fn op(frame: &[u8]) -> i32 {
-    frame.get(4..8).map_or(0, |bytes| i32::from_be_bytes(bytes.try_into().unwrap()))
-}
-
-fn xid(frame: &[u8]) -> i32 {
-    frame.get(..4).map_or(0, |bytes| i32::from_be_bytes(bytes.try_into().unwrap()))
-}
-
-fn is_connect_request(frame: &[u8]) -> bool {
-    frame.len() == 45 && frame[..4] == [0; 4]
-}
-
 /// Rewrites the reply to the first request of this type.
 fn rewrite_first_reply(proxy: &Proxy, kind: i32, rewrite: impl Fn(&mut Vec<u8>) + Send + 'static) {
     let asked = AtomicI32::new(0);
     let mut done = false;
     proxy.hook(move |way, frame| {
-        if way == Direction::ToServer && op(frame) == kind && asked.load(Ordering::SeqCst) == 0 {
+        if way == Direction::ToServer && request_type(frame) == Some(kind) && asked.load(Ordering::SeqCst) == 0 {
             asked.store(xid(frame), Ordering::SeqCst);
         } else if way == Direction::ToClient && xid(frame) == asked.load(Ordering::SeqCst) && xid(frame) > 0 && !done {
             done = true;

@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, wait_for_queue};
 use zklock::{Client, Config, Event, Lock, LockState, Status};
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until, xid};
 
 const SET_WATCHES: i32 = 101;
 
@@ -20,29 +20,21 @@ fn long_holds(client: &Client, count: usize) -> Vec<Lock> {
     locks
 }
 
-/// The first two numbers of a frame: the xid and, in a request, the type.
-fn head(frame: &[u8]) -> (i32, i32) {
-    let number = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-    (number(0), number(4))
-}
-
 /// Resets the first connection on which a request to restore watches is answered, directly after that answer. Returns
 /// the number of such requests that clients have sent.
 fn cut_after_first_restored(proxy: &Proxy) -> Arc<AtomicUsize> {
     let sent = Arc::new(AtomicUsize::new(0));
     let (counted, mut restores, mut is_cut) = (Arc::clone(&sent), BTreeSet::new(), false);
     proxy.hook(move |way, frame| {
-        // The handshake has no xid.
-        if is_cut || frame.len() < 16 {
+        if is_cut {
             return Verdict::Forward;
         }
-        let (xid, op) = head(frame);
         match way {
-            Direction::ToServer if op == SET_WATCHES => {
-                restores.insert(xid);
+            Direction::ToServer if request_type(frame) == Some(SET_WATCHES) => {
+                restores.insert(xid(frame));
                 counted.fetch_add(1, Ordering::SeqCst);
             }
-            Direction::ToClient if restores.contains(&xid) => {
+            Direction::ToClient if restores.contains(&xid(frame)) => {
                 is_cut = true;
                 return Verdict::CutAfter;
             }
@@ -175,7 +167,8 @@ fn a_large_request_survives_two_lost_connections() {
     let (cuts, counted) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
     let told = Arc::clone(&cuts);
     proxy.hook(move |way, frame| {
-        let is_large = way == Direction::ToServer && frame.len() > 10_000 && matches!(head(frame).1, CREATE | MULTI);
+        let is_write = || matches!(request_type(frame), Some(CREATE | MULTI));
+        let is_large = way == Direction::ToServer && frame.len() > 10_000 && is_write();
         if is_large && counted.fetch_add(1, Ordering::SeqCst) < 2 {
             told.fetch_add(1, Ordering::SeqCst);
             return Verdict::CutBefore;

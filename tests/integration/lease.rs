@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, status};
 use zklock::{LockState, Owner, Status};
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, is_connect_request, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ fn a_shorter_timeout_after_a_reconnect_shortens_the_lease() {
     assert!(lock.remaining().unwrap() > 6 * SECOND);
     // The server seems to allow no longer session timeout.
     proxy.hook(|way, frame: &mut Vec<u8>| {
-        if way == Direction::ToServer && frame.len() == 45 {
+        if way == Direction::ToServer && is_connect_request(frame) {
             frame[12..16].copy_from_slice(&3000_i32.to_be_bytes());
         }
         Verdict::Forward

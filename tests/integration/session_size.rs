@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{TEST_TIMEOUT, client, client_with, path, raw, status};
 use zklock::{Client, Config, Leases, Result, Semaphore, Status};
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until, xid};
 
 /// The frame limit of the servers in these tests. They can read transactions of up to twice this length.
 const JUTE_MAXBUFFER: usize = 65_536;
@@ -51,7 +51,7 @@ fn record(proxy: &Proxy) -> Arc<Mutex<Vec<(i32, usize)>>> {
     let record = Arc::clone(&seen);
     proxy.hook(move |way, frame: &mut Vec<u8>| {
         if way == Direction::ToServer {
-            record.lock().unwrap().push((i32::from_be_bytes(frame[4..8].try_into().unwrap()), frame.len()));
+            record.lock().unwrap().extend(request_type(frame).map(|op| (op, frame.len())));
         }
         Verdict::Forward
     });
@@ -191,16 +191,15 @@ fn undeletable_node_keeps_its_path_bytes() {
     // Deletes do not reach the server. The proxy answers them with an error.
     let refused = Arc::new(Mutex::new(Vec::new()));
     proxy.hook(move |way, frame: &mut Vec<u8>| {
-        let number = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
         let mut refused = refused.lock().unwrap();
         match way {
-            Direction::ToServer if frame.len() > 8 && number(4) == DELETE => {
-                refused.push(number(0));
+            Direction::ToServer if request_type(frame) == Some(DELETE) => {
+                refused.push(xid(frame));
                 // The proxy sends a read of the root node instead, so that the reply comes in order.
                 let mut read = [&frame[..4], &3_i32.to_be_bytes(), &1_i32.to_be_bytes(), b"/\0"].concat();
                 std::mem::swap(frame, &mut read);
             }
-            Direction::ToClient if frame.len() >= 16 && refused.contains(&number(0)) => {
+            Direction::ToClient if refused.contains(&xid(frame)) => {
                 frame.truncate(16);
                 frame[12..].copy_from_slice(&NO_AUTH.to_be_bytes());
             }

@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use common::{TEST_TIMEOUT, client, client_with, path, server_without_sweeps, status, wait_for_waiters};
 use zklock::{Client, Leases, Lock, Owner, Semaphore, Status};
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until};
 
 const CREATE_CONTAINER: i32 = 19;
 const CREATE: i32 = 15;
 const LIST: i32 = 12;
 const READ: i32 = 4;
+const SYNC: i32 = 9;
+const PING: i32 = 11;
 const MULTI: i32 = 14;
 const DELETE: i32 = 2;
 const REMOVE_WATCHES: i32 = 18;
@@ -44,11 +46,9 @@ impl RequestRecorder {
         let record = Arc::clone(&seen);
         let proxy = Proxy::start(&server.address());
         proxy.hook(move |way, frame: &mut Vec<u8>| {
-            if way == Direction::ToServer && frame.len() != 45 {
-                let op = i32::from_be_bytes(frame[4..8].try_into().unwrap());
-                if op != 9 && op != 11 {
-                    record.lock().unwrap().push(op);
-                }
+            if way == Direction::ToServer {
+                let op = request_type(frame).filter(|op| ![SYNC, PING].contains(op));
+                record.lock().unwrap().extend(op);
             }
             Verdict::Forward
         });

@@ -156,12 +156,12 @@ static inline zkl_semaphore *new_semaphore(zkl_client *client, const char *path,
         }                                                                                                                      \
     } while (0)
 
-/* Returns a path that no other test and no other process uses. */
+/* Returns a path that no other test and no other process uses. All these paths have the same length. */
 static inline const char *fresh_path(void)
 {
     static char path[64];
     static int count;
-    snprintf(path, sizeof path, "/c/%ld-%d", (long)getpid(), count++);
+    snprintf(path, sizeof path, "/c/%07ld-%04d", (long)getpid(), count++);
     return path;
 }
 

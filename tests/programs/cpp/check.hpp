@@ -66,11 +66,13 @@ inline void begin(int argc, char **argv)
     alarm(240);
 }
 
-// Returns a path that no other test and no other process uses.
+// Returns a path that no other test and no other process uses. All these paths have the same length.
 inline std::string fresh_path()
 {
     static std::atomic<int> count{0};
-    return "/cpp/" + std::to_string(getpid()) + "-" + std::to_string(count++);
+    char path[32];
+    std::snprintf(path, sizeof path, "/cpp/%07ld-%04d", static_cast<long>(getpid()), count++);
+    return path;
 }
 
 inline std::chrono::milliseconds since(std::chrono::steady_clock::time_point start)

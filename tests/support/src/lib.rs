@@ -16,6 +16,7 @@ mod certificates;
 mod directory;
 mod dynamic_ensemble;
 mod ensemble;
+mod frame;
 mod network;
 mod openssl;
 mod peer;
@@ -28,6 +29,7 @@ mod zookeeper;
 pub use certificates::{Authority, Certificates, Identity, SERVER_NAME, Validity};
 pub use dynamic_ensemble::DynamicEnsemble;
 pub use ensemble::Ensemble;
+pub use frame::{is_connect_request, request_type, xid};
 pub use network::{Host, Network};
 pub use openssl::OpensslServer;
 pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, PendingAnswer};
@@ -52,10 +54,11 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a path that no other test uses.
+/// Returns a path that no other test uses. For the same name, the length of the path is always the same.
 pub fn path(name: &str) -> String {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    format!("/test-{}/{name}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+    // A process id has at most seven digits (proc_pid_max(5)).
+    format!("/test-{:07}/{name}-{:04}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns the lock nodes in a directory, in queue order.
