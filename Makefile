@@ -103,7 +103,7 @@ test: ## test every layer and all languages on real servers, as everybody does b
 	@$(DEBUG_MODULE)
 	@$(MAKE) --no-print-directory test-rust test-python
 
-verify: setup-verify check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all further tests and checks of continuous integration (half an hour)
+verify: setup-verify check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all further tests and checks, as before a release (half an hour)
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)
