@@ -166,7 +166,8 @@ fn waiters_proceed_after_an_older_unreadable_node_is_deleted() {
 #[test]
 fn add_watch_is_tried_once_on_servers_without_it() {
     let server = ZooKeeper::start();
-    // If a busy machine loses the connection before the answer, the client tries once more. Such an attempt does not count.
+    // The server answers the unknown request, and then closes the connection. If the client notices the end of the connection
+    // before the answer, it must send the request once more. Such an attempt does not count.
     for number in 0..5 {
         // A server before 3.6 does not know this operation either.
         let (proxy, seen) = counting_proxy(&server, |op, frame| {
@@ -179,13 +180,12 @@ fn add_watch_is_tried_once_on_servers_without_it() {
         let clients = [client(&proxy.address()), client(&server.address())];
         let locks = clients.each_ref().map(|client| client.mutex(&path).unwrap());
         cycles(&[&locks[0], &locks[1]], 30);
-        if proxy.accepted_count() == 1 {
-            assert_eq!(count(&seen, ADD_WATCH), 1);
-            assert!(count(&seen, LIST) >= 30, "every client sends a list");
+        assert!(count(&seen, LIST) >= 30, "every client sends a list");
+        if count(&seen, ADD_WATCH) == 1 {
             return;
         }
     }
-    panic!("each attempt has lost its connection");
+    panic!("the client has repeated the request in every attempt");
 }
 
 #[test]

@@ -30,7 +30,8 @@ fn a_close_that_did_not_arrive_is_repeated() {
         client.mutex(&path).unwrap().acquire(None).unwrap();
         let cut = AtomicBool::new(false);
         proxy.hook(move |way, frame| {
-            let first = way == Direction::ToServer && request_type(frame) == Some(CLOSE) && !cut.swap(true, Ordering::SeqCst);
+            let first =
+                way == Direction::ToServer && request_type(frame) == Some(CLOSE) && !cut.swap(true, Ordering::SeqCst);
             if first { verdict } else { Verdict::Forward }
         });
         client.close().unwrap();

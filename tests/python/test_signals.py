@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -242,6 +243,32 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         inspector.wait_for(path, 0)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_no_signal_is_lost(client: zklock.Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of a signal handler always reaches the program, also from a call that does not wait."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    lock, semaphore = client.mutex(path), client.semaphore(path + "-semaphore", 2)
+    objects = [client, lock, semaphore, client.rwlock(path + "-rw"), client.multi([lock, path + "-other"])]
+
+    def raise_alarm(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGVTALRM, raise_alarm)
+    try:
+        for _ in range(300):
+            with suppress(Alarm):
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+                while not lost:
+                    for one in objects:
+                        repr(one)
+                    with suppress(ValueError):
+                        client.semaphore(path, 2**40)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert lost == []
 
 
 @pytest.mark.parametrize(
