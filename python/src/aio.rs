@@ -16,6 +16,7 @@ use zklock_core::session::ConnectString;
 
 use crate::callback::{BoundCall, callable, collect_bound_calls};
 use crate::client::{self, Client, Keywords, SemaphoreSize};
+use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type, wrong_value};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
 use crate::lock::{Lock, seconds_left};
@@ -245,7 +246,7 @@ impl CompletionQueue {
         } else if let Ok(leases) = of.cast::<Leases>() {
             leases.get().core.start_wait_lost()
         } else {
-            return Err(wrong_type(format!("of: expected a lock or leases, not {}", of.get_type().name()?)));
+            return Err(wrong_type(format!("of: expected a lock or leases, not {}", type_name(of))));
         };
         self.track(py, WaitLostOp(wait.or_raise(py)?))
     }
@@ -258,7 +259,7 @@ impl CompletionQueue {
         } else if let Ok(semaphore) = of.cast::<Semaphore>() {
             semaphore.get().core.start_participants()
         } else {
-            return Err(wrong_type(format!("of: expected a lock, not {}", of.get_type().name()?)));
+            return Err(wrong_type(format!("of: expected a lock, not {}", type_name(of))));
         };
         self.start_call(py, call, |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
     }
@@ -598,7 +599,7 @@ pub(crate) fn _set_revocable(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>)
     } else if let Ok(semaphore) = of.cast::<Semaphore>() {
         semaphore.get().set_revocation_callback(callback)
     } else {
-        Err(wrong_type(format!("of: expected a lock or a semaphore, not {}", of.get_type().name()?)))
+        Err(wrong_type(format!("of: expected a lock or a semaphore, not {}", type_name(of))))
     }
 }
 
@@ -617,7 +618,7 @@ pub(crate) fn _listen(of: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>, losses
         let client = client.get();
         client.events(of.py()).get().listen(callback, &client.core, CallbackDispatcher::Loop)
     } else {
-        Err(wrong_type(format!("of: expected a client, a lock or leases, not {}", of.get_type().name()?)))
+        Err(wrong_type(format!("of: expected a client, a lock or leases, not {}", type_name(of))))
     }
 }
 

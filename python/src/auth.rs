@@ -15,6 +15,7 @@ use zklock::Config;
 use zklock::internal::{PerProcess, configure, mark_callback_thread};
 
 use crate::callback::{CallbackSlot, WeakCallback};
+use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
 use crate::wait::is_exiting;
 
@@ -185,7 +186,7 @@ impl AuthCall {
         self.outcome.set(match bytes_of(result) {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => {
-                let kind = result.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
+                let kind = type_name(result);
                 Err(format!("it returned {kind}; expected bytes or str"))
             }
             Err(_) => Err("it returned text that UTF-8 cannot encode".to_owned()),
@@ -211,7 +212,7 @@ impl Drop for AuthCall {
 
 /// Returns the type and the text of an exception.
 fn describe(error: &Bound<'_, PyAny>) -> String {
-    let kind = error.get_type().name().map_or_else(|_| "exception".to_owned(), |name| name.to_string());
+    let kind = type_name(error);
     match error.str() {
         Ok(text) if !text.is_empty().unwrap_or(true) => format!("{kind}: {}", text.to_string_lossy()),
         _ => kind,

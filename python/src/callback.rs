@@ -17,6 +17,7 @@ use zklock::Config;
 use zklock::internal::set_event_notifier;
 use zklock::internal::{EventSource, ForkEpoch, PerProcess};
 
+use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
 use crate::wait::{ExitPhase, park_if_exiting};
 
@@ -79,7 +80,7 @@ pub(crate) fn callable(argument: &str, given: &Bound<'_, PyAny>) -> PyResult<Opt
         return Ok(None);
     }
     if !given.is_callable() {
-        let kind = given.get_type().name()?;
+        let kind = type_name(given);
         return Err(wrong_type(format!("{argument}: expected a callable or None, not {kind}")));
     }
     Ok(Some(given.clone().unbind()))

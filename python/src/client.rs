@@ -17,6 +17,7 @@ use zklock::{Config, Status, WeakClient};
 use crate::auth::{self, AuthPairs};
 use crate::callback::{callable, is_callback_thread, set_thread_notifier, start_thread, wait_until_returned};
 use crate::detached_drop::DetachedDrop;
+use crate::display::{member_name, quoted, repr, type_name};
 use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
 use crate::greenlet::{GreenletWaker, Hub, WaitTarget};
@@ -193,7 +194,7 @@ impl Client {
         let (semaphore, size) = match size {
             SemaphoreSize::Fixed(max) => (self.core.semaphore(&path, max), format!("max_leases={max}")),
             SemaphoreSize::Counted { count_path, initial } => {
-                let size = format!("count_path={}", PyString::new(py, &count_path).repr()?);
+                let size = format!("count_path={}", quoted(py, &count_path)?);
                 (counted(py, &path, &count_path, initial)?, size)
             }
         };
@@ -209,7 +210,7 @@ pub(crate) fn path_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(path) = node.cast::<PyString>() {
         return path.extract();
     }
-    let kind = node.get_type().name()?;
+    let kind = type_name(node);
     Err(wrong_type(format!("node: expected a Participant or the path of a node, not {kind}")))
 }
 
@@ -587,10 +588,10 @@ impl Client {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let servers = PyString::new(py, &self.servers.lock().unwrap_or_else(PoisonError::into_inner)).repr()?;
+        let servers = quoted(py, &self.servers.lock().unwrap_or_else(PoisonError::into_inner))?;
         match (self.core.state(), self.core.session_id()) {
             (Ok(state), Ok(id)) => {
-                let state = client_state(py, state)?.getattr("name")?;
+                let state = member_name(&client_state(py, state)?)?;
                 Ok(format!("<zklock.Client {servers} {state} session={id:#x}>"))
             }
             (Err(error), _) | (_, Err(error)) => {
@@ -645,7 +646,7 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<Fil
     let Some(options) = options else { return Ok(Vec::new()) };
     // The message must not contain the value, because the value may be a password.
     let wrong = |what: &str, given: &Bound<'_, PyAny>| {
-        let kind = given.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        let kind = type_name(given);
         let expected = "expected names and values that are str, like {\"session.timeout\": \"5000\"}";
         wrong_type(format!("{what}: {expected}, not {kind}"))
     };
@@ -654,8 +655,8 @@ pub(crate) fn options_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<Fil
         let (name, value) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>()?;
         match (name.extract(), value.extract::<String>()) {
             (Ok(name), Ok(value)) => Ok((name, Zeroizing::new(value))),
-            (Err(_), _) => Err(wrong(&format!("options: {}", name.repr()?), &name)),
-            (_, Err(_)) => Err(wrong(&format!("options: {}", name.repr()?), &value)),
+            (Err(_), _) => Err(wrong(&format!("options: {}", repr(&name)?), &name)),
+            (_, Err(_)) => Err(wrong(&format!("options: {}", repr(&name)?), &value)),
         }
     };
     items.iter().map(pair).collect()

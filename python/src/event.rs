@@ -15,6 +15,7 @@ use zklock::{Config, Event, LockId};
 
 use crate::callback::{CallbackSlot, WeakCallback, callable, start_thread};
 use crate::detached_drop::DetachedDrop;
+use crate::display::repr;
 use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
 use crate::states::{client_state, lock_state};
@@ -243,7 +244,7 @@ impl Listener {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(match self.callback.get().get(py) {
             None => "<zklock.Listener stopped>".to_owned(),
-            Some(callback) => format!("<zklock.Listener {}>", callback.bind(py).repr()?),
+            Some(callback) => format!("<zklock.Listener {}>", repr(callback.bind(py))?),
         })
     }
 

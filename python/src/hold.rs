@@ -7,6 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use zklock::{Error, LockState, Owner, Status};
 
+use crate::display::member_name;
 use crate::errors::{OrRaise, attach_to_exception, status_word};
 use crate::hold_tracker::current_owner;
 use crate::lock::{Lock, seconds_left};
@@ -238,7 +239,7 @@ impl Hold {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let state = match self.current_state() {
             Err(error) => status_word(error.status()).to_owned(),
-            Ok(state) => lock_state(py, state)?.getattr("name")?.to_string(),
+            Ok(state) => member_name(&lock_state(py, state)?)?,
         };
         Ok(format!("<zklock.Hold {} {state} token={}>", self.lock.get().quoted(py)?, self.token))
     }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use zklock::{LockState, Owner};
 
+use crate::display::repr;
 use crate::greenlet;
 use crate::imports::imports;
 use crate::lock::Lock;
@@ -128,7 +129,7 @@ fn thread_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
     // A dummy thread is a thread that native code started. Python drops the thread-local storage of such a thread whenever the thread
     // detaches from the interpreter.
     let is_foreign = thread.get_type().name()? == "_DummyThread";
-    let name_of = || Ok::<_, PyErr>(format!("thread {}", thread.getattr(intern!(py, "name"))?.repr()?));
+    let name_of = || Ok::<_, PyErr>(format!("thread {}", repr(&thread.getattr(intern!(py, "name"))?)?));
     let who = if is_foreign { None } else { Some(name_of()?) };
     let tracker = HoldTracker::new(py, Owner::current_thread(), who)?;
     local.setattr(name, &tracker)?;

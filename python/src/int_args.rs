@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
+use crate::display::{repr, type_name};
 use crate::errors::{wrong_type, wrong_value};
 
 pub(crate) fn max_leases(value: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
@@ -49,7 +50,7 @@ fn parse<'a, 'py, T: FromPyObject<'a, 'py>>(
 ) -> PyResult<T> {
     let py = value.py();
     let wrong = || {
-        let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        let kind = type_name(value);
         wrong_type(format!("{argument}: expected an int, not {kind}"))
     };
     if value.is_instance_of::<PyBool>() {
@@ -58,7 +59,10 @@ fn parse<'a, 'py, T: FromPyObject<'a, 'py>>(
     value.extract().map_err(|error: T::Error| {
         let error: PyErr = error.into();
         if error.is_instance_of::<PyOverflowError>(py) {
-            wrong_value(format!("{argument}: {value}; expected {expected}"))
+            match repr(value) {
+                Ok(given) => wrong_value(format!("{argument}: {given}; expected {expected}")),
+                Err(failure) => failure,
+            }
         } else if error.is_instance_of::<PyTypeError>(py) {
             wrong()
         } else {

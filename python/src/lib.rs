@@ -8,6 +8,7 @@ mod callback;
 mod client;
 mod command;
 mod detached_drop;
+mod display;
 mod errors;
 mod event;
 mod greenlet;

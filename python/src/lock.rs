@@ -20,6 +20,7 @@ use zklock::{Listen, LockState, Owner, Status};
 
 use crate::callback::RevocationCallback;
 use crate::detached_drop::DetachedDrop;
+use crate::display::{member_name, quoted, type_name};
 use crate::errors::{OrRaise, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
@@ -153,7 +154,7 @@ impl Lock {
     ) -> PyResult<Self> {
         let py = locks.py();
         let wrong = |found: &Bound<'_, PyAny>, hint: &str| {
-            let kind = found.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+            let kind = type_name(found);
             wrong_type(format!(
                 "locks: expected paths and locks of zklock, like [\"/a\", client.mutex(\"/b\")], not {kind}{hint}"
             ))
@@ -281,18 +282,18 @@ impl Lock {
     /// owner's hold.
     pub(crate) fn describe(this: &Bound<'_, Self>, owner: Owner) -> PyResult<String> {
         let (py, lock) = (this.py(), this.get());
-        let kind = this.get_type().name()?;
+        let kind = type_name(this);
         let paths = lock.quoted(py)?;
         let states = (lock.core.state_as(owner), lock.core.state_in_process());
         let state = match states {
             (Err(error), _) | (_, Err(error)) => status_word(error.status()).to_owned(),
             (Ok(LockState::Free), Ok(LockState::Free)) => "FREE".to_owned(),
             (Ok(LockState::Free), Ok(other)) => {
-                format!("{} by another owner", lock_state(py, other)?.getattr("name")?)
+                format!("{} by another owner", member_name(&lock_state(py, other)?)?)
             }
             (Ok(own), _) => {
                 let token = lock.core.fencing_token_as(owner).map(|token| format!(" token={token}"));
-                format!("{}{}", lock_state(py, own)?.getattr("name")?, token.unwrap_or_default())
+                format!("{}{}", member_name(&lock_state(py, own)?)?, token.unwrap_or_default())
             }
         };
         Ok(format!("<zklock.{kind} {paths} {state}>"))
@@ -300,7 +301,7 @@ impl Lock {
 
     /// Returns the path of the lock in quotes. For a multi-lock, the text contains the paths of all member locks.
     pub(crate) fn quoted(&self, py: Python<'_>) -> PyResult<String> {
-        let paths = self.paths().into_iter().map(|path| Ok(PyString::new(py, &path).repr()?.to_string()));
+        let paths = self.paths().into_iter().map(|path| quoted(py, &path));
         Ok(paths.collect::<PyResult<Vec<_>>>()?.join(" "))
     }
 }
@@ -400,7 +401,7 @@ impl RwLock {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("<zklock.RwLock {}>", PyString::new(py, &self.path).repr()?))
+        Ok(format!("<zklock.RwLock {}>", quoted(py, &self.path)?))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
 use zklock::{Histogram, Labels, Metrics, Value};
 
+use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
 use crate::states::client_state;
@@ -44,7 +45,7 @@ pub(crate) fn labels(given: Option<&Bound<'_, PyAny>>) -> PyResult<Labels> {
     let mut labels = Labels::new();
     let Some(given) = given else { return Ok(labels) };
     let wrong = |kind: Bound<'_, PyAny>, what: &str| -> PyResult<PyErr> {
-        let kind = kind.get_type().name()?;
+        let kind = type_name(&kind);
         Ok(wrong_type(format!("labels: expected {what}, not {kind}")))
     };
     let Ok(mapping) = given.cast::<PyMapping>() else {

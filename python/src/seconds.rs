@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
+use crate::display::type_name;
 use crate::errors::{wrong_type, wrong_value};
 
 /// A duration from an int, a float or another type that converts to a float. The duration is not negative. If a duration is infinite or
@@ -60,7 +61,7 @@ fn parse(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<S
 fn number(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     let py = value.py();
     let wrong = || {
-        let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
+        let kind = type_name(value);
         wrong_type(format!("{argument}: expected a number of seconds, not {kind}"))
     };
     if value.is_instance_of::<PyBool>() {

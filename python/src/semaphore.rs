@@ -4,12 +4,12 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyString;
 use zklock::internal::refuse_in_callback;
 use zklock::{Listen, Status};
 
 use crate::callback::{RevocationCallback, start_thread};
 use crate::detached_drop::DetachedDrop;
+use crate::display::{member_name, quoted};
 use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
@@ -135,7 +135,7 @@ impl Semaphore {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("<zklock.Semaphore {} {}>", PyString::new(py, &self.path).repr()?, self.size))
+        Ok(format!("<zklock.Semaphore {} {}>", quoted(py, &self.path)?, self.size))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -307,12 +307,12 @@ impl Leases {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let path = PyString::new(py, &self.semaphore.get().path).repr()?;
+        let path = quoted(py, &self.semaphore.get().path)?;
         let quantity = self.core.quantity();
         match self.core.state() {
             Err(error) => Ok(format!("<zklock.Leases {path} quantity={quantity} {}>", status_word(error.status()))),
             Ok(state) => {
-                let state = lock_state(py, state)?.getattr("name")?;
+                let state = member_name(&lock_state(py, state)?)?;
                 let token = self.core.fencing_token().map(|token| format!(" token={token}")).unwrap_or_default();
                 Ok(format!("<zklock.Leases {path} quantity={quantity} {state}{token}>"))
             }

@@ -7,6 +7,7 @@ use zklock_standalone::{Server, SessionInfo, Settings, Target};
 
 use crate::client::Client;
 use crate::detached_drop::DetachedDrop;
+use crate::display::type_name;
 use crate::errors::{OrRaise, ignore_forked, wrong_type, wrong_value};
 use crate::seconds::{self, Seconds};
 use crate::{int_args, text};
@@ -195,7 +196,7 @@ fn target(py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<Target
     if let Ok(id) = session.getattr("session_id").and_then(|id| id.extract()) {
         return of_client(id);
     }
-    let kind = session.get_type().name()?;
+    let kind = type_name(session);
     Err(wrong_type(format!("session: expected a zklock.Client, a session id or None, not {kind}")))
 }
 

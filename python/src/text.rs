@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
+use crate::display::{repr, type_name};
 use crate::errors::{wrong_type, wrong_value};
 
 pub(crate) fn servers(value: &Bound<'_, PyAny>) -> PyResult<String> {
@@ -51,8 +52,10 @@ fn text(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<St
     text.extract().map_err(|error: PyErr| {
         // The text contains a lone surrogate.
         if error.is_instance_of::<PyUnicodeEncodeError>(value.py()) {
-            let given = text.repr().map_or_else(|_| "this".to_owned(), |given| given.to_string_lossy().into_owned());
-            wrong_value(format!("{argument}: expected text that UTF-8 can encode, not {given}"))
+            match repr(text) {
+                Ok(given) => wrong_value(format!("{argument}: expected text that UTF-8 can encode, not {given}")),
+                Err(failure) => failure,
+            }
         } else {
             error
         }
@@ -73,6 +76,5 @@ where
 }
 
 fn wrong(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
-    let kind = value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string());
-    wrong_type(format!("{argument}: expected {expected}, not {kind}"))
+    wrong_type(format!("{argument}: expected {expected}, not {}", type_name(value)))
 }

@@ -3,6 +3,7 @@
 
 use pyo3::prelude::*;
 
+use crate::display::member_name;
 use crate::states::waits_for;
 
 /// The description of a call that waits for a lock or for leases; see ``Lock.waiting()``. Waitings are immutable, comparable and
@@ -65,7 +66,7 @@ impl Waiting {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let name = self.waits_for(py)?.getattr("name")?;
+        let name = member_name(&self.waits_for(py)?)?;
         let ahead = self.ahead().map(|ahead| format!(" {ahead:?}")).unwrap_or_default();
         Ok(format!("<zklock.Waiting for {name}{ahead} since {:.3} s>", self.waited()))
     }

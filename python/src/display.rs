@@ -1,0 +1,26 @@
+//! Converts Python objects to texts for messages and for `repr()`. Rust's `Display` of a Python object calls `str()`, which may run
+//! Python's signal handlers. `Display` discards the exception of a handler, so Ctrl-C would be lost. Other files must not format a
+//! Python object.
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// Returns the name of the type of an object.
+pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
+    value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Returns the `repr()` of an object.
+pub(crate) fn repr(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(value.repr()?.to_string_lossy().into_owned())
+}
+
+/// Returns a text in quotes, as Python shows it.
+pub(crate) fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
+    repr(PyString::new(py, text).as_any())
+}
+
+/// Returns the name of a member of a Python enum.
+pub(crate) fn member_name(member: &Bound<'_, PyAny>) -> PyResult<String> {
+    member.getattr("name")?.extract()
+}
