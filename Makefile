@@ -22,7 +22,7 @@ PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyrigh
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-rust test-tools test-python test-support test-sim test-install test-wheels test-static test-deb test-pages test-go test-bench test-chaos test-fuzz
+.PHONY: help tools setup build install uninstall dist wheels deb static cinstall-check demo test shake verify sim mutants chaos faults bench bench-against fuzz tls-providers interop kazoo-suite models asan check language deny header surface stubs docs clean setup-verify setup-checks test-build test-tools test-support test-sim test-install test-wheels test-static test-deb test-pages test-go test-bench test-chaos test-fuzz
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 13
@@ -93,17 +93,26 @@ demo: tools ## show a C and a Python program that share one lock; on your own se
 	@echo "demo: a C and a Python program share one lock"
 	@$(PYTHON) scripts/demo.py
 
-test: ## test every layer and all languages on real servers, as everybody does before a commit (minutes)
+test: test-build ## test every layer and all languages on real servers, as everybody does before a commit (minutes)
+	@echo "test: Rust, C, C++ and Python, on real servers; locks shared with Curator and kazoo; simulated schedules"
+	@python3 scripts/run_tests.py $(RUN_TESTS)
+
+test-build:
 	@# Cargo compiles while the script downloads. A package that needs a download is compiled later.
 	@mkdir -p target
 	@scripts/setup tests & setup=$$!; \
-		echo "test: compiling the Rust tests"; $(RUST_TESTS) --no-run 2>target/compile.log && $(DEBUG_BUILD); compiled=$$?; \
+		echo "test: compiling the tests"; $(CARGO_TEST) --no-run 2>target/compile.log && $(DEBUG_BUILD) -p zklock-sim; compiled=$$?; \
 		wait $$setup || exit 1; test $$compiled = 0 || { cat target/compile.log; exit 1; }
 	@echo "test: compiling the Python package"
 	@$(DEBUG_MODULE)
-	@$(MAKE) --no-print-directory test-rust test-python
 
-verify: setup-verify check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all further tests and checks, as before a release (half an hour)
+N ?= 5
+shake: test-build ## run the tests N=5 times under the conditions of other machines: load, short process ids, another place and order (half an hour)
+	@python3 scripts/shake.py $(N)
+
+# The tests of exact time limits are attempted several times.
+verify: export ZKLOCK_EXACT_LIMITS = 1
+verify: setup-verify test check deny models test-support test-tools test-sim build test-install test-wheels test-static test-deb test-pages test-go docs test-bench test-chaos test-fuzz ## run all tests and checks, as before a release (45 minutes)
 
 SEEDS ?= 100000
 sim: ## run 100,000 simulated schedules (SEEDS=n), or print the events of one (SEED=n)
@@ -215,20 +224,6 @@ docs: build ## build the site of the documentation in target/site, with the refe
 clean: ## remove all build results
 	@rm -rf target python/zklock/*.so
 	@find python tests scripts -name __pycache__ -prune -exec rm -rf {} +
-
-# The tests mostly wait for servers and for session timeouts, so more of them run side by side than the machine has cores.
-RUST_THREADS ?= 8
-PYTHON_PROCESSES ?= 4
-# The default members of the workspace.
-RUST_TESTS := $(CARGO_TEST)
-
-test-rust:
-	@echo "test: Rust, C and C++, on real servers; locks shared with Curator and kazoo"
-	@RUST_TEST_THREADS=$(RUST_THREADS) $(RUST_TESTS)
-
-test-python:
-	@echo "test: Python, on real servers; the examples in all languages, the code blocks of the documentation, and the demo"
-	@$(PYTHON) -m pytest tests/python -q -n $(PYTHON_PROCESSES) --dist worksteal
 
 test-support:
 	@echo "test: the servers and proxies of the tests; other ZooKeeper clients; the inputs of the fuzzers"

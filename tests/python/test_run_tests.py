@@ -1,0 +1,99 @@
+"""Tests of scripts/run_tests.py: no failure goes unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import run_tests
+from run_tests import Program, PythonTests, RustProgram
+
+PASSING = "test a::one ... ok\ntest a::two - should panic ... ok\ntest a::three ... ignored, part of make verify\n"
+FAILING = """test a::one ... ok
+test a::two ... FAILED
+
+failures:
+
+---- a::two stdout ----
+
+thread 'a::two' (7) panicked at src/a.rs:3:5:
+left is not right
+stack backtrace:
+
+failures:
+    a::two
+
+test result: FAILED. 1 passed; 1 failed
+"""
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+
+
+def rust(script: str) -> RustProgram:
+    return RustProgram("program", ["sh", "-c", script], Path.cwd(), ["--test", "program"])
+
+
+def test_passed_tests_are_counted() -> None:
+    outcome = rust(f"printf '{PASSING}'").run()
+    assert (outcome.passed, outcome.failures) == (2, [])
+
+
+def test_a_failed_test_has_a_name_a_reason_and_a_command(tmp_path: Path) -> None:
+    (tmp_path / "output").write_text(FAILING)
+    outcome = rust(f"cat {tmp_path}/output; exit 101").run()
+    assert outcome.passed == 1
+    (failure,) = outcome.failures
+    assert (failure.name, failure.reason) == ("program: a::two", "src/a.rs:3:5: left is not right")
+    assert failure.command == ["cargo", "test", "--test", "program", "--", "--exact", "a::two"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("exit 3", "ended with status 3"), ("kill -SEGV $$", "ended by signal 11"), ("sleep 60", "did not end within")],
+)
+def test_a_program_that_dies_or_hangs_has_failed(script: str, reason: str) -> None:
+    program = rust(f"echo 'test a::one ... ok'; {script}")
+    program.limit = 1.0 if "sleep" in script else 60.0
+    outcome = program.run()
+    assert outcome.passed == 1
+    (failure,) = outcome.failures
+    assert failure.name == "program"
+    assert failure.reason.startswith(reason)
+
+
+def test_a_test_that_hangs_is_named() -> None:
+    program = rust("echo 'test a::one has been running for over 60 seconds'; sleep 60")
+    program.limit = 1.0
+    (failure,) = program.run().failures
+    assert failure.name == "program: a::one"
+    assert "did not end within" in failure.reason
+
+
+def test_failed_python_tests_are_named() -> None:
+    output = "FAILED tests/test_a.py::test_b[x - y] - assert 1 == 2\nERROR tests/test_c.py\n3 passed, 1 failed"
+    outcome = PythonTests(["pytest"], "4").outcome(output, 1)
+    assert outcome.passed == 3
+    assert [failure.name for failure in outcome.failures] == ["tests/test_a.py::test_b[x - y]", "tests/test_c.py"]
+    assert outcome.failures[0].command == ["pytest", "-n", "0", "tests/test_a.py::test_b[x - y]"]
+
+
+def test_python_tests_that_end_without_a_summary_have_failed() -> None:
+    (failure,) = PythonTests(["pytest"], "4").outcome("usage: pytest", 4).failures
+    assert failure.reason == "ended with status 4; the last line of its output: usage: pytest"
+
+
+def test_only_a_test_that_passes_alone_is_flaky(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flag = tmp_path / "second run"
+    flaky = Program("flaky", ["sh", "-c", f"test -e '{flag}' || {{ touch '{flag}'; exit 1; }}"])
+    broken = Program("broken", ["false"])
+    failures = [failure for outcome in run_tests.run_all([flaky, broken], 1) for failure in outcome.failures]
+    assert run_tests.retry(failures) == 1
+    assert run_tests.report(5, failures, 1.0) == 1
+    output = capsys.readouterr().out
+    assert "FLAKY: flaky" in output
+    assert "FAILED: broken" in output
+    assert output.endswith("5 passed, 1 failed\n")
+    assert run_tests.report(5, failures[:1], 1.0) == 0
