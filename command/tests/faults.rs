@@ -67,7 +67,11 @@ impl Fault {
         match self {
             Self::None => (),
             Self::KillWrapper => _ = try_send(call.pid(), libc::SIGKILL),
-            Self::TermWrapper => _ = try_send(call.pid(), libc::SIGTERM),
+            Self::TermWrapper => {
+                // Until the wrapper blocks its signals, SIGTERM ends the wrapper like any other program.
+                wait_until(TURN_LIMIT, || blocks_term(call.pid()) || process(call.pid()).is_none());
+                _ = try_send(call.pid(), libc::SIGTERM);
+            }
             Self::StopWrapper => {
                 _ = try_send(call.pid(), libc::SIGSTOP);
                 sleep(random.below(SESSION_TIMEOUT * 2));
@@ -114,6 +118,13 @@ impl Fault {
     fn is_harmless(self) -> bool {
         matches!(self, Self::None | Self::StopGuardian | Self::StopCommand | Self::CutConnection)
     }
+}
+
+/// Returns whether a process blocks SIGTERM. The wrapper reads its signals from a descriptor.
+fn blocks_term(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or_default();
+    u64::from_str_radix(blocked.trim(), 16).is_ok_and(|signals| signals & (1 << (libc::SIGTERM - 1)) != 0)
 }
 
 fn signal(call: &Running, name: &str, signal: i32) {

@@ -86,6 +86,8 @@ fn the_locks_with_the_longest_wait_come_first_and_a_key_changes_the_order() {
     let (root, mut raw) = (path("top"), raw());
     for (name, length) in [("quiet", 1), ("old", 2), ("long", 3)] {
         lock_nodes(&mut raw, &format!("{root}/{name}"), &vec![&*curator("lock-"); length]);
+        // The server counts the age of a node in milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(2));
     }
     let (mut terminal, mut call) = Terminal::start(view(&root));
     let lines = wait_for_text(&terminal, "3 locks, 3 holders, 3 waiters; longest wait first");

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    TEST_TIMEOUT, assert_ends_at_limit, client, client_with, create_directory, path, queue, raw, server_without_sweeps,
-    status, timed, wait_for_queue, wait_for_waiters,
+    TEST_TIMEOUT, assert_ends_at_limit, assert_not_late, client, client_with, create_directory, path, queue, raw,
+    server_without_sweeps, slack, status, timed, wait_for_queue, wait_for_waiters,
 };
 use zklock::{Client, ClientState, Config, Event, Lock, LockState, Status};
 use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, is_connect_request, wait_until};
@@ -46,7 +46,7 @@ fn a_stopped_or_frozen_server_does_not_stop_a_deadline() {
         }
         let (result, took) = timed(|| lock.acquire(Some(Duration::ZERO)));
         assert_eq!(status(result), Status::Connection, "{what}");
-        assert!(took < 2 * SECOND, "{what}: one look took {took:?}");
+        assert!(took < slack(), "{what}: one attempt took {took:?}");
     };
     server.pause();
     in_time("frozen");
@@ -513,7 +513,8 @@ fn a_deleted_node_is_noticed_by_waiter_and_holder() {
         assert_eq!(raw.delete(&format!("{path}/{}", before[0])), 0);
         let start = Instant::now();
         wait_until(TEST_TIMEOUT, || held.state().unwrap() == LockState::Lost);
-        assert!(start.elapsed() < 4 * SECOND, "within a heartbeat, which is a sixth of 6 s: {:?}", start.elapsed());
+        // A heartbeat is a sixth of the session timeout.
+        assert_not_late(start.elapsed(), SECOND);
         waiter.join().unwrap().unwrap();
     });
     assert_eq!(status(held.release()), Status::Lost);
@@ -673,7 +674,7 @@ fn closing_while_others_call_answers_all_of_them() {
                 scope.spawn(|| client.close());
             }
         });
-        assert!(start.elapsed() < 5 * SECOND, "{:?}", start.elapsed());
+        assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", start.elapsed());
     }
 }
 
@@ -708,7 +709,7 @@ fn connect_to_faulty_servers_fails_cleanly() {
             client.mutex("/a")?.acquire(Some(400 * MS))
         });
         assert_eq!(status(result), Status::Connection, "{reply:?}");
-        assert!(took < 5 * SECOND, "{took:?}");
+        assert!(took < TEST_TIMEOUT, "{took:?}");
     }
 }
 
@@ -746,9 +747,8 @@ fn waiter_acquires_within_session_timeout_plus_one_second_of_a_kill() {
         lock.release().unwrap();
         took
     };
-    // The session ends up to half a second late, because the server counts in ticks. Half a second remains for a slow
-    // machine.
-    assert!((0..3).any(|_| acquire_after_kill() < 5 * SECOND), "late every time");
+    // The session ends up to half a second late, because the server counts in ticks. The session timeout is four seconds.
+    assert!((0..3).any(|_| acquire_after_kill() < 4 * SECOND + slack()), "late every time");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, status};
+use crate::common::{TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status};
 use zklock::{Client, ClientState, Config, Event, Listen, LockState, Owner, Status};
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
@@ -573,7 +573,7 @@ fn wait_lost_ends_with_the_lease_while_the_io_thread_hangs() {
     let mut worker = Worker::start("hangs");
     let (before, lost, took) = worker.result();
     assert!(lost, "the lease had ended");
-    assert!(took <= before + SECOND, "the loss was reported after {took:?}; the lease had {before:?} left");
+    assert_not_late(took, before);
 }
 
 /// The process is stopped with SIGSTOP for longer than the session lease and shorter than the session timeout. The hold
@@ -587,7 +587,8 @@ fn a_wait_for_a_loss_ends_at_once_when_the_process_goes_on_after_its_lease() {
     worker.signal(libc::SIGCONT);
     let (_, lost, took) = worker.result();
     assert!(lost, "the lease had ended");
-    assert!(took <= 6 * SECOND, "{took:?}");
+    // The wait includes the pause of five seconds.
+    assert_not_late(took, 5 * SECOND);
 }
 
 /// A separate process that runs the test `worker`. A signal or a hook that hangs would also affect the other tests.

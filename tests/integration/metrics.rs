@@ -38,7 +38,7 @@ fn acquires_are_counted_by_outcome() {
     let path = path("outcomes");
     let (lock, held) = (client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
     held.acquire(None).unwrap();
-    assert_eq!(status(lock.acquire(Some(30 * MS))), Status::Timeout);
+    assert_eq!(status(lock.acquire(Some(1000 * MS))), Status::Timeout);
     assert_eq!(status(lock.acquire(Some(Duration::ZERO))), Status::Timeout);
     let waiting = lock.start_acquire(Owner::task(1), None).unwrap();
     wait_until(TEST_TIMEOUT, || of(&client).waiting == 1);

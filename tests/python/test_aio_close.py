@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Inspector, Loops, Program, Waiter, until, wait_until
+from conftest import SLACK, Inspector, Loops, Program, Waiter, until, wait_until
 from server import ZooKeeper
 from zklock import ClientState, LockState
 from zklock.aio import Client
@@ -156,23 +156,32 @@ def test_a_loop_is_never_blocked(loops: Loops) -> None:
     """Neither a server that does not answer, nor the end of one of its clients, blocks the loop."""
 
     @asynccontextmanager
-    async def ticking() -> AsyncIterator[list[float]]:
-        """Measure the times in seconds for which the loop runs no other task during the block."""
-        gaps: list[float] = []
+    async def is_never_blocked() -> AsyncIterator[None]:
+        """Check that the loop always runs other tasks during the block. A thread and a task both count. On a busy
+        machine both are slow, but a blocked loop stops only the task.
+        """
+        done, counted, gaps = threading.Event(), [0], []
+
+        def count() -> None:
+            while not done.wait(0.005):
+                counted[0] += 1
 
         async def tick() -> None:
             while True:
-                started = time.monotonic()
+                before = counted[0]
                 try:
                     await asyncio.sleep(0.005)
                 finally:
-                    gaps.append(time.monotonic() - started)
+                    gaps.append(counted[0] - before)
 
-        task = asyncio.ensure_future(tick())
+        counting, task = Waiter(count), asyncio.ensure_future(tick())
         await asyncio.sleep(0)
-        yield gaps
+        yield
         task.cancel()
         await asyncio.wait([task])
+        done.set()
+        counting.result()
+        assert max(gaps) < 100, f"the thread counted to {max(gaps)} while the loop was blocked"
 
     async def main(server: StandaloneServer) -> None:
         client = await Client(server.address, session_timeout=4.5, on_event=lambda _: None).connect()
@@ -181,20 +190,15 @@ def test_a_loop_is_never_blocked(loops: Loops) -> None:
         await lock.acquire()
         await forgotten.acquire()
         leases = await pool.acquire()
-        # This call ends after one second. Several attempts are allowed, because a busy machine may stop the loop.
-        for _ in range(3):
-            server.freeze()
-            async with ticking() as gaps:
-                with pytest.raises(zklock.ConnectionLost):
-                    await client.mutex("/c").acquire(timeout=0)
-            server.thaw()
-            await until(lambda: client.state is ClientState.CONNECTED)
-            if max(gaps) < 0.8:
-                break
-        else:
-            pytest.fail(f"the loop was blocked for {max(gaps)} s")
         server.freeze()
-        async with ticking() as gaps:
+        async with is_never_blocked():
+            # This call ends after one second.
+            with pytest.raises(zklock.ConnectionLost):
+                await client.mutex("/c").acquire(timeout=0)
+        server.thaw()
+        await until(lambda: client.state is ClientState.CONNECTED)
+        server.freeze()
+        async with is_never_blocked():
             asks = [
                 lock.participants(),
                 client.shared_count_get("/count"),
@@ -209,14 +213,12 @@ def test_a_loop_is_never_blocked(loops: Loops) -> None:
             results = await asyncio.gather(*asks, return_exceptions=True)
             client.semaphore("/counted", count_path="/count", initial=1).cancel()
         assert all(isinstance(result, zklock.Error) for result in results), results
-        assert max(gaps) < 2.5  # less than the shortest of the time limits above
-        async with ticking() as gaps:
+        async with is_never_blocked():
             del dropped, forgotten
             gc.collect()
             started = time.monotonic()
             await client.close()
-            assert time.monotonic() - started < 3.5
-        assert max(gaps) < 1.2  # less than the end of either client takes
+            assert time.monotonic() - started < 2 + SLACK
 
     with StandaloneServer() as server:
         loops.run(main(server))
@@ -369,7 +371,7 @@ def test_programs_end(
     assert "ends" in iter(ending.read_line, "")
     started = time.monotonic()
     assert ending.ends() == 0
-    assert time.monotonic() - started < 1.9
+    assert time.monotonic() - started < SLACK
     wait_until(lambda: inspector.nodes(path) == [])
 
 

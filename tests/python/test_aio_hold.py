@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Inspector, Loops, Program, until, wait_until
+from conftest import SLACK, Inspector, Loops, Program, until, wait_until
 from server import ZooKeeper
 from zklock import LockState
 from zklock.aio import Client, Hold, Leases, Lock
@@ -81,7 +81,7 @@ def test_a_hold_with_a_deadline(loops: Loops, server: ZooKeeper, path: str, insp
                 with pytest.raises(zklock.LockTimeout, match=path):
                     async with lock.hold(timeout=timeout):
                         pytest.fail("two holders")
-                assert timeout <= time.monotonic() - started < timeout + 0.5
+                assert timeout <= time.monotonic() - started < timeout + SLACK
             with pytest.raises(ValueError, match=r"timeout: -1.* seconds; expected zero or more"):
                 async with lock.hold(timeout=-1):
                     pytest.fail("two holders")

@@ -14,7 +14,7 @@ import pytest
 
 import zklock
 import zklock.aio
-from conftest import Inspector, Waiter, ends_at_limit, wait_until
+from conftest import SLACK, Inspector, Waiter, ends_at_limit, wait_until
 from server import ZooKeeper
 from zklock import ClientState
 
@@ -252,13 +252,13 @@ def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
             wanted.acquire(timeout=0.3)
         with pytest.raises(zklock.ConnectionLost):
             waiter.result()
-        assert time.monotonic() - started < 4.5  # the session leases are still valid
+        assert time.monotonic() - started < 2 + SLACK  # the longest time limit above
         wait_until(lambda: not held.is_held)
         assert held.state is zklock.LockState.UNCERTAIN
         assert held.remaining == 0.0
         closing = time.monotonic()
         other.close()
-        assert time.monotonic() - closing < 3.5
+        assert time.monotonic() - closing < 2 + SLACK
 
 
 @pytest.mark.parametrize("what", ["client", "lock"])
@@ -281,5 +281,5 @@ def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeep
     took = time.monotonic() - started
     done.set()
     beating.result()
-    assert 1.9 < took < 3.5
-    assert max(after - before for before, after in zip(beats, beats[1:])) < 1.5  # less than the close takes
+    assert 1.9 < took < 2 + SLACK
+    assert sum(started < beat < started + took for beat in beats) > 10

@@ -35,7 +35,7 @@ COMMON = """
 import gc, threading, time, zklock, zklock.testing
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         sleep(0.005)
@@ -574,16 +574,20 @@ def test_ctrl_c_interrupts_the_main_greenlet(
 
 
 FORKS = """
-import os
+import os, posix
 client = zklock.Client(sys.argv[1])
 lock = client.mutex(sys.argv[2])
 
 def work():
     with lock:
+        # If a child ends before gevent watches it, the waitpid() of gevent never returns.
+        is_watched, watched = os.pipe()
         child = os.fork()
         if child == 0:
             fine = raised(lock.release) == raised(lock.acquire) == "Forked" and client.close() is None
+            posix.read(is_watched, 1)
             os._exit(0 if fine else 1)
+        posix.write(watched, b"x")
         return os.waitpid(child, 0)[1], lock.is_held
 
 print(*result(spawn(work)))

@@ -8,7 +8,7 @@ use zklock::{Client, Lock, LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
 use crate::common::{
-    TEST_TIMEOUT, assert_ends_at_limit, client, client_with, path, queue, raw, status, timed, wait_for_queue,
+    TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, timed, wait_for_queue,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -48,11 +48,8 @@ fn timeout_on_one_member_releases_the_others() {
     taken.acquire(None).unwrap();
     let locks = mutexes(&client, &paths);
     let multi = Lock::multi(&locks.each_ref()).unwrap();
-    assert_eq!(
-        assert_ends_at_limit(SECOND, || status(multi.acquire(Some(SECOND)))),
-        Status::Timeout,
-        "one deadline for all"
-    );
+    // All member locks have one deadline.
+    assert_times_out(SECOND, |limit| multi.acquire(Some(limit)));
     assert_eq!(status(multi.acquire(TRY_ONCE)), Status::Timeout);
     wait_for_queue(&mut raw, &paths[0], 0);
     wait_for_queue(&mut raw, &paths[1], 1);
@@ -198,7 +195,7 @@ fn members_of_several_clients_and_semaphore_mutexes_are_acquired_in_steps() {
     }
     let other = clients[1].semaphore_mutex(&paths[2]).unwrap();
     other.acquire(None).unwrap();
-    assert_eq!(assert_ends_at_limit(SECOND, || status(multi.acquire(Some(SECOND)))), Status::Timeout);
+    assert_times_out(SECOND, |limit| multi.acquire(Some(limit)));
     wait_for_queue(&mut raw, &paths[0], 0);
     wait_for_queue(&mut raw, &paths[1], 0);
     thread::scope(|scope| {
@@ -396,11 +393,8 @@ fn ordered_multi_lock_acquires_members_in_the_given_order() {
         waiter.join().unwrap().unwrap();
     });
     held[1].acquire(None).unwrap();
-    assert_eq!(
-        assert_ends_at_limit(SECOND, || status(multi.acquire(Some(SECOND)))),
-        Status::Timeout,
-        "one deadline for all"
-    );
+    // All member locks have one deadline.
+    assert_times_out(SECOND, |limit| multi.acquire(Some(limit)));
     wait_for_queue(&mut raw, &paths[0], 0);
     held[1].release().unwrap();
     multi.acquire(TRY_ONCE).unwrap();

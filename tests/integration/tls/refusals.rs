@@ -14,11 +14,10 @@ use zklock::{Client, Config, Status};
 use zklock_test_support::{Authority, Certificates, OpensslServer, Validity, ZooKeeper};
 
 use super::{debian, newest};
-use crate::common::timed;
+use crate::common::{slack, timed};
 
 /// The number of rows that run at the same time. Many rows mostly wait.
 const PARALLEL_ROWS: usize = 12;
-const SECOND: Duration = Duration::from_secs(1);
 /// The time limit for connecting to a server that the test imitates. The client tries again until then.
 const SHORT: Duration = Duration::from_secs(2);
 /// The same for a real server, whose answer may be late.
@@ -307,7 +306,7 @@ impl Row {
         let Err(error) = result else { return Err(format!("{}: the client has connected", self.name)) };
         let is_right = error.status() == self.status
             && self.message.iter().all(|part| error.message().contains(part.as_str()))
-            && took < limit + 2 * SECOND
+            && took < limit + slack()
             && (self.status == Status::Connection || took < limit);
         if is_right { Ok(()) } else { Err(format!("{}: {:?} after {took:?}: {error}", self.name, error.status())) }
     }

@@ -98,11 +98,18 @@ static inline void sleep_ms(int ms)
     nanosleep(&pause, NULL);
 }
 
-/* The tolerance for late returns. It depends on the tool that the program runs under. */
+/* The tolerance for late returns: slack() of tests/support. It depends on the tool that the program runs under. */
 static inline int64_t slack_ms(void)
 {
     const char *slack = getenv("SLACK_MS");
     return slack == NULL ? 1000 : atoll(slack);
+}
+
+/* Whether the program runs without valgrind and without sanitizers, which make it many times slower. */
+static inline int runs_plain(void)
+{
+    const char *under = getenv("UNDER");
+    return under == NULL || strcmp(under, "plain") == 0;
 }
 
 static inline zkl_client *new_client(void)

@@ -89,7 +89,10 @@ int main(int argc, char **argv)
     CHECK(argc == 3);
     alarm(120);
     servers = argv[1];
-    int rounds = strcmp(getenv("SLACK_MS"), "1000") == 0 ? 100 : 5;
+    /* See runs_plain() of check.h, which needs the header of the library. */
+    const char *under = getenv("UNDER");
+    int is_plain = under == NULL || strcmp(under, "plain") == 0;
+    int rounds = is_plain ? 100 : 5;
     int descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     for (int round = 0; round < rounds; round++) {
         void *loaded = load(argv[2]);

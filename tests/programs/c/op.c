@@ -204,7 +204,7 @@ static void an_operation_has_its_own_message(void)
     zkl_lock *lock = new_mutex(client, path);
     OK(zkl_acquire(lock));
     /* Before its deadline, the operation must have read the node of the holder. */
-    zkl_op *late = start(lock, 7, slack_ms()), *waits = start(lock, 8, -1);
+    zkl_op *late = start(lock, 7, slack_ms() / 2), *waits = start(lock, 8, -1);
     CHECK(*zkl_op_message(waits) == '\0');
     CHECK(end(late) == ZKL_E_TIMEOUT);
     EXPECT(ZKL_E_HANDLE, zkl_client_state(NULL));

@@ -80,7 +80,7 @@ inline std::chrono::milliseconds since(std::chrono::steady_clock::time_point sta
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
 }
 
-// The tolerance for late returns. It depends on the tool that the program runs under.
+// The tolerance for late returns: slack() of tests/support. It depends on the tool that the program runs under.
 inline std::chrono::milliseconds slack()
 {
     const char *slack = std::getenv("SLACK_MS");

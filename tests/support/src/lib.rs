@@ -44,6 +44,22 @@ use std::time::{Duration, Instant};
 /// A time limit for everything that should take almost no time, even on a loaded machine.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Whether the tests check time limits exactly, as in `make verify`.
+pub fn limits_are_exact() -> bool {
+    std::env::var_os("ZKLOCK_EXACT_LIMITS").is_some()
+}
+
+/// How late a result may be. A busy machine may delay every thread and every server.
+pub fn slack() -> Duration {
+    Duration::from_secs(if limits_are_exact() { 1 } else { 10 })
+}
+
+/// Asserts that something took at most `limit`, plus the slack for a busy machine.
+#[track_caller]
+pub fn assert_not_late(took: Duration, limit: Duration) {
+    assert!(took <= limit + slack(), "late: after {took:?} instead of {limit:?}");
+}
+
 /// Polls `condition` every 5 ms until it holds. Panics at the caller's line if it does not hold within `limit`.
 #[track_caller]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) {

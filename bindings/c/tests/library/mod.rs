@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use zklock_test_support::slack;
+
 pub(crate) const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
 /// Further warnings for C++.
@@ -149,7 +151,10 @@ impl Under {
         if leaks == Leaks::AreNatural {
             command.env("ASAN_OPTIONS", "detect_leaks=0");
         }
-        command.env("SLACK_MS", if self == Self::Plain { "1000" } else { "5000" });
+        command.env("UNDER", self.name());
+        // Valgrind and the sanitizers make every thread slower.
+        let slack = slack() * if self == Self::Plain { 1 } else { 2 };
+        command.env("SLACK_MS", slack.as_millis().to_string());
         command
     }
 
