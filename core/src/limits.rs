@@ -9,7 +9,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of path bytes in one `setWatches` request. The client sends a longer path in a separate
-    /// request. If a server closes the connection after such a request, the client halves its limit.
+    /// request. If a server closes the connection after such a request, the client halves its limit, and doubles it after
+    /// an answer.
     pub watch_batch: usize,
     /// The client never halves the limit of `setWatches` requests below this number of bytes.
     pub least_watch_batch: usize,
@@ -17,11 +18,6 @@ pub struct Limits {
     /// client suspects only requests of at least this number of bytes. Every usable server accepts smaller requests,
     /// because names and paths would not fit into a smaller `jute.maxbuffer`.
     pub suspect_size: usize,
-    /// The client suspects a request size until this time has passed since the last loss of a connection. After this
-    /// time, an operator may have changed the limit of the servers. If more time than this passes between two losses,
-    /// the client treats the losses as unrelated. This value must therefore be greater than the usual time between two
-    /// losses that the same request causes.
-    pub suspicion: Duration,
     /// If the client loses a connection that has lasted at least this long, it reconnects without a pause.
     pub sound_connection: Duration,
     /// If this number of contenders of one client are leaving their queues, no other contender of the client joins. The
@@ -96,7 +92,6 @@ impl Default for Limits {
             watch_batch: 32 * 1024,
             least_watch_batch: 1024,
             suspect_size: 1024,
-            suspicion: Duration::from_secs(60),
             sound_connection: Duration::from_secs(1),
             max_leaving: 16,
             first_retry: Duration::from_millis(250),

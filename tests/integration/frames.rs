@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -123,7 +124,8 @@ fn a_request_too_large_for_the_server_fails_alone() {
         );
         let lost = client.metrics().unwrap().connections_lost - before;
         assert_eq!(lost, 3, "each of its attempts costs one connection");
-        // The client remembers the limit for a while, so that this acquire costs no connection.
+        assert!(refused.message().contains("the largest request that they answered has "), "{refused}");
+        // The client remembers the refused size, so that this acquire costs no connection.
         assert_eq!(semaphore.acquire(1000, None).map(drop).unwrap_err().status(), Status::Exhausted);
         assert_eq!(client.metrics().unwrap().connections_lost - before, lost);
         // The client sends a request that fits.
@@ -184,22 +186,27 @@ fn a_large_request_survives_two_lost_connections() {
 #[test]
 fn a_large_request_survives_restarts_of_its_server() {
     let server = ZooKeeper::options().on_disk().start();
-    let client = client_with(&server.address(), TEST_TIMEOUT);
+    let proxy = Proxy::start(&server.address());
+    let client = client_with(&proxy.address(), TEST_TIMEOUT);
     let semaphore = client.semaphore(&path("restarts"), 1000).unwrap();
-    let is_over = AtomicBool::new(false);
+    let (sender, in_flight) = mpsc::channel();
+    let mut dropped = 0;
+    proxy.hook(move |way, frame| {
+        let is_write = || matches!(request_type(frame), Some(CREATE | MULTI));
+        if way == Direction::ToServer && frame.len() > 10_000 && is_write() && dropped < 2 {
+            dropped += 1;
+            sender.send(()).unwrap();
+            return Verdict::Drop;
+        }
+        Verdict::Forward
+    });
     thread::scope(|scope| {
-        let (semaphore, is_over) = (&semaphore, &is_over);
-        let cycles = scope.spawn(move || {
-            let mut count = 0;
-            while !is_over.load(Ordering::SeqCst) {
-                semaphore.acquire(1000, Some(TEST_TIMEOUT * 2)).unwrap().release().unwrap();
-                count += 1;
-            }
-            count
-        });
-        (0..3).for_each(|_| server.restart());
-        is_over.store(true, Ordering::SeqCst);
-        assert!(cycles.join().unwrap() > 0);
+        let acquiring = scope.spawn(|| semaphore.acquire(1000, Some(TEST_TIMEOUT * 2)).map(drop));
+        for _ in 0..2 {
+            in_flight.recv_timeout(TEST_TIMEOUT).unwrap();
+            server.restart();
+        }
+        acquiring.join().unwrap().unwrap();
     });
 }
 

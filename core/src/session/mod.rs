@@ -18,8 +18,8 @@
 mod connect_string;
 mod credentials;
 mod ensemble_config;
+mod large_requests;
 mod lease;
-mod request_size;
 mod servers;
 #[cfg(test)]
 mod tests;
@@ -35,10 +35,10 @@ pub use credentials::Credentials;
 use credentials::encode_credentials;
 pub use ensemble_config::ClientPorts;
 use ensemble_config::{CONFIG_PATH, Follower};
+pub(crate) use large_requests::TooLarge;
+use large_requests::{LargeRequests, Next, Pending, Submission, WatchBatch};
 use lease::SentPackets;
 pub(crate) use lease::{Lease, Proof};
-pub(crate) use request_size::TooLarge;
-use request_size::{RequestSizes, SendMode};
 pub(crate) use servers::Entropy;
 use servers::{Migration, ServerList, Servers};
 pub(crate) use traffic::Traffic;
@@ -230,13 +230,8 @@ pub(crate) struct Session<T> {
     last_answered: Time,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
-    /// Requests that the session sends only after an isolated request was answered. The queue may include the isolated request itself.
-    deferred: VecDeque<DeferredRequest<T>>,
-    /// True if the session has sent the transaction that precedes an isolated request on this connection.
-    is_probe_sent: bool,
-    request_sizes: RequestSizes,
-    /// The largest total length, in bytes, of the paths in one request that restores watches.
-    watch_batch: usize,
+    large_requests: LargeRequests<DeferredRequest<T>>,
+    watch_batch: WatchBatch,
     data_watches: Watches,
     child_watches: Watches,
     /// Directories with a persistent recursive watch on this connection, and their subscribers.
@@ -394,10 +389,8 @@ impl<T> Session<T> {
             last_answered: now,
             ping_sent: None,
             in_flight: VecDeque::new(),
-            deferred: VecDeque::new(),
-            is_probe_sent: false,
-            request_sizes: RequestSizes::default(),
-            watch_batch: config.limits.watch_batch,
+            large_requests: LargeRequests::new(config.limits.suspect_size),
+            watch_batch: WatchBatch::new(config.limits.watch_batch, config.limits.least_watch_batch),
             data_watches: Watches::default(),
             child_watches: Watches::default(),
             recursive_watches: BTreeMap::new(),
@@ -665,8 +658,10 @@ impl<T> Session<T> {
     }
 
     /// Replaces the servers that the program named. If the session follows the configuration of the ensemble, the session uses the new list
-    /// until it has read the configuration again. If the list contains the same servers as before, the call has no effect.
+    /// until it has read the configuration again. If the list contains the same servers as before, the session only forgets which request
+    /// sizes the servers refused.
     pub(crate) fn set_servers(&mut self, now: Time, servers: Vec<Server>) {
+        self.large_requests.forget_sizes();
         let has_same = |one: &[Server], other: &[Server]| one.iter().all(|server| other.contains(server));
         if has_same(&servers, &self.given_servers) && has_same(&self.given_servers, &servers) {
             return;
@@ -1116,7 +1111,7 @@ impl<T> Session<T> {
     /// over.
     fn leave_server_if_due(&mut self, now: Time) {
         let Some(Departure { migration, stage }) = self.departure.filter(|_| self.is_connected()) else { return };
-        let is_idle = self.in_flight.is_empty() && self.deferred.is_empty();
+        let is_idle = self.in_flight.is_empty() && self.large_requests.deferred().next().is_none();
         match stage {
             DepartureStage::LoadAt(at) if now >= at => {
                 self.departure = Some(Departure { migration, stage: DepartureStage::Loading });
@@ -1149,7 +1144,7 @@ impl<T> Session<T> {
     fn ignore_pending_config(&mut self) {
         self.is_config_watched = false;
         let in_flight = self.in_flight.iter_mut().map(|request| &mut request.purpose);
-        let deferred = self.deferred.iter_mut().map(|request| &mut request.info.purpose);
+        let deferred = self.large_requests.deferred_mut().map(|request| &mut request.info.purpose);
         for purpose in in_flight.chain(deferred).filter(|purpose| matches!(purpose, Purpose::ReadConfig)) {
             *purpose = Purpose::Internal;
         }
@@ -1191,7 +1186,7 @@ impl<T> Session<T> {
         let child = self.child_watches.paths_to_restore().into_iter().map(|path| (WatcherType::Children, path));
         let child = child.filter(|_| !Mutant::ForgetChildWatches.is_active());
         let mut paths = data.chain(child).collect::<Vec<_>>().into_iter().peekable();
-        let batch = self.watch_batch;
+        let batch = self.watch_batch.bytes();
         let relative_zxid = if Mutant::AdvanceWhileRestoring.is_active() { self.last_zxid } else { self.watched_zxid };
         while paths.peek().is_some() {
             let (mut data, mut child) = (Vec::new(), Vec::new());
@@ -1214,7 +1209,7 @@ impl<T> Session<T> {
             return self.complete(now, purpose, 0, Err(Failure::ConnectionLost));
         }
         let before = self.output.len();
-        let mut info = match self.encode(request, purpose) {
+        let info = match self.encode(request, purpose) {
             Ok(packet) => packet,
             // The request does not fit into a frame, so no server would accept the request.
             Err(purpose) => return self.complete(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR))),
@@ -1222,20 +1217,18 @@ impl<T> Session<T> {
         if matches!(info.purpose, Purpose::RestoreWatches | Purpose::Close) {
             return self.note_request(now, info);
         }
-        match self.request_sizes.send_mode(now, info.size, &self.config.limits) {
-            SendMode::Send => {}
-            SendMode::Isolate => info.is_isolated = true,
-            SendMode::Refuse(too_large) => {
+        match self.large_requests.submit(info.size, self.pending()) {
+            Submission::Send => self.note_request(now, info),
+            Submission::Defer => {
+                let bytes = self.output.split_off(before);
+                self.large_requests.defer(info.size, DeferredRequest { bytes, info });
+                self.send_deferred(now);
+            }
+            Submission::Refuse(too_large) => {
                 self.output.truncate(before);
-                return self.complete(now, info.purpose, 0, Err(Failure::TooLarge(too_large)));
+                self.complete(now, info.purpose, 0, Err(Failure::TooLarge(too_large)));
             }
         }
-        if info.is_isolated || self.is_isolated_in_flight() || !self.deferred.is_empty() {
-            let bytes = self.output.split_off(before);
-            self.deferred.push_back(DeferredRequest { bytes, info });
-            return self.send_deferred(now);
-        }
-        self.note_request(now, info);
     }
 
     /// Appends a request to the output.
@@ -1263,63 +1256,58 @@ impl<T> Session<T> {
         self.in_flight.push_back(InFlight { xid, op, size, is_isolated, sent: now, proof, purpose });
     }
 
-    /// Sends deferred requests in the order in which they were submitted. The session sends an isolated request only after all earlier
-    /// requests are answered. The last request before the isolated request is a small transaction, which shows that the server works. Later
-    /// requests wait until the isolated request is answered.
+    /// Sends the deferred requests that may be sent now.
     fn send_deferred(&mut self, now: Time) {
-        let limits = self.config.limits;
-        while let Some(DeferredRequest { info: next, .. }) = self.deferred.front_mut() {
-            // The session may have isolated the request before another reply showed that the servers accept this size.
-            next.is_isolated &= self.request_sizes.send_mode(now, next.size, &limits) != SendMode::Send;
-            let is_isolated = next.is_isolated;
-            let must_wait = if is_isolated { !self.in_flight.is_empty() } else { self.is_isolated_in_flight() };
-            if must_wait {
-                return;
-            }
-            if is_isolated && !std::mem::replace(&mut self.is_probe_sent, true) {
-                if let Ok(probe) = self.encode(&proof_request(), Purpose::Internal) {
-                    self.note_request(now, probe);
+        loop {
+            match self.large_requests.next(self.pending()) {
+                Next::Wait => return,
+                Next::Probe => {
+                    if let Ok(probe) = self.encode(&proof_request(), Purpose::Internal) {
+                        self.note_request(now, probe);
+                    }
                 }
-                return;
+                Next::Request { request: DeferredRequest { mut bytes, mut info }, is_isolated } => {
+                    info.is_isolated = is_isolated;
+                    self.output.append(&mut bytes);
+                    self.note_request(now, info);
+                }
             }
-            let Some(DeferredRequest { mut bytes, info }) = self.deferred.pop_front() else { return };
-            self.is_probe_sent &= !info.is_isolated;
-            self.output.append(&mut bytes);
-            self.note_request(now, info);
         }
     }
 
-    fn is_isolated_in_flight(&self) -> bool {
-        self.in_flight.front().is_some_and(|first| first.is_isolated)
+    fn pending(&self) -> Pending {
+        match self.in_flight.front() {
+            None => Pending::None,
+            Some(InFlight { is_isolated: true, .. }) => Pending::Isolated,
+            Some(_) => Pending::Others,
+        }
     }
 
     /// Handles a connection that a server has closed, possibly because a request on the connection was too large.
     fn detect_refused_size(&mut self, now: Time) {
-        let limits = self.config.limits;
         if let Some(&InFlight { is_isolated: true, size, sent, .. }) = self.in_flight.front() {
             // A server checks the size of a request first. If the server closes the connection much later, the size is not the reason.
             if now - sent > self.heartbeat_interval() || Mutant::RetryTooLarge.is_active() {
                 return;
             }
-            self.request_sizes.record_isolated_loss(now, size, &limits);
-            if let Some(too_large) = self.request_sizes.refusal(size)
+            if let Some(too_large) = self.large_requests.record_isolated_loss(size)
                 && let Some(InFlight { purpose, .. }) = self.in_flight.pop_front()
             {
                 self.complete(now, purpose, 0, Err(Failure::TooLarge(too_large)));
-                while Mutant::RefuseBesideTooLarge.is_active()
-                    && let Some(DeferredRequest { info, .. }) = self.deferred.pop_front()
-                {
-                    self.complete(now, info.purpose, 0, Err(Failure::TooLarge(too_large)));
+                if Mutant::RefuseBesideTooLarge.is_active() {
+                    for DeferredRequest { info, .. } in self.large_requests.take_deferred() {
+                        self.complete(now, info.purpose, 0, Err(Failure::TooLarge(too_large)));
+                    }
                 }
             }
             return;
         }
         let is_restore = |request: &InFlight<T>| matches!(request.purpose, Purpose::RestoreWatches);
         if self.in_flight.iter().any(is_restore) {
-            self.watch_batch = (self.watch_batch / 2).max(limits.least_watch_batch).min(self.watch_batch);
+            self.watch_batch.record_loss();
         }
         let others = self.in_flight.iter().filter(|request| !is_restore(request));
-        self.request_sizes.record_loss(now, others.map(|request| request.size), &limits);
+        self.large_requests.record_loss(others.map(|request| request.size));
     }
 
     fn send_heartbeat(&mut self, now: Time) {
@@ -1470,7 +1458,7 @@ impl<T> Session<T> {
         let answered = self.in_flight.pop_front()?;
         self.last_answered = now;
         self.sent_packets.record_answer(answered.sent, now);
-        self.request_sizes.record_answer(answered.size);
+        self.large_requests.record_answer(answered.size);
         self.traffic.answers += 1;
         self.traffic.round_trips.observe(now - answered.sent);
         Some(answered)
@@ -1489,6 +1477,12 @@ impl<T> Session<T> {
                 self.close_connection(now, "the server refused to set the watches again");
             }
             Purpose::ReadConfig => self.on_config_read(now, result),
+            Purpose::RestoreWatches if result.is_ok() => {
+                let is_restore = |request: &InFlight<T>| matches!(request.purpose, Purpose::RestoreWatches);
+                if !self.in_flight.iter().any(is_restore) {
+                    self.watch_batch.record_answer();
+                }
+            }
             Purpose::Internal | Purpose::RestoreWatches => {}
             // The server may not have received the request to close the session. If time is left, the session repeats the request on the
             // next connection.
@@ -1508,8 +1502,7 @@ impl<T> Session<T> {
 
     /// Fails all deferred requests.
     fn fail_deferred(&mut self, now: Time) {
-        self.is_probe_sent = false;
-        for DeferredRequest { info, .. } in std::mem::take(&mut self.deferred) {
+        for DeferredRequest { info, .. } in self.large_requests.take_deferred() {
             self.complete(now, info.purpose, 0, Err(Failure::ConnectionLost));
         }
     }

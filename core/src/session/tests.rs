@@ -23,6 +23,7 @@ struct Peer {
     /// The requests without an answer on this connection, each with its xid and its size in bytes.
     read: Vec<(i32, Request, usize)>,
     events: Vec<Event<u32>>,
+    now: Time,
 }
 
 impl Peer {
@@ -50,6 +51,7 @@ impl Peer {
             session: Session::new(vec![server("s")], config, NOW, Box::new(|| 0)),
             read: Vec::new(),
             events: Vec::new(),
+            now: NOW,
         };
         peer.connect(1);
         peer
@@ -61,7 +63,7 @@ impl Peer {
             let at = self.session.next_timeout().unwrap();
             self.session.advance(at);
         }
-        self.session.connected(NOW, "local");
+        self.session.connected(self.now, "local");
         let mut frames = Frames::new(1 << 20);
         frames.push(&std::mem::take(self.session.output()));
         let hello = ConnectRequest::decode(&frames.next().unwrap().unwrap()).unwrap();
@@ -71,7 +73,7 @@ impl Peer {
         ConnectResponse { protocol_version, timeout_ms, session_id, password: vec![0; 16], read_only: false }
             .encode(&mut welcome);
         self.read.clear();
-        assert!(self.session.received(NOW, &welcome).is_continue());
+        assert!(self.session.received(self.now, &welcome).is_continue());
     }
 
     /// Returns the types of the requests without an answer on this connection.
@@ -97,7 +99,7 @@ impl Peer {
             _ => Response::Empty,
         };
         response.encode(xid, zxid, &mut bytes).unwrap();
-        assert!(self.session.received(NOW, &bytes).is_continue());
+        assert!(self.session.received(self.now, &bytes).is_continue());
         request
     }
 
@@ -119,7 +121,7 @@ impl Peer {
             }
             Err(code) => zklock_proto::encode_error(xid, 1, code, &mut bytes),
         }
-        let _ = self.session.received(NOW, &bytes);
+        let _ = self.session.received(self.now, &bytes);
     }
 
     /// Reports a change of the configuration.
@@ -127,7 +129,7 @@ impl Peer {
         let mut bytes = Vec::new();
         WatchEvent { kind: EventKind::DataChanged, state: 3, path: "/zookeeper/config".to_owned() }
             .encode(-1, &mut bytes);
-        assert!(self.session.received(NOW, &bytes).is_continue());
+        assert!(self.session.received(self.now, &bytes).is_continue());
     }
 
     /// Returns the servers of the next connection attempts, each of which fails.
@@ -163,11 +165,11 @@ impl Peer {
 
     fn create(&mut self, size: usize, tag: u32) {
         let (path, data, acl) = ("/a".to_owned(), Some(vec![0; size]), Acl::open());
-        self.session.submit(NOW, &Request::Create2 { path, data, acl, mode: CreateMode::Ephemeral }, tag);
+        self.session.submit(self.now, &Request::Create2 { path, data, acl, mode: CreateMode::Ephemeral }, tag);
     }
 
     fn get_data(&mut self, tag: u32) {
-        self.session.submit(NOW, &Request::GetData { path: "/a".to_owned(), watch: false }, tag);
+        self.session.submit(self.now, &Request::GetData { path: "/a".to_owned(), watch: false }, tag);
     }
 
     /// Returns the replies since the last call, each with its tag.
@@ -181,7 +183,7 @@ impl Peer {
     }
 
     fn close(&mut self) {
-        self.session.disconnected(NOW, "closed");
+        self.session.disconnected(self.now, "closed");
     }
 }
 
@@ -244,6 +246,36 @@ fn request_that_loses_three_connections_fails_as_too_large_and_others_continue()
     assert_eq!(peer.sent(), [OpCode::Create2], "only the smaller request is sent");
     let _ = peer.answer(1);
     assert!(matches!(peer.answers()[..], [(4, Some(Failure::TooLarge(_))), (5, None)]));
+}
+
+/// However rarely a program repeats a request that is too large, the request costs three connections in total.
+#[test]
+fn request_that_is_too_large_is_refused_even_if_it_is_rarely_repeated() {
+    let mut peer = Peer::new();
+    let mut losses = 0;
+    let error = loop {
+        peer.create(100_000, 1);
+        while peer.sent() != [OpCode::Create2] {
+            let _ = peer.answer(1);
+        }
+        peer.close();
+        losses += 1;
+        match peer.answers()[..] {
+            [(1, Some(Failure::TooLarge(error)))] => break error,
+            _ => assert!(losses < 3, "the request is never refused"),
+        }
+        peer.connect(1);
+        peer.now = peer.now + Duration::from_secs(62);
+    };
+    assert_eq!((losses, error.losses), (3, 3));
+    assert!((1..1_000).contains(&error.accepted), "the transaction before the request was answered: {error}");
+    // An operator has raised the limit of the servers. The program sets the same servers again.
+    peer.connect(1);
+    peer.session.set_servers(peer.now, vec![server("s")]);
+    peer.create(100_000, 2);
+    assert_eq!(peer.sent(), [OpCode::Create2]);
+    let _ = peer.answer(1);
+    assert_eq!(peer.answers(), [(2, None)]);
 }
 
 /// A large request follows the requests that restore watches, and the server answers none of these requests. The

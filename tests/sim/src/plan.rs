@@ -373,7 +373,6 @@ impl Plan {
         self.frame_limit = Some(*pick(rng, &[200, 300, 400, 600]));
         self.limits.suspect_size = *pick(rng, &[MAX_ONE_NODE_REQUEST_BYTES, 200]);
         // A session ends after a gap of one session timeout, so two losses of the same request are closer together than that.
-        self.limits.suspicion = self.session_timeout * *pick(rng, &[2, 4, 10]);
         self.limits.least_watch_batch = *pick(rng, &[1, 50, 100]);
         // In half of these runs nothing else goes wrong, so that the effect of a long request on other operations becomes visible.
         self.is_undisturbed = rng.bool() && (self.latency.1 + self.lag.1) * 40 < self.session_timeout;
