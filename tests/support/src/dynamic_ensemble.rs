@@ -59,8 +59,19 @@ impl DynamicEnsemble {
 
     /// Repeats the request until it succeeds. The leader refuses it until the joining server has caught up.
     fn reconfigure(&self, helper: usize, joining: &str, leaving: &str) {
-        let mut admin = RawClient::connect(&self.servers[helper].address(), 60_000);
-        wait_until(LIMIT, || admin.reconfigure(joining, leaving).is_ok());
+        let connect = || {
+            self.servers[helper].wait_ready();
+            RawClient::connect(&self.servers[helper].address(), 60_000)
+        };
+        let mut admin = connect();
+        wait_until(LIMIT, || match admin.reconfigure(joining, leaving) {
+            Ok(result) => result.is_ok(),
+            Err(_) => {
+                // If the leader leaves, the others elect another leader and close their connections.
+                admin = connect();
+                false
+            }
+        });
     }
 
     /// The line of the configuration that describes a server.

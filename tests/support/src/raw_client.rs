@@ -78,7 +78,7 @@ impl RawClient {
     pub fn attach(address: &str, timeout_ms: i32, session_id: i64, password: &[u8]) -> Option<Self> {
         let mut stream = TcpStream::connect(address).expect("connect to ZooKeeper");
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (protocol, last_zxid, read_only) = (0_i32, 0_i64, false);
         let request = RequestBody::default().int(protocol).long(last_zxid).int(timeout_ms).long(session_id);
         send(&mut stream, request.buffer(password).bool(read_only)).expect("send the connect request");
@@ -194,11 +194,12 @@ impl RawClient {
     }
 
     /// Changes the members of the ensemble. `joining` has lines like `server.4=host:port:port:participant;host:port`, and
-    /// `leaving` has ids. Returns ZooKeeper's error code if the servers refuse the change.
-    pub fn reconfigure(&mut self, joining: &str, leaving: &str) -> Result<(), i32> {
+    /// `leaving` has ids. Returns ZooKeeper's error code if the servers refuse the change, and an error if the server
+    /// closes the connection.
+    pub fn reconfigure(&mut self, joining: &str, leaving: &str) -> io::Result<Result<(), i32>> {
         let (reconfigure, any_version) = (16, -1);
         let members = RequestBody::default().string(joining).string(leaving).int(-1);
-        self.call(reconfigure, members.long(any_version)).map(drop)
+        Ok(self.try_call(reconfigure, members.long(any_version))?.map(drop))
     }
 
     /// Whether a node exists.
@@ -217,15 +218,19 @@ impl RawClient {
     }
 
     fn call(&mut self, opcode: i32, body: RequestBody) -> Result<Reply, i32> {
+        self.try_call(opcode, body).expect("a reply of ZooKeeper")
+    }
+
+    fn try_call(&mut self, opcode: i32, body: RequestBody) -> io::Result<Result<Reply, i32>> {
         self.xid += 1;
         let request = RequestBody::default().int(self.xid).int(opcode).append(body);
-        send(&mut self.stream, request).expect("send a request to ZooKeeper");
+        send(&mut self.stream, request)?;
         loop {
-            let mut reply = receive(&mut self.stream).expect("read a reply of ZooKeeper");
+            let mut reply = receive(&mut self.stream)?;
             let (xid, _zxid, error) = (reply.int(), reply.long(), reply.int());
             // Any other frame is a notification.
             if xid == self.xid {
-                return if error == 0 { Ok(reply) } else { Err(error) };
+                return Ok(if error == 0 { Ok(reply) } else { Err(error) });
             }
         }
     }
