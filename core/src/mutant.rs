@@ -116,6 +116,8 @@ pub enum Mutant {
     OverlookLeaving,
     /// An acquire that makes only one attempt sends no `sync`, although the server may lag behind.
     CheckWithoutSync,
+    /// An acquire of leases that makes only one attempt sends no `sync` before it counts the leases.
+    CountWithoutSync,
     /// The client computes the session lease without an allowance for delayed pings from the leader.
     ExpectPromptPings,
     /// The client creates lock nodes outside of the chroot.
@@ -142,7 +144,7 @@ impl Mutant {
     pub const IS_ENABLED: bool = cfg!(zklock_mutants);
 
     /// All deliberate bugs.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAfterMissedEvents,
@@ -197,6 +199,7 @@ impl Mutant {
         Self::OverfillSession,
         Self::OverlookLeaving,
         Self::CheckWithoutSync,
+        Self::CountWithoutSync,
         Self::ExpectPromptPings,
         Self::ForgetChroot,
         Self::IgnoreForeignNodes,

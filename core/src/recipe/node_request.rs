@@ -9,6 +9,7 @@ use super::directories::{DirectoryCreation, ancestors, parents};
 use super::{Context, RequestKind};
 use crate::acl::{Permission, Place};
 use crate::error::{Error, Result, Status};
+use crate::mutant::Mutant;
 use crate::path::parent;
 use crate::session::Failure;
 
@@ -217,7 +218,12 @@ impl RetriedRequest {
             NodeRequest::Write { path, data, version, hold_node } => write(cx, path, data, *version, hold_node),
             NodeRequest::Revoke { path } => set(path, REVOKE),
             NodeRequest::Delete { path } => Request::Delete { path: path.clone(), version: -1 },
-            NodeRequest::List { path } | NodeRequest::CountChildren { path } => {
+            NodeRequest::List { path } => Request::GetChildren2 { path: path.clone(), watch: false },
+            NodeRequest::CountChildren { path } => {
+                // Without `sync`, a lagging server could count nodes of sessions that ended before this call.
+                if !Mutant::CountWithoutSync.is_active() {
+                    cx.session.sync(cx.now, path);
+                }
                 Request::GetChildren2 { path: path.clone(), watch: false }
             }
             NodeRequest::AwaitChange { path, .. } => return cx.watch_children(RequestKind::NodeRequest, path),

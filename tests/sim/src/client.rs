@@ -722,7 +722,16 @@ impl Client {
         let was_long = deadline - call.began > self.session_timeout / 2;
         // In a cohort, an operation without a node can block others.
         let needs_nobody = matches!(recipe, Recipe::Queue(Mode::Mutex | Mode::Write)) && max_passes == 0;
-        if early && needs_nobody && self.syncs_are_sound && !checker.was_used(&self.full_path(path), call.began) {
+        let full_path = self.full_path(path);
+        let directories = match recipe {
+            Recipe::Queue(_) if needs_nobody => vec![full_path],
+            Recipe::Semaphore(_) | Recipe::SemaphoreMutex => {
+                vec![format!("{full_path}/leases"), format!("{full_path}/locks")]
+            }
+            _ => Vec::new(),
+        };
+        let was_used = directories.iter().any(|directory| checker.was_used(directory, call.began));
+        if early && self.syncs_are_sound && !directories.is_empty() && !was_used {
             checker.add_violation(|| {
                 format!("client {index}: {:?} found path {path} busy, although no participant was there", call.kind)
             });

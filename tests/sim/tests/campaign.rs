@@ -48,13 +48,14 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Deliberate bugs that need more seeds than a test should run; `make mutants` finds them.
-const SLOW_TO_FIND: [Mutant; 10] = [
+const SLOW_TO_FIND: [Mutant; 11] = [
     Mutant::AdvanceWhileRestoring,
     Mutant::ExpectPromptPings,
     Mutant::TouchOnWrite,
     Mutant::TouchTooEarly,
     Mutant::ListFirst,
     Mutant::CheckWithoutSync,
+    Mutant::CountWithoutSync,
     Mutant::NestBlindly,
     Mutant::OverlookDowngrade,
     Mutant::ResumeProves,
