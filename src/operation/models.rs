@@ -40,8 +40,7 @@ fn acquire_proceeds_without_waiter() {
     check(&["OK"], 2, AcquireLimit::Unlimited, |scenario| {
         let servers = [scenario.spawn_server(0), scenario.spawn_server(1)];
         servers.into_iter().for_each(|server| server.join().unwrap());
-        // The second step may have started after the server of that step had checked for requests, so the server checks
-        // again.
+        // The second server may have checked for requests before the second step started. It checks again.
         scenario.serve(1);
         scenario.operation.wait_for(Duration::ZERO, true).unwrap()
     });

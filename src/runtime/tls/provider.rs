@@ -11,7 +11,7 @@ use rustls::sign::SigningKey;
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs", feature = "rustls-openssl")))]
 compile_error!("zklock needs one of the features ring, aws-lc-rs and rustls-openssl");
 
-/// The provider of the features: `rustls-openssl`, or else `aws-lc-rs`, or else `ring`.
+/// The cryptography that the Cargo features select: `rustls-openssl` if it is enabled, otherwise `aws-lc-rs`, otherwise `ring`.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     #[cfg(feature = "rustls-openssl")]
     let provider = rustls_openssl::default_provider();
