@@ -77,6 +77,8 @@ def another_place(run: Run) -> Iterator[None]:
 @contextmanager
 def blank_in_the_temporary_directory(run: Run) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="zklock shake ") as directory:
+        # Some tests run programs of other users.
+        os.chmod(directory, 0o1777)
         run.environment["TMPDIR"] = directory
         yield
 

@@ -147,10 +147,12 @@ fn a_revoked_lock_is_82_if_the_user_wants_it() {
 fn a_lock_of_another_kind_is_83() {
     let (path, mut raw) = (path("foreign"), raw());
     assert_eq!(code(&["run", &path, "true"]).0, 0);
-    // The server may have removed the empty directory.
-    let _ = raw.create(&path, b"", flags::PERSISTENT);
     let node = format!("{path}/{}__lock__", "0".repeat(32));
-    raw.create(&node, b"kazoo", flags::EPHEMERAL_SEQUENTIAL).unwrap();
+    wait_until(TEST_TIMEOUT, || {
+        // The server may remove the empty directory at any time.
+        let _ = raw.create(&path, b"", flags::PERSISTENT);
+        raw.create(&node, b"kazoo", flags::EPHEMERAL_SEQUENTIAL).is_ok()
+    });
     let (foreign, errors) = code(&["run", &path, "true"]);
     assert_eq!(foreign, 83, "{errors}");
 }

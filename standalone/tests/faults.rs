@@ -14,7 +14,7 @@ use zklock_standalone::{Server, Settings, Target};
 use zklock_test_support::{RawClient, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const PATH: &str = "/locks/a";
 
 #[test]

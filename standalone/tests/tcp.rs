@@ -10,7 +10,7 @@ use zklock_proto::{ConnectRequest, Request};
 use zklock_standalone::Server;
 use zklock_test_support::{RawClient, flags, wait_until};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn four_letter_words_are_answered() {

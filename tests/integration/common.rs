@@ -12,6 +12,9 @@ pub(crate) use zklock_test_support::{
     TEST_TIMEOUT, assert_not_late, limits_are_exact, path, queue, slack, wait_for_queue,
 };
 
+/// The session timeout of a client whose session must survive a busy machine.
+pub(crate) const LONG_SESSION: Duration = Duration::from_secs(20);
+
 /// A server that all tests of the program share, and that does not delete empty directories during a test.
 pub(crate) fn server_without_sweeps() -> &'static ZooKeeper {
     static SERVER: OnceLock<ZooKeeper> = OnceLock::new();

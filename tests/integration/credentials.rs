@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, assert_ends_at_limit, path, raw, status, timed};
+use crate::common::{LONG_SESSION, TEST_TIMEOUT, assert_ends_at_limit, path, raw, status, timed};
 use zklock::{Client, ClientState, Config, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
@@ -210,7 +210,7 @@ fn unknown_scheme_is_an_auth_error_at_once_after_one_connection() {
 #[test]
 fn refusal_after_a_reconnect_fails_calls_at_once_and_a_rotation_ends_it() {
     let proxy = Proxy::start(&ZooKeeper::shared().address());
-    let config = Config::new().session_timeout(TEST_TIMEOUT).add_auth("digest", "alice:first");
+    let config = Config::new().session_timeout(LONG_SESSION).add_auth("digest", "alice:first");
     let client = Client::connect(&proxy.address(), &config).unwrap();
     let (held, other) = (client.mutex(&path("held")).unwrap(), client.mutex(&path("other")).unwrap());
     held.acquire(Some(TEST_TIMEOUT)).unwrap();

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, wait_for_queue};
+use crate::common::{LONG_SESSION, TEST_TIMEOUT, client, client_with, path, queue, raw, wait_for_queue};
 use zklock::{Client, Config, Event, Lock, LockState, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, request_type, wait_until, xid};
 
@@ -53,7 +53,7 @@ fn cut_after_first_restored(proxy: &Proxy) -> Arc<AtomicUsize> {
 fn connection_loss_between_set_watches_requests_loses_no_event() {
     let server = ZooKeeper::start();
     let (proxy, semaphore) = (Proxy::start(&server.address()), path("semaphore"));
-    let (behind, direct) = (client_with(&proxy.address(), TEST_TIMEOUT), client(&server.address()));
+    let (behind, direct) = (client_with(&proxy.address(), LONG_SESSION), client(&server.address()));
     let mut raw = raw(&server);
     let holds = long_holds(&behind, 300);
     let lease = direct.semaphore(&semaphore, 1).unwrap().acquire(1, Some(TEST_TIMEOUT)).unwrap();
@@ -187,7 +187,7 @@ fn a_large_request_survives_two_lost_connections() {
 fn a_large_request_survives_restarts_of_its_server() {
     let server = ZooKeeper::options().on_disk().start();
     let proxy = Proxy::start(&server.address());
-    let client = client_with(&proxy.address(), TEST_TIMEOUT);
+    let client = client_with(&proxy.address(), LONG_SESSION);
     let semaphore = client.semaphore(&path("restarts"), 1000).unwrap();
     let (sender, in_flight) = mpsc::channel();
     let mut dropped = 0;
@@ -216,7 +216,7 @@ fn a_large_request_survives_restarts_of_its_server() {
 fn watches_are_restored_in_requests_that_the_server_accepts() {
     let server = server_with_small_frames(8_192);
     let proxy = Proxy::start(&server.address());
-    let client = client_with(&proxy.address(), TEST_TIMEOUT);
+    let client = client_with(&proxy.address(), LONG_SESSION);
     let holds = long_holds(&client, 100);
     wait_until(TEST_TIMEOUT, || server.watch_count() >= 100);
     proxy.cut();

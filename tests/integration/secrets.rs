@@ -66,7 +66,7 @@ fn run_child(kind: &str) {
     let masked: String = password.bytes().map(|byte| format!("{:02x}", byte ^ MASK)).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "secrets::child", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(ENVIRONMENT, format!("{kind} {} {} {masked}", ZooKeeper::shared().address(), file.0.display()))
+        .env(ENVIRONMENT, format!("{kind}\n{}\n{}\n{masked}", ZooKeeper::shared().address(), file.0.display()))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -165,7 +165,7 @@ fn cut(server: SocketAddr) {
 #[ignore = "the child process of the other tests"]
 fn child() {
     let Ok(arguments) = std::env::var(ENVIRONMENT) else { return };
-    let [kind, servers, file, masked] = arguments.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [kind, servers, file, masked] = arguments.split('\n').collect::<Vec<_>>().try_into().unwrap();
     let bytes = (0..masked.len()).step_by(2).map(|at| u8::from_str_radix(&masked[at..at + 2], 16).unwrap());
     let needle = Needle(bytes.collect());
 

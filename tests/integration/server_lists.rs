@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{TEST_TIMEOUT, client, path, status, timed};
+use crate::common::{LONG_SESSION, TEST_TIMEOUT, client, path, status, timed};
 use zklock::{Client, ClientState, Config, Lock, LockState, Status};
 use zklock_test_support::{DynamicEnsemble, Ensemble, Proxy, ZooKeeper, wait_until};
 
@@ -100,7 +100,7 @@ fn credentials_that_were_loaded_before_the_move_serve_all_its_attempts() {
     let proxy = Proxy::start(&server.address());
     let calls_left = Arc::new(AtomicUsize::new(usize::MAX));
     let left = Arc::clone(&calls_left);
-    let config = Config::new().session_timeout(TEST_TIMEOUT).auth_callback("digest", move || {
+    let config = Config::new().session_timeout(LONG_SESSION).auth_callback("digest", move || {
         let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         taken.map(|_| b"alice:secret".to_vec()).map_err(|_| "the vault is sealed".into())
     });
@@ -125,7 +125,7 @@ fn credentials_that_load_slowly_delay_only_the_move() {
     let [first, second] = [Proxy::start(&server.address()), Proxy::start(&server.address())];
     let (blocks, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (is_blocked, counted) = (Arc::clone(&blocks), Arc::clone(&calls));
-    let config = Config::new().session_timeout(TEST_TIMEOUT).auth_callback("digest", move || {
+    let config = Config::new().session_timeout(LONG_SESSION).auth_callback("digest", move || {
         counted.fetch_add(1, Ordering::SeqCst);
         while is_blocked.load(Ordering::SeqCst) {
             thread::sleep(SECOND / 1000);

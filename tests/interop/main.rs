@@ -139,12 +139,14 @@ impl Options {
     }
 }
 
-/// A directory for the files that the locks protect.
+/// A directory for the files that the locks protect. The commands of the other programs have no quotes, so its path must not
+/// contain a blank, as the directory of temporary files may.
 struct Files(std::path::PathBuf);
 
 impl Files {
     fn create() -> Self {
-        let path = std::env::temp_dir().join(format!("zklock-interop-{}", std::process::id()));
+        let path =
+            std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("zklock-interop-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }

@@ -171,7 +171,7 @@ def test_the_cron_job_runs_once_and_again_if_it_failed(calls: Calls, path: str, 
     assert (minute, hour, days, user) == ("0", "3", ["*", "*", "*"], "root")
     log = tmp_path / "log"
     results = []
-    for script in [f"echo failed >>{log}; exit 1", f"echo ran >>{log}", f"echo again >>{log}"]:
+    for script in [f"echo failed >>'{log}'; exit 1", f"echo ran >>'{log}'", f"echo again >>'{log}'"]:
         arguments = job(shlex.split(call), "/jobs/backup", path, "sh", "-c", script)
         results.append(ends_with(calls.program(*arguments)))
     assert results == [(1, "", ""), (0, "", ""), (0, "", "")]
@@ -186,7 +186,7 @@ def test_the_pods_migrate_one_after_the_other(calls: Calls, path: str, inspector
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
     go, log = tmp_path / "go", tmp_path / "log"
-    script = f"echo begin >>{log}; until test -e {go}; do sleep 0.05; done; echo end >>{log}"
+    script = f"echo begin >>'{log}'; until test -e '{go}'; do sleep 0.05; done; echo end >>'{log}'"
     arguments = job(container["command"], "/shop/migration", path, "sh", "-c", script)
     pods = [calls.program(*arguments) for _ in range(3)]
     wait_until(lambda: len(inspector.nodes(path)) == 3)

@@ -43,7 +43,7 @@ def test_passed_tests_are_counted() -> None:
 
 def test_a_failed_test_has_a_name_a_reason_and_a_command(tmp_path: Path) -> None:
     (tmp_path / "output").write_text(FAILING)
-    outcome = rust(f"cat {tmp_path}/output; exit 101").run()
+    outcome = rust(f"cat '{tmp_path}/output'; exit 101").run()
     assert outcome.passed == 1
     (failure,) = outcome.failures
     assert (failure.name, failure.reason) == ("program: a::two", "src/a.rs:3:5: left is not right")

@@ -163,7 +163,7 @@ fn each_acquire_and_each_release_is_a_span() {
     let told = |field| all.iter().map(|span| span.fields.get(field).cloned()).collect::<Vec<_>>();
     let some = |values: &[&str]| values.iter().map(|&value| Some(value.to_owned())).collect::<Vec<_>>();
     assert_eq!(told("outcome"), some(&["ZKL_OK", "ZKL_OK", "ZKL_E_TIMEOUT", "ZKL_E_CANCELED"]));
-    assert_eq!(told("timeout_ms"), [None, Some("0".into()), Some("1000".into()), Some("20000".into())]);
+    assert_eq!(told("timeout_ms"), [None, Some("0".into()), Some("1000".into()), Some("60000".into())]);
     assert_eq!(told("owner")[3].as_deref(), Some("owner 7"));
     assert!(all.iter().all(|span| span.is_over && span.fields["recipe"] == "mutex"), "{all:?}");
     assert!(all[2].fields["waited_us"].parse::<u64>().unwrap() >= 1_000_000, "{all:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use zklock::{LockState, Owner, RwLock, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, status, timed};
+use crate::common::{TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, status, timed};
 
 const MS: Duration = Duration::from_millis(1);
 const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
@@ -26,13 +26,13 @@ fn readers_share_and_writers_do_not() {
     two.read.acquire(TRY_ONCE).unwrap();
     assert_eq!(status(two.write.acquire(TRY_ONCE)), Status::Deadlock, "this thread reads by the same handle");
     thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(status(two.write.acquire(TRY_ONCE)), Status::Timeout));
+        scope.spawn(|| assert_times_out(Duration::ZERO, |limit| two.write.acquire(Some(limit))));
     });
     one.read.release().unwrap();
     two.read.release().unwrap();
     two.write.acquire(TRY_ONCE).unwrap();
-    assert_eq!(status(one.read.acquire(TRY_ONCE)), Status::Timeout);
-    assert_eq!(status(one.write.acquire(TRY_ONCE)), Status::Timeout);
+    assert_times_out(Duration::ZERO, |limit| one.read.acquire(Some(limit)));
+    assert_times_out(Duration::ZERO, |limit| one.write.acquire(Some(limit)));
     two.write.release().unwrap();
     one.read.acquire(TRY_ONCE).unwrap();
     one.read.release().unwrap();

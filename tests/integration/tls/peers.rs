@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use zklock::{Client, Status};
+use zklock::Client;
 use zklock_test_support::{Certificates, CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, ZooKeeper};
 
 use super::{debian, mutual, newest};
-use crate::common::{TEST_TIMEOUT, path, raw, status, wait_for_queue};
+use crate::common::{TEST_TIMEOUT, assert_times_out, path, raw, wait_for_queue};
 
 const SESSION: Duration = Duration::from_secs(30);
 
@@ -36,7 +36,7 @@ fn contend(peer: &PeerProcess, server: &ZooKeeper, define: impl Fn(&str) -> Stri
     assert!(!theirs.is_done());
     lock.release().unwrap();
     assert_eq!(theirs.wait(TEST_TIMEOUT), "true");
-    assert_eq!(status(lock.acquire(Some(Duration::ZERO))), Status::Timeout);
+    assert_times_out(Duration::ZERO, |limit| lock.acquire(Some(limit)));
     std::thread::scope(|scope| {
         let ours = scope.spawn(|| lock.acquire(Some(TEST_TIMEOUT)).and_then(|()| lock.release()));
         wait_for_queue(&mut raw, &path, 2);

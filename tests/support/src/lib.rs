@@ -41,8 +41,8 @@ pub use zookeeper::{ClientAuth, Options, TlsListener, TlsVersions, ZooKeeper};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A time limit for everything that should take almost no time, even on a loaded machine.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a test waits for a condition. A correct program needs a fraction of a second on an idle machine.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether the tests check time limits exactly, as in `make verify`.
 pub fn limits_are_exact() -> bool {

@@ -9,7 +9,7 @@ use zklock_test_support::{
 };
 
 const SESSION: Duration = Duration::from_secs(20);
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const RAW_SESSION_MS: i32 = 60_000;
 
 #[test]

@@ -7,7 +7,7 @@ use zklock::{Client, Config, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 use zookeeper::{Acl, CreateMode, WatchedEvent, ZooKeeper as OtherClient};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `zookeeper-client` sees one node with Curator's name format. Our session owns it, and its czxid is our token.
 #[test]
