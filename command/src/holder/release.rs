@@ -41,8 +41,8 @@ fn release(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
         Err(Errno::SRCH | Errno::INVAL) => return Err(ended()),
         Err(error) => return Err(Failure::system("opening the holder process", error)),
     };
-    // Another process can have the number of a holder process that has ended. A process that has ended can also be a zombie.
-    if !is_holder(pid) || has_ended_within(&pidfd, Duration::ZERO) {
+    // Another process can have the number of a holder process that has ended.
+    if !is_running_holder(pid) || has_ended_within(&pidfd, Duration::ZERO) {
         return Err(ended());
     }
     match pidfd_send_signal(&pidfd, Signal::TERM) {
@@ -77,7 +77,10 @@ fn has_ended_within(pidfd: &OwnedFd, limit: Duration) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
-fn is_holder(pid: i32) -> bool {
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.strip_suffix(b"\n") == Some(PROCESS_NAME.to_bytes())
+/// Returns whether a process is a holder process that has not ended. The first thread of a killed process is a zombie before the other
+/// threads have ended. Until then, the process still accepts signals.
+fn is_running_holder(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let (Some((start, rest)), Ok(name)) = (stat.rsplit_once(") "), PROCESS_NAME.to_str()) else { return false };
+    start.split_once('(').is_some_and(|(_, found)| found == name) && !rest.starts_with(['Z', 'X'])
 }
