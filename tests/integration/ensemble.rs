@@ -2,14 +2,14 @@
 //! stop.
 
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{TEST_TIMEOUT, client, client_with, path, queue, raw, wait_for_waiters};
 use zklock::LockState;
-use zklock_test_support::{Ensemble, ZooKeeper, wait_until};
+use zklock_test_support::{Ensemble, ZooKeeper, pause, resume, wait_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -113,9 +113,9 @@ fn lease_after_a_pause_does_not_outlive_the_session() {
     said("connected");
     // The pause lasts almost until the next ping, which is therefore late.
     thread::sleep(SESSION_TIMEOUT * 65 / 100 - SECOND / 10);
-    signal(&child, "-STOP");
+    pause(child.id() as i32);
     thread::sleep(SESSION_TIMEOUT / 2);
-    signal(&child, "-CONT");
+    resume(child.id() as i32);
     writeln!(hears, "acquire").unwrap();
     said("acquired");
     ensemble.servers()[follower].stop();
@@ -166,10 +166,6 @@ fn semaphore_waits_until_the_ensemble_returns() {
 
 /// The session timeout of the process that is paused.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
-
-fn signal(child: &Child, signal: &str) {
-    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-}
 
 #[test]
 #[ignore = "a process of its own, started by the test above"]

@@ -14,7 +14,9 @@ use crate::common::{
     queue, raw, server_without_sweeps, slack, status, timed, wait_for_queue, wait_for_waiters,
 };
 use zklock::{Client, ClientState, Config, Event, Lock, LockState, Status};
-use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, is_connect_request, wait_until};
+use zklock_test_support::{
+    Direction, Port, Proxy, RawClient, Verdict, ZooKeeper, is_connect_request, pause, resume, wait_until,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,10 +25,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn connect_without_server_fails_with_connection_error_at_its_timeout() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = Port::reserve();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config::new().connect_timeout(700 * MS);
-    for servers in [nobody, silent.local_addr().unwrap().to_string(), "no-such-host.invalid:2181".into()] {
+    for servers in [nobody.address(), silent.local_addr().unwrap().to_string(), "no-such-host.invalid:2181".into()] {
         let error = assert_ends_at_limit(700 * MS, || Client::connect(&servers, &config)).err().unwrap();
         assert_eq!(error.status(), Status::Connection, "{error}");
         assert!(error.message().contains(&servers), "{error}");
@@ -757,11 +759,11 @@ fn paused_process_reports_lost_on_its_first_query() {
     let path = path("stopped-process");
     let mut child = Holder::start(server, &path);
     assert_eq!(child.query("is_held"), "true");
-    child.signal("STOP");
+    child.pause();
     let client = client(&server.address());
     let lock = client.mutex(&path).unwrap();
     lock.acquire(Some(TEST_TIMEOUT)).unwrap();
-    child.signal("CONT");
+    child.resume();
     assert_eq!(child.query("is_held"), "false");
     lock.release().unwrap();
 }
@@ -772,10 +774,10 @@ fn process_paused_beyond_its_lease_is_not_held_without_server() {
     let path = path("stopped-lease");
     let proxy = Proxy::start(&server.address());
     let mut child = Holder::start_at(&proxy.address(), &path);
-    child.signal("STOP");
+    child.pause();
     proxy.black_hole(true);
     thread::sleep(4 * SECOND);
-    child.signal("CONT");
+    child.resume();
     assert_eq!(child.query("is_held"), "false");
 }
 
@@ -824,9 +826,12 @@ impl Holder {
         line.trim().to_owned()
     }
 
-    fn signal(&self, signal: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{signal}"), &pid]).status().unwrap().success());
+    fn pause(&self) {
+        pause(self.process.id() as i32);
+    }
+
+    fn resume(&self) {
+        resume(self.process.id() as i32);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use zklock::internal::semaphore_counted_nowait;
 use zklock::{Client, Config, Lock, LockState, Owner, Result, Status};
-use zklock_test_support::{Direction, Proxy, RawClient, ZooKeeper, flags, wait_until};
+use zklock_test_support::{Direction, Port, Proxy, RawClient, ZooKeeper, flags, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -475,7 +475,8 @@ fn make(raw: &mut RawClient, path: &str) {
 fn every_server_that_fails_is_listed_with_its_own_cause() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap();
-    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let reserved = Port::reserve();
+    let refusing = reserved.address();
     let mut config = Config::new();
     config.set("connect.timeout", "4000").unwrap();
     config.set("session.timeout", "3000").unwrap();
@@ -489,10 +490,8 @@ fn every_server_that_fails_is_listed_with_its_own_cause() {
     let causes = said.matches(&silent.to_string()).count();
     assert!(causes >= 2 && said.contains("the handshake"), "{said}");
 
-    // All ports are open at the same time, so that they differ.
-    let ports: Vec<_> = (0..20).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let many: Vec<String> = ports.iter().map(|port| port.local_addr().unwrap().to_string()).collect();
-    drop(ports);
+    let ports: Vec<_> = (0..20).map(|_| Port::reserve()).collect();
+    let many: Vec<String> = ports.iter().map(Port::address).collect();
     let Err(error) = Client::connect(&many.join(","), &config) else { panic!("connected to nothing") };
     assert_eq!(error.message().matches(": Connection refused").count(), 8, "{error}");
     assert!(error.message().ends_with("; and 12 more"), "{error}");

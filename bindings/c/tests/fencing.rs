@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use library::compile;
-use zklock_test_support::{RawClient, ZooKeeper};
+use zklock_test_support::{RawClient, ZooKeeper, pause, resume};
 
 #[test]
 fn sqlite_store_refuses_a_stale_token() {
@@ -49,12 +49,12 @@ fn stop_write_go_on(program: &Program, lock: &str, store: &str, resource: &str) 
     let mut first = program.start(lock, store, resource);
     assert_eq!(first.write("zero"), "written");
     assert_eq!(first.write("one"), "written", "the store accepts the token of the holder");
-    first.signal("-STOP");
+    pause(first.process.id() as i32);
     first.send("late");
     let mut second = program.start(lock, store, resource);
     assert!(second.token > first.token);
     assert_eq!(second.write("two"), "written");
-    first.signal("-CONT");
+    resume(first.process.id() as i32);
     assert_eq!(first.line(), "refused");
     assert_eq!(first.write("too late"), "refused");
     assert_eq!(first.end(), "the lock was lost while it was held");
@@ -114,10 +114,6 @@ impl Running {
         let last = self.line();
         assert!(self.process.wait().unwrap().success());
         last
-    }
-
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 }
 

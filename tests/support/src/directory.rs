@@ -1,11 +1,16 @@
 //! A directory that belongs to one object of a test.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The file system in memory.
+const MEMORY: &str = "/dev/shm";
 
 /// A directory. Dropping it removes the directory.
 pub(crate) struct Directory(PathBuf);
@@ -25,7 +30,8 @@ impl Directory {
             let name = format!("zklock-rig-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
             let on_disk = || make(std::env::temp_dir().join(&name));
             let made = match medium {
-                Storage::Memory => make(Path::new("/dev/shm").join(&name)).or_else(|_| on_disk()),
+                Storage::Memory if has_room(MEMORY) => make(Path::new(MEMORY).join(&name)).or_else(|_| on_disk()),
+                Storage::Memory => on_disk(),
                 Storage::Disk => on_disk(),
             };
             match made {
@@ -39,6 +45,21 @@ impl Directory {
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// Returns whether a file system has room for the servers of all tests that run side by side. Containers often have only
+/// 64 MB of shared memory, which is the size of one transaction log.
+fn has_room(path: &str) -> bool {
+    const LEAST: u64 = 2 << 30;
+    let Ok(path) = CString::new(path) else { return false };
+    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: The path ends with a NUL, and `stat` has room for the result.
+    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: `statvfs` has succeeded, so it has initialized `stat`.
+    let stat = unsafe { stat.assume_init() };
+    stat.f_bavail * stat.f_frsize >= LEAST
 }
 
 fn make(path: PathBuf) -> io::Result<PathBuf> {

@@ -33,6 +33,7 @@ pub use frame::{is_connect_request, request_type, xid};
 pub use network::{Host, Network};
 pub use openssl::OpensslServer;
 pub use peer::{CuratorPeer, CuratorVersion, KazooPeer, PeerProcess, PendingAnswer};
+pub use port::Port;
 pub use process::{pause, resume};
 pub use proxy::{Direction, Proxy, Verdict};
 pub use raw_client::{AclEntry, RawClient, RawStat, flags, permissions};

@@ -11,14 +11,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// test, nor as the local port of an outgoing connection. (Otherwise a client that retries a stopped server could
 /// connect to itself, and the server could not restart.) A server that sets SO_REUSEADDR, as the listeners of Java and
 /// Rust do, can still listen on the port. Until a server listens, connections are refused.
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _socket: OwnedFd,
 }
 
 impl Port {
     /// Reserves any free port.
-    pub(crate) fn reserve() -> Self {
+    pub fn reserve() -> Self {
         Self::try_reserve().expect("reserve a port on loopback")
     }
 
@@ -27,7 +27,7 @@ impl Port {
     }
 
     /// The address `127.0.0.1:port`.
-    pub(crate) fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.number)
     }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use zklock_test_support::{
-    Direction, Ensemble, Network, Proxy, RawClient, Verdict, ZooKeeper, assert_not_late, flags, wait_until,
+    Direction, Ensemble, Network, Port, Proxy, RawClient, Verdict, ZooKeeper, assert_not_late, flags, wait_until,
 };
 
 const RAW_SESSION_MS: i32 = 60_000;
@@ -315,8 +315,8 @@ fn hook_loses_the_reply_of_a_create() {
 
 #[test]
 fn unreachable_target_resets_the_client() {
-    let zookeeper_is_down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let proxy = Proxy::start(&zookeeper_is_down.to_string());
+    let zookeeper_is_down = Port::reserve();
+    let proxy = Proxy::start(&zookeeper_is_down.address());
     let mut client = TcpStream::connect(proxy.address()).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
