@@ -106,7 +106,7 @@ enum SocketState {
     Connected(Connection),
 }
 
-/// The progress of loading the inputs of attempts to connect. The shell uses this value only if loading can block. One
+/// Whether a thread loads the inputs for an attempt to connect. The shell uses this value only if loading can block. One
 /// thread at a time loads the inputs of a client.
 #[derive(Default)]
 struct LoadingState {

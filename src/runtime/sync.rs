@@ -118,8 +118,8 @@ impl<T> Monitor<T> {
 #[cfg(zklock_loom)]
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Loom has no clock. In a model, any time limit below a century may pass at once. While a thread waits with a time
-/// limit, the other threads may do any amount of work, or no work.
+/// Loom has no clock. In a model, a wait with a time limit of less than a century may end immediately. While a thread
+/// waits with a time limit, the other threads may do any amount of work, or no work.
 #[cfg(zklock_loom)]
 impl<T> Monitor<T> {
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
