@@ -9,10 +9,12 @@
 //! server has answered a small transaction, the *probe*. At [`MAX_ISOLATED_LOSSES`] isolated requests after which the connection was lost,
 //! the session refuses requests of this size, and does not send them.
 //!
-//! No time is involved. A size is isolated or refused until a server answers a request that is at least as large, or until the program sets
-//! the servers again. If the session mistakes the restart of a server for a refusal, the cost is one round trip.
+//! No time is involved. A size is isolated or refused until a server answers a request that is at least as large, until the servers change, or
+//! until the program sets the same servers again. If the session isolates a size by mistake, the cost is one round trip. A size is refused by
+//! mistake only if two connections break for another reason while an isolated request is in flight.
 //!
-//! [`LargeRequests`] owns the deferred requests. It must not encode requests, and does not know their purpose.
+//! [`LargeRequests`] owns the deferred requests. It must not encode requests, and does not know their purpose. [`WatchBatch`] limits the
+//! requests that restore watches, which the session never isolates.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -135,8 +137,8 @@ impl<R> LargeRequests<R> {
         self.deferred.pop_front().map_or(Next::Wait, |(_, request)| Next::Request { request, is_isolated })
     }
 
-    pub(super) fn deferred(&self) -> impl Iterator<Item = &R> {
-        self.deferred.iter().map(|(_, request)| request)
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     pub(super) fn deferred_mut(&mut self) -> impl Iterator<Item = &mut R> {
@@ -173,7 +175,7 @@ impl<R> LargeRequests<R> {
         }
     }
 
-    /// Forgets the sizes, because the program has set the servers. Other servers may have other limits.
+    /// Forgets the sizes.
     pub(super) fn forget_sizes(&mut self) {
         self.suspected = None;
         self.isolated_losses.clear();

@@ -661,9 +661,9 @@ impl<T> Session<T> {
     /// until it has read the configuration again. If the list contains the same servers as before, the session only forgets which request
     /// sizes the servers refused.
     pub(crate) fn set_servers(&mut self, now: Time, servers: Vec<Server>) {
-        self.large_requests.forget_sizes();
         let has_same = |one: &[Server], other: &[Server]| one.iter().all(|server| other.contains(server));
         if has_same(&servers, &self.given_servers) && has_same(&self.given_servers, &servers) {
+            self.forget_refused_sizes();
             return;
         }
         self.given_servers.clone_from(&servers);
@@ -1067,6 +1067,7 @@ impl<T> Session<T> {
         if self.connection == ConnectionState::Closed || self.close_deadline.is_some() {
             return;
         }
+        self.forget_refused_sizes();
         let before = self.servers.len();
         let present = present.filter(|_| self.has_transport());
         let migration = self.servers.replace(list, present.as_ref(), &mut self.entropy);
@@ -1111,7 +1112,7 @@ impl<T> Session<T> {
     /// over.
     fn leave_server_if_due(&mut self, now: Time) {
         let Some(Departure { migration, stage }) = self.departure.filter(|_| self.is_connected()) else { return };
-        let is_idle = self.in_flight.is_empty() && self.large_requests.deferred().next().is_none();
+        let is_idle = self.in_flight.is_empty() && !self.large_requests.has_deferred();
         match stage {
             DepartureStage::LoadAt(at) if now >= at => {
                 self.departure = Some(Departure { migration, stage: DepartureStage::Loading });
@@ -1281,6 +1282,12 @@ impl<T> Session<T> {
             Some(InFlight { is_isolated: true, .. }) => Pending::Isolated,
             Some(_) => Pending::Others,
         }
+    }
+
+    /// Forgets which request sizes the servers refused, because other servers, or servers with another configuration, may accept them.
+    fn forget_refused_sizes(&mut self) {
+        self.large_requests.forget_sizes();
+        self.watch_batch = WatchBatch::new(self.config.limits.watch_batch, self.config.limits.least_watch_batch);
     }
 
     /// Handles a connection that a server has closed, possibly because a request on the connection was too large.
