@@ -12,20 +12,21 @@ use zklock_chaos::nemesis::Fault;
 use zklock_chaos::programs::Language;
 use zklock_chaos::report;
 use zklock_chaos::run::{Environment, Outcome, Plan, run};
-use zklock_test_support::{Network, wait_until};
+use zklock_test_support::{Network, TEST_TIMEOUT, slack, wait_until};
 
 #[test]
 fn every_fault_once_breaks_no_rule() {
     let plan = Plan {
         languages: Language::ALL.to_vec(),
         session_timeout: Duration::from_secs(3),
+        allowance: allowance(),
         ..Plan::long(1, best_environment(), Duration::from_secs(30))
     };
-    let outcome = run(&plan).unwrap();
-    println!("{}", report::table(&plan, &outcome));
-    assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, &outcome));
-    let total = outcome.report.total();
-    assert!(total.acquisitions > 50 && total.checks_after_pause > 0, "{}", report::table(&plan, &outcome));
+    let outcome = run_until(plan.clone(), |outcome| {
+        assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, outcome));
+        let total = outcome.report.total();
+        total.acquisitions > 50 && total.checks_after_pause > 0
+    });
     assert!(
         plan.faults.iter().all(|fault| outcome.completed_faults.contains_key(fault)),
         "{:?}",
@@ -48,12 +49,14 @@ fn faults_over_tls_break_no_rule() {
         ],
         languages: Language::ALL.to_vec(),
         session_timeout: Duration::from_secs(3),
+        allowance: allowance(),
         certificate_rotation: Some(Duration::from_millis(300)),
         ..Plan::long(2, Environment::Loopback, Duration::from_secs(10))
     };
-    let outcome = run(&plan).unwrap();
-    assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, &outcome));
-    assert!(outcome.report.total().acquisitions > 20 && outcome.rotations > 5, "{}", report::table(&plan, &outcome));
+    run_until(plan.clone(), |outcome| {
+        assert!(outcome.report.violations.is_empty(), "{}", report::table(&plan, outcome));
+        outcome.report.total().acquisitions > 20 && outcome.rotations > 5
+    });
 }
 
 /// Programs that ignore losses continue after a pause as if nothing had happened. The checker reports this.
@@ -67,14 +70,8 @@ fn checker_reports_programs_that_ignore_the_lease() {
         ignores_lease: true,
         ..Plan::long(1, Environment::Loopback, Duration::from_secs(12))
     };
-    let outcome: Outcome = run(&plan).unwrap();
-    for rule in [Rule::Exclusion, Rule::ClaimOutlivesNode, Rule::SafeAfterPause] {
-        assert!(
-            outcome.report.count(rule) > 0,
-            "the checker did not notice a violation of {rule}\n{}",
-            report::table(&plan, &outcome)
-        );
-    }
+    let rules = [Rule::Exclusion, Rule::ClaimOutlivesNode, Rule::SafeAfterPause];
+    run_until(plan, |outcome| rules.iter().all(|&rule| outcome.report.count(rule) > 0));
 }
 
 /// After the chaos program is killed, no server and no program is left, whether it was running or paused.
@@ -89,10 +86,10 @@ fn killed_run_leaves_no_processes() {
     let is_ours = |line: &String| marks.iter().any(|mark| line.contains(mark));
     let ours = || command_lines().into_iter().filter(is_ours).collect::<Vec<String>>();
     // Each server has a supervisor.
-    wait_until(Duration::from_secs(60), || ours().len() >= 3 * 2 + 6);
+    wait_until(TEST_TIMEOUT, || ours().len() >= 3 * 2 + 6);
     rig.kill().unwrap();
     rig.wait().unwrap();
-    wait_until(Duration::from_secs(10), || ours().is_empty());
+    wait_until(TEST_TIMEOUT, || ours().is_empty());
 }
 
 /// The command lines of all processes.
@@ -110,4 +107,25 @@ fn best_environment() -> Environment {
             Environment::Loopback
         }
     }
+}
+
+/// How much later than its time limit a call may return.
+fn allowance() -> Duration {
+    slack().max(Duration::from_secs(1))
+}
+
+/// Runs the plan until `has_happened` returns true for the outcome, with another seed each time, because chance decides
+/// when a fault interrupts which program.
+fn run_until(plan: Plan, has_happened: impl Fn(&Outcome) -> bool) -> Outcome {
+    let first = plan.seed;
+    for seed in first..first + 5 {
+        let plan = Plan { seed, ..plan.clone() };
+        // A thread cannot leave a network namespace.
+        let outcome = thread::scope(|scope| scope.spawn(|| run(&plan)).join().unwrap()).unwrap();
+        println!("{}", report::table(&plan, &outcome));
+        if has_happened(&outcome) {
+            return outcome;
+        }
+    }
+    panic!("nothing of this kind happened with the seeds from {first}");
 }
