@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -78,9 +79,9 @@ class ZooKeeper:
         """Return the number of watches of all sessions."""
         return int(self._ask("wchs").rpartition(":")[2])
 
-    def sessions(self) -> int:
-        """Return the number of connections that have a session."""
-        return self._ask("cons").count("sid=0x")
+    def sessions(self) -> set[str]:
+        """Return the ids of the sessions that have a connection."""
+        return set(re.findall("sid=(0x[0-9a-f]+)", self._ask("cons")))
 
     def _ask(self, word: str) -> str:
         return send_four_letter_word(int(self.address.rpartition(":")[2]), word.encode()).decode()
