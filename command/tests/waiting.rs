@@ -18,7 +18,7 @@ fn consul_4439_signals_are_heeded_while_waiting() {
         let since = Instant::now();
         waiter.signal(signal);
         assert_eq!(waiter.wait(), 128 + signal);
-        assert_not_late(since.elapsed(), Duration::from_secs(1));
+        assert_not_late(since.elapsed(), Duration::from_secs(2));
         assert_eq!(queue(&mut raw, &path).len(), 1, "the waiter has left the queue");
         wait_until(TEST_TIMEOUT, || waiter.processes().is_empty());
     }
@@ -44,7 +44,7 @@ fn consul_9788_a_signal_reaches_the_command_at_once() {
     let since = Instant::now();
     call.signal(libc::SIGTERM);
     assert_eq!(call.wait(), 143);
-    assert_not_late(since.elapsed(), Duration::from_secs(1));
+    assert_not_late(since.elapsed(), Duration::from_secs(2));
 }
 
 #[test]

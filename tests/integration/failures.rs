@@ -48,7 +48,8 @@ fn a_stopped_or_frozen_server_does_not_stop_a_deadline() {
         }
         let (result, took) = timed(|| lock.acquire(Some(Duration::ZERO)));
         assert_eq!(status(result), Status::Connection, "{what}");
-        assert!(took < slack(), "{what}: one attempt took {took:?}");
+        // An attempt waits for the server for one second.
+        assert_not_late(took, SECOND);
     };
     server.pause();
     in_time("frozen");
@@ -516,7 +517,7 @@ fn a_deleted_node_is_noticed_by_waiter_and_holder() {
         let start = Instant::now();
         wait_until(TEST_TIMEOUT, || held.state().unwrap() == LockState::Lost);
         // A heartbeat is a sixth of the session timeout.
-        assert_not_late(start.elapsed(), SECOND);
+        assert_not_late(start.elapsed(), 3 * SECOND);
         waiter.join().unwrap().unwrap();
     });
     assert_eq!(status(held.release()), Status::Lost);
@@ -676,7 +677,7 @@ fn closing_while_others_call_answers_all_of_them() {
                 scope.spawn(|| client.close());
             }
         });
-        assert!(start.elapsed() < TEST_TIMEOUT, "{:?}", start.elapsed());
+        assert_not_late(start.elapsed(), 4 * SECOND);
     }
 }
 
@@ -711,7 +712,7 @@ fn connect_to_faulty_servers_fails_cleanly() {
             client.mutex("/a")?.acquire(Some(400 * MS))
         });
         assert_eq!(status(result), Status::Connection, "{reply:?}");
-        assert!(took < TEST_TIMEOUT, "{took:?}");
+        assert_not_late(took, 4 * SECOND);
     }
 }
 

@@ -220,11 +220,11 @@ def test_timeouts(loops: Loops, server: ZooKeeper, path: str, inspector: Inspect
             with pytest.raises(zklock.LockTimeout, match="not acquired within"):
                 async with lock:
                     pytest.fail("two holders")
-            assert 1 <= time.monotonic() - started < 1 + SLACK
+            assert 1 <= time.monotonic() - started < 2 + SLACK
             for timeout in (0, 1e-9, 0.05):
                 started = time.monotonic()
                 assert await lock.acquire(timeout=timeout) is False
-                assert timeout <= time.monotonic() - started < timeout + SLACK
+                assert timeout <= time.monotonic() - started < timeout + 1 + SLACK
             for wrong in (-1, float("nan")):
                 with pytest.raises(ValueError, match=r"timeout: .* seconds; expected zero or more"):
                     await lock.acquire(timeout=wrong)

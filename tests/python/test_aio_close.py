@@ -218,7 +218,7 @@ def test_a_loop_is_never_blocked(loops: Loops) -> None:
             gc.collect()
             started = time.monotonic()
             await client.close()
-            assert time.monotonic() - started < 2 + SLACK
+            assert time.monotonic() - started < 2.5 + SLACK
 
     with StandaloneServer() as server:
         loops.run(main(server))
@@ -277,7 +277,7 @@ def test_a_loop_without_add_reader(server: ZooKeeper) -> None:
 
     before = server.sessions()
     Loops(Loop).run(main())
-    wait_until(lambda: server.sessions() == before)
+    wait_until(lambda: server.sessions() <= before)
 
 
 @pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
@@ -319,7 +319,7 @@ def test_a_client_that_is_forgotten(loops: Loops, server: ZooKeeper, path: str, 
         del client, lock
         gc.collect()
         assert gone() is None
-        await until(lambda: server.sessions() == before and inspector.nodes(path) == [])
+        await until(lambda: server.sessions() <= before and inspector.nodes(path) == [])
         assert events == []
 
     loops.run(main())
@@ -338,7 +338,7 @@ def test_a_client_that_is_forgotten_on_another_thread(server: ZooKeeper, path: s
             gc.collect()  # the recorded warning refers to its source
 
         await asyncio.get_running_loop().run_in_executor(None, forget)
-        await until(lambda: server.sessions() == before)
+        await until(lambda: server.sessions() <= before)
 
     loops.run(main())
     assert loops.reports == []
@@ -371,7 +371,7 @@ def test_programs_end(
     assert "ends" in iter(ending.read_line, "")
     started = time.monotonic()
     assert ending.ends() == 0
-    assert time.monotonic() - started < SLACK
+    assert time.monotonic() - started < 0.9 + SLACK
     wait_until(lambda: inspector.nodes(path) == [])
 
 

@@ -252,13 +252,13 @@ def test_the_server_dies(own_server: ZooKeeper, path: str) -> None:
             wanted.acquire(timeout=0.3)
         with pytest.raises(zklock.ConnectionLost):
             waiter.result()
-        assert time.monotonic() - started < 2 + SLACK  # the longest time limit above
+        assert time.monotonic() - started < 3.5 + SLACK  # the session leases are still valid
         wait_until(lambda: not held.is_held)
         assert held.state is zklock.LockState.UNCERTAIN
         assert held.remaining == 0.0
         closing = time.monotonic()
         other.close()
-        assert time.monotonic() - closing < 2 + SLACK
+        assert time.monotonic() - closing < 2.5 + SLACK
 
 
 @pytest.mark.parametrize("what", ["client", "lock"])
@@ -281,5 +281,5 @@ def test_other_threads_go_on_while_a_forgotten_client_closes(own_server: ZooKeep
     took = time.monotonic() - started
     done.set()
     beating.result()
-    assert 1.9 < took < 2 + SLACK
+    assert 1.9 < took < 2.5 + SLACK
     assert sum(started < beat < started + took for beat in beats) > 10

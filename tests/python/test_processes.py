@@ -33,7 +33,7 @@ def test_waiter_proceeds_after_a_killed_holder(
     started = time.monotonic()
     holder.process.kill()
     with lock:
-        assert time.monotonic() - started < 2 + SLACK  # the session timeout is 2 s
+        assert time.monotonic() - started < 5 + SLACK  # the session timeout is 2 s; its default is 10 s
         assert lock.fencing_token > token
 
 
@@ -441,7 +441,7 @@ def test_processes_take_turns_and_leak_nothing(
     assert all(growth < 1 << 20 for growth in growths), growths
     with zklock.Client(own_server.address) as client:
         assert client.mutex(path).participants() == []
-    wait_until(lambda: own_server.sessions() == 0 and own_server.watches() == 0)
+    wait_until(lambda: own_server.sessions() == set() and own_server.watches() == 0)
 
 
 LEAKS = """

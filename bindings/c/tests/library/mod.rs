@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use zklock_test_support::slack;
 
@@ -153,7 +154,7 @@ impl Under {
         }
         command.env("UNDER", self.name());
         // Valgrind and the sanitizers make every thread slower.
-        let slack = slack() * if self == Self::Plain { 1 } else { 2 };
+        let slack = if self == Self::Plain { slack() } else { slack().max(Duration::from_secs(5)) };
         command.env("SLACK_MS", slack.as_millis().to_string());
         command
     }
