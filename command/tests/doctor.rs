@@ -35,10 +35,7 @@ fn details(findings: &[Value], level: &str, check: &str) -> String {
 
 /// Creates a directory with one lock node.
 fn lock_node(raw: &mut RawClient, path: &str, name: &str, data: &[u8], flags: i32) -> String {
-    for at in path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]) {
-        let _ = raw.create(&path[..at], b"", flags::PERSISTENT);
-    }
-    raw.create(&format!("{path}/{name}"), data, flags).unwrap()
+    raw.create_with_ancestors(&format!("{path}/{name}"), data, flags).unwrap()
 }
 
 #[test]
@@ -191,8 +188,8 @@ fn nodes_that_no_session_ends_and_processes_that_are_gone_are_found() {
 #[test]
 fn a_node_beside_the_lock_that_is_no_record_of_runs_is_64() {
     let (path, mut raw) = (path("runs"), raw());
+    raw.create_with_ancestors(&path, b"", flags::PERSISTENT).unwrap();
     assert_eq!(code(&["run", "--once-per", "day", &path, "true"]).0, 0);
-    let _ = raw.create(&path, b"", flags::PERSISTENT);
     assert_eq!(details(&shared(&[&path]).1, "ok", "runs"), "1 runs are recorded");
     assert_eq!(raw.set_data(&format!("{path}-runs"), b"else"), 0);
     let (code, findings) = shared(&[&path]);

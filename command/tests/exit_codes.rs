@@ -148,11 +148,7 @@ fn a_lock_of_another_kind_is_83() {
     let (path, mut raw) = (path("foreign"), raw());
     assert_eq!(code(&["run", &path, "true"]).0, 0);
     let node = format!("{path}/{}__lock__", "0".repeat(32));
-    wait_until(TEST_TIMEOUT, || {
-        // The server may remove the empty directory at any time.
-        let _ = raw.create(&path, b"", flags::PERSISTENT);
-        raw.create(&node, b"kazoo", flags::EPHEMERAL_SEQUENTIAL).is_ok()
-    });
+    raw.create_with_ancestors(&node, b"kazoo", flags::EPHEMERAL_SEQUENTIAL).unwrap();
     let (foreign, errors) = code(&["run", &path, "true"]);
     assert_eq!(foreign, 83, "{errors}");
 }

@@ -25,11 +25,11 @@ fn json(arguments: &[&str]) -> Value {
 
 /// Creates a directory with nodes of these names, in this order.
 pub(crate) fn lock_nodes(raw: &mut RawClient, path: &str, names: &[&str]) {
-    for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
-        let _ = raw.create(&path[..at], b"", flags::PERSISTENT);
+    if names.is_empty() {
+        raw.create_with_ancestors(path, b"", flags::PERSISTENT).unwrap();
     }
     for name in names {
-        raw.create(&format!("{path}/{name}"), b"10.0.0.7", flags::EPHEMERAL_SEQUENTIAL).unwrap();
+        raw.create_with_ancestors(&format!("{path}/{name}"), b"10.0.0.7", flags::EPHEMERAL_SEQUENTIAL).unwrap();
     }
 }
 

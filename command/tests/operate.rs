@@ -40,10 +40,8 @@ fn a_holder_that_ignores_the_request_goes_on() {
 fn a_foreign_holder_cannot_be_asked() {
     let (path, mut raw) = (path("kazoo"), raw());
     assert_eq!(code(&["run", &path, "true"]).0, 0);
-    // The server may have removed the empty directory.
-    let _ = raw.create(&path, b"", flags::PERSISTENT);
     let name = format!("{path}/{}__lock__", "0".repeat(32));
-    let node = raw.create(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
+    let node = raw.create_with_ancestors(&name, b"kazoo-host", flags::EPHEMERAL_SEQUENTIAL).unwrap();
     let (code, _, errors) = run(&["revoke", &path]);
     assert_eq!(code, 83);
     assert!(errors.contains("kazoo-host of kazoo holds the lock"), "{errors}");

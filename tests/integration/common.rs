@@ -32,12 +32,7 @@ pub(crate) fn client_with(servers: &str, session_timeout: Duration) -> Client {
 
 /// Creates a lock directory that the server does not delete, so that the next acquire needs only one round trip.
 pub(crate) fn create_directory(server: &ZooKeeper, path: &str) {
-    let mut raw = raw(server);
-    // The ancestors may exist already.
-    for (end, _) in path.match_indices('/').skip(1) {
-        let _ = raw.create(&path[..end], b"", flags::PERSISTENT);
-    }
-    raw.create(path, b"", flags::PERSISTENT).unwrap();
+    raw(server).create_with_ancestors(path, b"", flags::PERSISTENT).unwrap();
 }
 
 pub(crate) fn raw(server: &ZooKeeper) -> RawClient {

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use zklock::internal::semaphore_counted_nowait;
 use zklock::{Client, Config, Lock, LockState, Owner, Result, Status};
-use zklock_test_support::{Direction, Port, Proxy, RawClient, ZooKeeper, flags, wait_until};
+use zklock_test_support::{Direction, Port, Proxy, ZooKeeper, flags, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -396,7 +396,7 @@ fn a_missing_chroot_fails_to_connect_until_somebody_creates_it() {
     let said = format!("the chroot {root} does not exist; create it, or set the option chroot.create to true");
     assert!(error.message().starts_with(&said), "{error}");
     assert!(!raw.exists(&root));
-    make(&mut raw, &root);
+    raw.create_with_ancestors(&root, b"", flags::PERSISTENT).unwrap();
     let client = client(&servers);
     let lock = client.mutex("/a/b").unwrap();
     lock.acquire(None).unwrap();
@@ -409,7 +409,7 @@ fn a_missing_chroot_fails_to_connect_until_somebody_creates_it() {
 fn nothing_creates_a_chroot_that_is_removed() {
     let server = ZooKeeper::shared();
     let (root, mut raw) = (path("chroot"), raw(server));
-    make(&mut raw, &root);
+    raw.create_with_ancestors(&root, b"", flags::PERSISTENT).unwrap();
     let client = client(&format!("{}{root}", server.address()));
     assert_eq!(raw.delete(&root), 0);
     let (a, b, rw) = (client.mutex("/a").unwrap(), client.mutex("/b/c").unwrap(), client.rwlock("/rw").unwrap());
@@ -439,7 +439,7 @@ fn nothing_creates_a_chroot_that_is_removed() {
         assert!(error.message().starts_with(&said), "{what}: {error}");
         assert!(!raw.exists(&root), "{what} has created it");
     }
-    make(&mut raw, &root);
+    raw.create_with_ancestors(&root, b"", flags::PERSISTENT).unwrap();
     for (what, call) in calls {
         call().unwrap_or_else(|error| panic!("{what}: {error}"));
     }
@@ -461,13 +461,6 @@ fn a_chroot_that_is_created_on_request_stays_when_it_is_empty() {
     for node in [&format!("{root}/app"), &root] {
         assert_eq!(raw.stat(node).unwrap().ephemeral_owner, 0, "{node} is no persistent node");
     }
-}
-
-fn make(raw: &mut RawClient, path: &str) {
-    for at in path.char_indices().skip(1).filter(|&(_, c)| c == '/').map(|(at, _)| at).chain([path.len()]) {
-        let _ = raw.create(path.get(..at).unwrap(), b"", flags::PERSISTENT);
-    }
-    assert!(raw.exists(path));
 }
 
 /// One server refuses connections, one is silent, and one has no address. The error message contains the cause of each.
@@ -501,7 +494,7 @@ fn every_server_that_fails_is_listed_with_its_own_cause() {
 fn chroot_is_prefixed_to_every_path() {
     let server = ZooKeeper::shared();
     let (root, mut raw) = (path("chroot"), raw(server));
-    make(&mut raw, &format!("{root}/app"));
+    raw.create_with_ancestors(&format!("{root}/app"), b"", flags::PERSISTENT).unwrap();
     let client = client(&format!("{}{root}/app", server.address()));
     let lock = client.mutex("/a").unwrap();
     lock.acquire(None).unwrap();

@@ -31,10 +31,8 @@ pub(crate) fn rows() -> Vec<Row> {
 fn node(cx: &CheckContext<'_>, path: &str) -> String {
     let OtherLibrary::Recipe(name) = cx.other else { panic!("this check needs a node of a recipe") };
     let mut raw = cx.raw();
-    // The directory may already exist.
-    let _ = raw.create(path, b"", flags::PERSISTENT);
     // The node is persistent. It remains after the end of this session, and no check waits for it.
-    raw.create(&format!("{path}/{name}"), b"", flags::PERSISTENT | flags::SEQUENTIAL).unwrap()
+    raw.create_with_ancestors(&format!("{path}/{name}"), b"", flags::PERSISTENT | flags::SEQUENTIAL).unwrap()
 }
 
 fn refused(cx: &CheckContext<'_>, kind: LockKind) -> CheckResult {

@@ -160,7 +160,7 @@ def test_a_leader_that_was_stopped_past_its_session_does_no_more_work(tmp_path: 
     """All languages run at once. The program for kazoo reports the end of its session later, because it works before it
     checks.
     """
-    with ZooKeeper(tmp_path, max_session_timeout=2000) as server:
+    with ZooKeeper(tmp_path, max_session_timeout=6000) as server:
         leaders = {language: start(language, "leader", server.address, f"/{language}", "alice") for language in ALL}
         heirs = {}
         for language, leader in leaders.items():

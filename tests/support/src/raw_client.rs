@@ -118,6 +118,20 @@ impl RawClient {
         self.create_with_acl(path, data, flags, &[(permissions::ALL, "world", "anyone")])
     }
 
+    /// Creates a node, and its missing ancestors as persistent nodes. Some ancestors may be containers, which the server
+    /// removes while they are empty.
+    pub fn create_with_ancestors(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
+        loop {
+            for (end, _) in path.match_indices('/').skip(1) {
+                let _ = self.create(&path[..end], b"", 0);
+            }
+            match self.create(path, data, flags) {
+                Err(NO_NODE) => {}
+                result => return result,
+            }
+        }
+    }
+
     /// Creates a node that no client may read. Any client may delete it.
     pub fn create_unreadable(&mut self, path: &str, flags: i32) -> Result<String, i32> {
         self.create_with_acl(path, &[], flags, &[(permissions::ALL & !permissions::READ, "world", "anyone")])
