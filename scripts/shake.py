@@ -1,5 +1,5 @@
 """Runs the tests of `make test` several times under the conditions of other machines, two conditions at a time, and
-prints which tests failed under which conditions.
+prints which tests failed under which conditions. `target/shake` contains the output of each round with a failure.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import argparse
 import collections
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from run_tests import LOGS, ROOT
+
+KEPT = LOGS.parent / "shake"
 
 
 @dataclass
@@ -109,6 +112,7 @@ def main() -> int:
     parser.add_argument("rounds", type=int, help="the number of runs")
     arguments = parser.parse_args()
     failures: collections.Counter[tuple[str, str]] = collections.Counter()
+    shutil.rmtree(KEPT, ignore_errors=True)
     for number in range(arguments.rounds):
         chosen = [CONDITIONS[(2 * number + offset) % len(CONDITIONS)] for offset in (0, 1)]
         names = " and ".join(condition.__name__.replace("_", " ") for condition in chosen)
@@ -119,6 +123,8 @@ def main() -> int:
                 stack.enter_context(condition(run))
             failed = run_tests(run)
         print(f"shake: {len(failed)} failed", flush=True)
+        if failed:
+            shutil.copytree(LOGS, KEPT / f"round-{number + 1}")
         for name in failed:
             failures[name, names] += 1
     for (name, names), count in sorted(failures.items()):
