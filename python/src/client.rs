@@ -20,7 +20,7 @@ use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted, repr, type_name};
 use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
-use crate::greenlet::{GreenletWaker, Hub, WaitTarget};
+use crate::greenlet::{Hub, WaitTarget};
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
@@ -130,18 +130,18 @@ impl Client {
     /// Closes the session, and lets other greenlets run during the close. Otherwise, a callback that waits for another greenlet could not
     /// return.
     fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
-        let (start, waker, ended) = (Instant::now(), GreenletWaker::new(py)?, Arc::new(sync::Mutex::new(None)));
+        let (start, in_hub, ended) = (Instant::now(), hub.start_wait()?, Arc::new(sync::Mutex::new(None)));
         // If a callback closes its client, the function must not wait until that callback returns.
         let handlers =
             (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
         let handlers = handlers.or_raise(py)?;
-        let (rung, end) = (waker.clone(), Arc::clone(&ended));
+        let (waker, end) = (in_hub.waker(), Arc::clone(&ended));
         let hook = move |closed| {
             if let Some(handlers) = handlers {
                 wait_until_returned(&handlers, CLOSE_LIMIT.saturating_sub(start.elapsed()));
             }
             *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
-            rung.ring();
+            waker.wake();
         };
         if let Err(error) = py.detach(|| self.core.close_in_background(hook)) {
             return Ok(Err(error));
@@ -150,7 +150,7 @@ impl Client {
             if let Some(closed) = ended.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 return Ok(closed);
             }
-            hub.wait(&waker, None)?;
+            in_hub.wait(None)?;
         }
     }
 }

@@ -2,14 +2,15 @@
 //! wait while the other greenlets of its thread run. In a program without greenlets, the only cost is a lookup in `sys.modules`. The
 //! code that depends on gevent and eventlet is in `zklock/_greenlets.py`.
 
-use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use zklock::internal::OnceWakeSocket;
+use zklock::internal::CompletionQueue;
 
 use crate::errors::OrRaise;
 use crate::imports::imports;
@@ -69,7 +70,7 @@ impl WaitTarget {
     }
 }
 
-/// The hub that runs other greenlets while the calling greenlet waits.
+/// The hub that runs other greenlets while the calling greenlet waits. The value is a function of `zklock/_greenlets.py`.
 pub(crate) struct Hub<'py>(Bound<'py, PyAny>);
 
 impl<'py> Hub<'py> {
@@ -77,35 +78,80 @@ impl<'py> Hub<'py> {
     /// wait.
     pub(crate) fn find(py: Python<'py>, target: WaitTarget) -> PyResult<Option<Self>> {
         let Some(current) = current(py)? else { return Ok(None) };
-        let wait = imports(py)?.hub_wait.bind(py).call1((current, target.name()))?;
-        Ok((!wait.is_none()).then_some(Self(wait)))
+        let waits = imports(py)?.hub_waits.bind(py).call1((current, target.name()))?;
+        Ok((!waits.is_none()).then_some(Self(waits)))
     }
 
-    /// Waits until another thread has used the waker, or until the deadline. If another greenlet throws an exception into the
-    /// waiting greenlet, the function returns the exception as an error.
-    pub(crate) fn wait(&self, waker: &GreenletWaker, deadline: Option<Instant>) -> PyResult<()> {
+    /// Registers a wait of the calling greenlet.
+    pub(crate) fn start_wait(&self) -> PyResult<GreenletWait<'py>> {
+        let py = self.0.py();
+        let waits = self.0.call1((py.get_type::<WakeQueue>(),))?;
+        let queue = waits.getattr(intern!(py, "queue"))?.cast_into::<WakeQueue>()?;
+        let key = queue.get().last_key.fetch_add(1, Ordering::Relaxed) + 1;
+        let waker = GreenletWaker { key, keys: Arc::clone(&queue.get().keys), is_used: Arc::default() };
+        Ok(GreenletWait { waits, waker })
+    }
+}
+
+/// A wait of a greenlet. The hub has a descriptor as long as one of its greenlets has such a value.
+pub(crate) struct GreenletWait<'py> {
+    /// The `HubWaits` of the hub.
+    waits: Bound<'py, PyAny>,
+    waker: GreenletWaker,
+}
+
+impl GreenletWait<'_> {
+    pub(crate) fn waker(&self) -> GreenletWaker {
+        self.waker.clone()
+    }
+
+    /// Waits until another thread has used the waker, or until the deadline. The wait may also end earlier. If another greenlet throws
+    /// an exception into the waiting greenlet, the function returns the exception as an error.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> PyResult<()> {
+        if self.waker.is_used.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
-        // Read the descriptor before the call, so that the waker is not locked during the call.
-        let fd = waker.lock().as_raw_fd();
-        self.0.call1((fd, left)).map(drop)
+        // If a thread uses the waker now, the queue contains the key, and the hub finds the key when this greenlet waits.
+        self.waits.call_method1(intern!(self.waits.py(), "wait"), (self.waker.key, left)).map(drop)
     }
 }
 
 /// Wakes a greenlet that waits in its hub. Any thread may use the waker. Once a thread has used the waker, every wait with this waker
 /// returns at once.
 #[derive(Clone)]
-pub(crate) struct GreenletWaker(Arc<Mutex<OnceWakeSocket>>);
+pub(crate) struct GreenletWaker {
+    key: u64,
+    keys: Arc<CompletionQueue<u64>>,
+    is_used: Arc<AtomicBool>,
+}
 
 impl GreenletWaker {
-    pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
-        Ok(Self(Arc::new(Mutex::new(OnceWakeSocket::new().or_raise(py)?))))
+    pub(crate) fn wake(&self) {
+        self.is_used.store(true, Ordering::Release);
+        self.keys.push(self.key);
+    }
+}
+
+/// The keys of the greenlets of one hub that other threads have woken.
+#[pyclass(frozen, name = "_WakeQueue", module = "zklock")]
+struct WakeQueue {
+    keys: Arc<CompletionQueue<u64>>,
+    last_key: AtomicU64,
+}
+
+#[pymethods]
+impl WakeQueue {
+    #[new]
+    fn new(py: Python<'_>) -> PyResult<Self> {
+        Ok(Self { keys: Arc::new(CompletionQueue::new().or_raise(py)?), last_key: AtomicU64::new(0) })
     }
 
-    pub(crate) fn ring(&self) {
-        self.lock().signal();
+    fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        self.keys.descriptor().or_raise(py)
     }
 
-    fn lock(&self) -> MutexGuard<'_, OnceWakeSocket> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn take(&self) -> Vec<u64> {
+        self.keys.take(usize::MAX)
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Imports {
     pub(crate) log_level: Py<PyAny>,
     pub(crate) log_deliver: Py<PyAny>,
     /// Functions of `zklock/_greenlets.py`.
-    pub(crate) hub_wait: Py<PyAny>,
+    pub(crate) hub_waits: Py<PyAny>,
     pub(crate) name_of: Py<PyAny>,
     pub(crate) at_end: Py<PyAny>,
     /// `weakref.WeakKeyDictionary`.
@@ -75,7 +75,7 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             histogram: metrics.getattr("Histogram")?.unbind(),
             log_level: logs.getattr("effective_level")?.unbind(),
             log_deliver: logs.getattr("emit")?.unbind(),
-            hub_wait: greenlets.getattr("wait_function")?.unbind(),
+            hub_waits: greenlets.getattr("hub_waits")?.unbind(),
             name_of: greenlets.getattr("greenlet_name")?.unbind(),
             at_end: greenlets.getattr("call_at_end")?.unbind(),
             weak_keys: py.import("weakref")?.getattr("WeakKeyDictionary")?.unbind(),

@@ -11,7 +11,7 @@ use zklock::internal::refuse_in_callback;
 use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Status, WaitLost};
 
 use crate::errors::OrRaise;
-use crate::greenlet::{GreenletWaker, Hub, WaitTarget};
+use crate::greenlet::{GreenletWait, Hub, WaitTarget};
 use crate::imports::imports;
 use crate::seconds::Seconds;
 
@@ -128,7 +128,7 @@ pub(crate) fn wait<W: Waitable>(
         Ok(waiting) => poll(waiting, first_slice),
         Err(error) => WaitStep::Answered(Err(error)),
     });
-    let (mut waker, mut thrown) = (None, Ok(()));
+    let (mut in_hub, mut thrown) = (None, Ok(()));
     loop {
         if let Err(interrupt) = std::mem::replace(&mut thrown, Ok(())).and_then(|()| py.check_signals()) {
             py.detach(move || match step {
@@ -149,7 +149,7 @@ pub(crate) fn wait<W: Waitable>(
             None if on_main_thread(py)? => SLICE,
             None => Duration::MAX,
             Some(hub) => {
-                thrown = wait_in_greenlet(py, hub, &waiting, &mut waker);
+                thrown = wait_in_greenlet(py, hub, &waiting, &mut in_hub);
                 Duration::ZERO
             }
         };
@@ -161,22 +161,22 @@ pub(crate) fn wait<W: Waitable>(
 }
 
 /// Lets other greenlets run until an operation is over.
-fn wait_in_greenlet<W: Waitable>(
-    py: Python<'_>,
-    hub: &Hub<'_>,
+fn wait_in_greenlet<'py, W: Waitable>(
+    py: Python<'py>,
+    hub: &Hub<'py>,
     waiting: &W,
-    waker: &mut Option<GreenletWaker>,
+    in_hub: &mut Option<GreenletWait<'py>>,
 ) -> PyResult<()> {
-    let waker = match waker {
-        Some(waker) => waker,
+    let in_hub = match in_hub {
+        Some(in_hub) => in_hub,
         None => {
-            let fresh = GreenletWaker::new(py)?;
-            let rung = fresh.clone();
-            waiting.on_done(move || rung.ring()).or_raise(py)?;
-            waker.insert(fresh)
+            let started = hub.start_wait()?;
+            let waker = started.waker();
+            waiting.on_done(move || waker.wake()).or_raise(py)?;
+            in_hub.insert(started)
         }
     };
-    hub.wait(waker, waiting.deadline())
+    in_hub.wait(waiting.deadline())
 }
 
 /// The steps in which the interpreter exits.

@@ -1,4 +1,6 @@
-"""Lets a greenlet of gevent or eventlet wait for a descriptor while the other greenlets of its thread run.
+"""Lets a greenlet of gevent or eventlet wait for the library while the other greenlets of its thread run.
+
+All waiting greenlets of a hub share one wake queue, and the hub watches the descriptor of this queue.
 
 This module imports neither gevent nor eventlet. A program that makes calls from a greenlet has already imported one of
 these frameworks. This file must not import the native module, because the native module imports this file.
@@ -7,10 +9,14 @@ these frameworks. This file must not import the native module, because the nativ
 from __future__ import annotations
 
 import _thread
+import functools
+import os
 import sys
 import threading
 import types
-from typing import TYPE_CHECKING, Any
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zklock._errors import Deadlock, Unsupported
 
@@ -28,8 +34,125 @@ _NO_HUB = (
 )
 
 
-def wait_function(current: Any, target: str) -> Callable[[int, float | None], object] | None:
-    """Return a function that lets other greenlets run until a descriptor is readable or a number of seconds has passed.
+class WakeQueue(Protocol):
+    """The keys of the greenlets that other threads have woken."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while the queue contains a key."""
+        ...
+
+    def take(self) -> list[int]:
+        """Remove all keys from the queue."""
+        ...
+
+
+class HubWaits(ABC):
+    """The greenlets of one hub that wait for the library. Only the thread of the hub uses this object."""
+
+    def __init__(self, hub: Any, queue: WakeQueue) -> None:
+        self.hub = hub
+        self.queue = queue
+        self._process = os.getpid()
+        self._waiting: dict[int, Any] = {}
+        self._watcher: Any = None
+
+    def is_forked(self) -> bool:
+        """Return whether this object belongs to the parent of this forked process."""
+        return self._process != os.getpid()
+
+    def wait(self, key: int, seconds: float | None) -> None:
+        """Let other greenlets run until the queue contains the key or a number of seconds has passed. The wait may also
+        end earlier.
+        """
+        if self._watcher is None:
+            self._watcher = self._watch(self.queue.fileno())
+        try:
+            self._switch_to_hub(key, seconds)
+        finally:
+            self._waiting.pop(key, None)
+            if not self._waiting:
+                watcher, self._watcher = self._watcher, None
+                self._unwatch(watcher)
+
+    def _wake(self, *_: object) -> None:
+        """Continue the greenlets whose keys are in the queue. The hub calls this method."""
+        # A forked child process must not read from the queue, because parent and child share the descriptor.
+        for key in list(self._waiting) if self.is_forked() else self.queue.take():
+            if key in self._waiting:
+                self._resume(key)
+
+    @abstractmethod
+    def _watch(self, fd: int) -> Any:
+        """Make the hub call `_wake()` when the descriptor is readable."""
+
+    @abstractmethod
+    def _unwatch(self, watcher: Any) -> None: ...
+
+    @abstractmethod
+    def _switch_to_hub(self, key: int, seconds: float | None) -> None:
+        """Add the calling greenlet to `_waiting`, and let other greenlets run until `_resume()`."""
+
+    @abstractmethod
+    def _resume(self, key: int) -> None: ...
+
+
+class _GeventWaits(HubWaits):
+    def _watch(self, fd: int) -> Any:
+        watcher = self.hub.loop.io(fd, 1)
+        watcher.start(self._wake)
+        return watcher
+
+    def _unwatch(self, watcher: Any) -> None:
+        watcher.close()
+
+    def _switch_to_hub(self, key: int, seconds: float | None) -> None:
+        waiter = self._waiting[key] = sys.modules["gevent.hub"].Waiter(self.hub)
+        with sys.modules["gevent.timeout"].Timeout(seconds, False):
+            waiter.get()
+
+    def _resume(self, key: int) -> None:
+        self._waiting[key].switch(None)
+
+
+class _EventletWaits(HubWaits):
+    def _watch(self, fd: int) -> Any:
+        return self.hub.add(self.hub.READ, fd, self._wake, self._throw, None)
+
+    def _unwatch(self, watcher: Any) -> None:
+        self.hub.remove(watcher)
+
+    def _switch_to_hub(self, key: int, seconds: float | None) -> None:
+        self._waiting[key] = sys.modules["greenlet"].getcurrent()
+        with sys.modules["eventlet.timeout"].Timeout(seconds, False):
+            self.hub.switch()
+
+    def _resume(self, key: int) -> None:
+        # If the greenlet raises an exception, only this call ends, and the hub continues the other greenlets.
+        self.hub.schedule_call_global(0, self._switch_if_waiting, key)
+
+    def _switch_if_waiting(self, key: int) -> None:
+        if key in self._waiting:
+            self._waiting[key].switch()
+
+    def _throw(self, error: BaseException) -> None:
+        """Raise an error in all waiting greenlets, because the program has closed the descriptor."""
+        for greenlet in list(self._waiting.values()):
+            self.hub.schedule_call_global(0, greenlet.throw, error)
+
+
+_hub_waits: weakref.WeakValueDictionary[Any, HubWaits] = weakref.WeakValueDictionary()
+
+
+def _waits_of(kind: type[HubWaits], hub: Any, make_queue: Callable[[], WakeQueue]) -> HubWaits:
+    waits = _hub_waits.get(hub)
+    if waits is None or waits.is_forked():
+        waits = _hub_waits[hub] = kind(hub, make_queue())
+    return waits
+
+
+def hub_waits(current: Any, target: str) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
+    """Return a function that returns the waiting greenlets of the calling greenlet's hub. The function makes a queue if
+    no greenlet of the hub waits.
 
     Return None if the call is allowed to block the whole thread.
 
@@ -46,12 +169,23 @@ def wait_function(current: Any, target: str) -> Callable[[int, float | None], ob
         else:
             eventlet_hub = None
     if gevent_hub is not None:
-        return _check_allowed_in_hub(target) if current is gevent_hub else _wait_with_gevent(gevent_hub)
+        return _waits_unless_in_hub(_GeventWaits, gevent_hub, current is gevent_hub, target)
     if eventlet_hub is not None:
-        return _check_allowed_in_hub(target) if current is eventlet_hub.greenlet else _wait_with_eventlet
+        return _waits_unless_in_hub(_EventletWaits, eventlet_hub, current is eventlet_hub.greenlet, target)
     if target == "contenders" and not _is_alone(current):
         raise Unsupported(_NO_HUB)
     return None
+
+
+def _waits_unless_in_hub(
+    kind: type[HubWaits], hub: Any, is_in_hub: bool, target: str
+) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
+    if not is_in_hub:
+        return functools.partial(_waits_of, kind, hub)
+    # A signal handler may run in the hub and close a client. The close blocks the thread.
+    if target == "close":
+        return None
+    raise Deadlock(_IN_HUB)
 
 
 def _gevent_hub() -> Any:
@@ -59,35 +193,9 @@ def _gevent_hub() -> Any:
     return None if module is None else module.get_hub_if_exists()
 
 
-def _wait_with_gevent(hub: Any) -> Callable[[int, float | None], object]:
-    def wait(fd: int, seconds: float | None) -> None:
-        watcher = hub.loop.io(fd, 1)
-        try:
-            with sys.modules["gevent.timeout"].Timeout(seconds, False):
-                hub.wait(watcher)
-        finally:
-            watcher.close()
-
-    return wait
-
-
 def _eventlet_hub() -> Any:
     hubs = sys.modules.get("eventlet.hubs")
     return None if hubs is None else getattr(getattr(hubs, "_threadlocal", None), "hub", None)
-
-
-def _wait_with_eventlet(fd: int, seconds: float | None) -> None:
-    with sys.modules["eventlet.timeout"].Timeout(seconds, False):
-        sys.modules["eventlet.hubs"].trampoline(fd, read=True)
-
-
-def _check_allowed_in_hub(target: str) -> Callable[[int, float | None], object] | None:
-    """Raise Deadlock, unless the call closes a client. A call that closes a client may wait in the hub, because a
-    signal handler may run in the hub and close a client.
-    """
-    if target != "close":
-        raise Deadlock(_IN_HUB)
-    return None
 
 
 def _is_below(greenlet: Any, ancestor: Any) -> bool:

@@ -226,13 +226,16 @@ def test_other_greenlets_run_during_every_call_that_waits(framework: str, progra
 
 
 DESCRIPTORS = """
-import os
+import os, resource
 client = zklock.Client(sys.argv[1])
 lock = client.mutex(sys.argv[2])
+limit = len(os.listdir("/proc/self/fd")) + 10
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+turns = []
 
 def wait():
     with lock:
-        pass
+        turns.append(lock.fencing_token)
 
 def descriptors(waiting):
     while len(waiters) < waiting:
@@ -242,17 +245,21 @@ def descriptors(waiting):
 
 waiters = []
 lock.acquire()
-print(-descriptors(1) + descriptors(9))
+print(-descriptors(1) + descriptors(100))
 lock.release()
 for waiter in waiters:
     result(waiter)
+print(len(turns), turns == sorted(turns))
 client.close()
 """
 
 
-def test_a_greenlet_that_waits_takes_one_descriptor(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+def test_waiting_greenlets_share_the_descriptors_of_their_hub(
+    framework: str, server: ZooKeeper, path: str, program: Run
+) -> None:
     green = program(framework + DESCRIPTORS, server.address, path)
-    assert green.read_line(30) == "8"
+    assert green.read_line(30) == "0"
+    assert green.read_line(30) == "100 True"
     assert green.ends() == 0
 
 
@@ -597,4 +604,43 @@ print(*result(spawn(work)))
 def test_a_fork_in_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + "warnings.simplefilter('ignore')\n" + FORKS, server.address, path)
     assert green.read_line() == "0 True"
+    assert green.ends() == 0
+
+
+FORKS_WHILE_ANOTHER_WAITS = """
+import os, posix
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+
+def wait():
+    with lock:
+        return "acquired"
+
+def fork():
+    is_watched, watched = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if "gevent" in sys.modules:
+            gevent.reinit()
+        with zklock.Client(sys.argv[1]) as other:
+            fine = other.mutex(sys.argv[2] + "-child").acquire()
+        posix.read(is_watched, 1)
+        os._exit(0 if fine else 1)
+    posix.write(watched, b"x")
+    return os.waitpid(child, 0)[1]
+
+lock.acquire()
+waiter = spawn(wait)
+until(lambda: len(lock.waiting()) == 1)
+print(result(spawn(fork)))
+lock.release()
+print(result(waiter))
+client.close()
+"""
+
+
+def test_a_greenlet_waits_while_another_forks(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    green = program(framework + "warnings.simplefilter('ignore')\n" + FORKS_WHILE_ANOTHER_WAITS, server.address, path)
+    assert green.read_line(30) == "0"
+    assert green.read_line() == "acquired"
     assert green.ends() == 0
