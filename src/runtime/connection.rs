@@ -106,11 +106,12 @@ impl Connection {
     /// an event at once.
     pub(super) fn set_interest(&mut self, watch: SocketInterest) -> io::Result<()> {
         if watch != self.interest {
-            if !self.is_checked {
-                self.stream.checked()?;
-            }
             match watch.to_mio() {
-                Some(interest) => self.poller.change(self.stream.unchecked(), self.token, interest)?,
+                Some(interest) if self.is_checked => {
+                    self.poller.change(self.stream.unchecked(), self.token, interest)?;
+                }
+                Some(interest) => self.poller.change(self.stream.checked()?, self.token, interest)?,
+                // A calling thread is about to wait for the socket. The thread checks the socket before it reads.
                 None => self.poller.mask_readiness(self.socket(), self.token)?,
             }
             self.interest = watch;

@@ -93,7 +93,7 @@ impl Poller {
 
     /// Makes the thread wait only for the end of the connection. The library mio has no such setting, because it always
     /// asks the kernel to report some kind of data. Even if this kind is out-of-band data, the kernel reports all
-    /// received data. The caller must have checked that the socket belongs to the library.
+    /// received data. If the number now names a file that is not registered with this poller, the call fails.
     pub(super) fn mask_readiness(&self, socket: RawFd, token: Token) -> io::Result<()> {
         control(self.registry.as_raw_fd(), libc::EPOLL_CTL_MOD, socket, token, 0)
     }
