@@ -538,7 +538,7 @@ fn foreign_contenders_are_reported_and_plain_children_ignored() {
     let lock = client.mutex(&path).unwrap();
     lock.acquire(None).unwrap();
     lock.release().unwrap();
-    raw.create(&format!("{path}/0"), b"", 0).unwrap();
+    raw.create_with_ancestors(&format!("{path}/0"), b"", 0).unwrap();
     raw.create(&format!("{path}/readme"), b"", 0).unwrap();
     lock.acquire(Some(Duration::ZERO)).unwrap();
     assert_eq!(lock.participants().unwrap().len(), 1);

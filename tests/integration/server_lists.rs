@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{LONG_SESSION, TEST_TIMEOUT, assert_not_late, client, path, status, timed};
+use crate::common::{LONG_SESSION, TEST_TIMEOUT, assert_not_late, client, client_with, path, status, timed};
 use zklock::{Client, ClientState, Config, Lock, LockState, Status};
 use zklock_test_support::{DynamicEnsemble, Ensemble, Proxy, ZooKeeper, wait_until};
 
@@ -167,7 +167,7 @@ fn credentials_that_load_slowly_delay_only_the_move() {
 fn calls_succeed_while_the_list_changes() {
     let ensemble = Ensemble::start(500, 20);
     let lists: Vec<String> = ensemble.servers().iter().map(ZooKeeper::address).collect();
-    let client = client(&lists[0]);
+    let client = client_with(&lists[0], TEST_TIMEOUT);
     let path = path("busy");
     thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
@@ -193,7 +193,8 @@ fn calls_succeed_while_the_list_changes() {
         }
         println!("{changes} changes");
     });
-    assert_eq!(client.metrics().unwrap().sessions_lost, 0);
+    let metrics = client.metrics().unwrap();
+    assert_eq!(metrics.sessions_lost, 0, "{metrics:?}");
 }
 
 #[test]

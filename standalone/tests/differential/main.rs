@@ -726,9 +726,9 @@ fn time_passes() {
     // The server keeps a container that never had a child, and the containers above it.
     script.extend([by(1, exists(&container, true)), by(1, children(&at(""), true)), count(&at(""))]);
     script.extend([delete(&at("/container/b"), -1), (1, Step::AwaitEvents(2)), count(&at(""))]);
-    script.extend([create_ttl(&ttl, CreateMode::PersistentWithTtl, 6000), by(1, get(&ttl, true))]);
+    script.extend([create_ttl(&ttl, CreateMode::PersistentWithTtl, 4000), by(1, get(&ttl, true))]);
     script.extend([by(1, children(&at(""), true)), (1, Step::AwaitEvents(2)), count(&at(""))]);
-    script.extend([(2, Step::Handshake(0, 6000)), by(2, create(&ephemeral, CreateMode::Ephemeral))]);
+    script.extend([(2, Step::Handshake(0, 4000)), by(2, create(&ephemeral, CreateMode::Ephemeral))]);
     script.extend([by(1, exists(&ephemeral, true)), by(1, children(&at(""), true)), (2, Step::Disconnect)]);
     script.extend([(1, Step::AwaitEvents(2)), (2, Step::Resume(true)), children2(&at(""), true)]);
     pair.assert_same(&script);

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use zklock_proto::{
     Code, ConnectRequest, ConnectResponse, DEFAULT_FRAME_LIMIT, Frames, Identity, MultiResult, OpCode, ReplyHeader,
     Request, Response, Stat, WatchEvent, XID_AUTH, XID_NOTIFICATION, XID_PING, XID_SET_WATCHES,
 };
+use zklock_test_support::TEST_TIMEOUT;
 
 /// The home node of a script. Each script replaces the zeros by its own number.
 pub(crate) const HOME: &str = "/home-00000000";
@@ -179,7 +179,7 @@ impl<'a> Player<'a> {
     ) {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut connection = Connection { stream, frames: Frames::new(4 * DEFAULT_FRAME_LIMIT) };
         let mut frame = Vec::new();
         ConnectRequest { protocol_version: 0, last_zxid_seen, timeout_ms, session_id, password, read_only: false }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::{Permission, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, permissions, wait_until};
 
-use crate::common::{client, client_with, create_directory, path, raw, status};
+use crate::common::{client, client_with, create_directory, path, raw, server_without_sweeps, status};
 
 #[test]
 fn a_write_needs_the_expected_version_and_the_node_of_the_hold() {
@@ -74,7 +74,7 @@ fn a_write_whose_reply_is_lost_happens_once() {
 
 #[test]
 fn children_are_listed_awaited_and_deleted() {
-    let server = ZooKeeper::shared();
+    let server = server_without_sweeps();
     let (path, client, mut raw) = (path("children"), client(&server.address()), raw(server));
     assert_eq!(client.children(&path).unwrap(), None);
     assert_eq!(client.start_await_children(&path, 0, None).unwrap().wait().unwrap(), None);

@@ -291,7 +291,7 @@ fn foreign_child_counts_as_a_lease() {
     let (path, client, mut raw) = (path("foreign"), client(&server.address()), raw(server));
     let semaphore = semaphore(&client, &path, 2);
     semaphore.acquire(1, TRY_ONCE).unwrap().release().unwrap();
-    raw.create(&format!("{path}/leases/whatever"), b"", zklock_test_support::flags::EPHEMERAL).unwrap();
+    raw.create_with_ancestors(&format!("{path}/leases/whatever"), b"", zklock_test_support::flags::EPHEMERAL).unwrap();
     assert_eq!(refused(semaphore.acquire(2, TRY_ONCE)), Status::Timeout);
     let one = semaphore.acquire(1, TRY_ONCE).unwrap();
     thread::scope(|scope| {
