@@ -224,6 +224,7 @@ impl Engine {
         let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
         let parts = contender.split(&mut cx, next_id);
         self.last_id = last;
+        self.path_bytes.split(machine_id, parts.iter().map(|(part_id, part)| (*part_id, part.path_bytes())));
         for ((machine_id, part), &lock) in parts.into_iter().zip(locks) {
             self.machines.insert(machine_id, StateMachine::Contender(Box::new(part), Role::Unassigned));
             self.create_hold(now, machine_id, lock, owner, 0);
@@ -380,7 +381,7 @@ impl Engine {
         if let Err(error) = self.path_bytes.check(&self.path_of(op), path_bytes) {
             return self.fail_op(now, op, error);
         }
-        self.path_bytes.add(path_bytes);
+        self.path_bytes.add(machine_id, path_bytes);
         self.set_attempt(op, attempt(machine_id));
         let is_multi = requests.len() > 1;
         let mut contender =

@@ -390,11 +390,6 @@ impl Engine {
         // The contenders that were held back do not join. Each of these contenders ends with the session, and a new contender replaces it.
         self.held_back.clear();
         self.path_bytes.session_ended();
-        for machine in self.machines.values_mut() {
-            if let StateMachine::Contender(contender, _) = machine {
-                contender.forget_path_bytes();
-            }
-        }
         self.broadcast_input(now, |_| Input::SessionEnded { nodes_until });
     }
 
@@ -549,10 +544,10 @@ impl Engine {
     /// Removes a contender that has left its queues completely.
     fn forget_contender(&mut self, now: Time, machine_id: MachineId) {
         self.undeletable.remove(&machine_id);
-        if let Some(StateMachine::Contender(contender, role)) = self.machines.remove(&machine_id) {
+        if let Some(StateMachine::Contender(_, role)) = self.machines.remove(&machine_id) {
             self.holding -= usize::from(role.is_holding());
             self.leaving -= usize::from(role.is_leaving());
-            self.path_bytes.remove(contender.path_bytes(), role.is_leaving());
+            self.path_bytes.remove(machine_id);
         }
         self.admit_held_back(now);
     }
@@ -674,8 +669,8 @@ impl Engine {
     }
 
     pub(super) fn set_role(&mut self, machine_id: MachineId, role: Role) {
-        if let Some(StateMachine::Contender(contender, current)) = self.machines.get_mut(&machine_id) {
-            self.path_bytes.set_leaving(contender.path_bytes(), current.is_leaving(), role.is_leaving());
+        if let Some(StateMachine::Contender(_, current)) = self.machines.get_mut(&machine_id) {
+            self.path_bytes.set_leaving(machine_id, role.is_leaving());
             self.holding = self.holding + usize::from(role.is_holding()) - usize::from(current.is_holding());
             self.leaving = self.leaving + usize::from(role.is_leaving()) - usize::from(current.is_leaving());
             *current = role;

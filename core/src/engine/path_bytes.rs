@@ -4,8 +4,11 @@
 //! contains a transaction that is longer than twice its `jute.maxbuffer`. A session can end at any time without a request from its client.
 //! The limit therefore applies at all times, and includes every node that may exist.
 
+use std::collections::HashMap;
+
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
+use crate::session::MachineId;
 
 /// Three quarters of 1 MiB, which is the default of `jute.maxbuffer`. A server can read transactions of up to 1 MiB, whatever its settings
 /// are. The remaining quarter is for the transaction's header and a safety margin.
@@ -15,16 +18,24 @@ pub const DEFAULT_MAX_PATH_BYTES: usize = 768 * 1024;
 #[derive(Debug)]
 pub(super) struct PathBytes {
     limit: usize,
-    /// The bytes of all contenders. The engine adds the bytes of a contender before the contender creates its nodes, and subtracts them
-    /// after the contender has left completely.
+    /// The contenders of this session. The engine adds a contender before the contender creates its nodes, and removes it after it has left
+    /// completely.
+    contenders: HashMap<MachineId, ContenderBytes>,
+    /// The bytes of all contenders.
     all: usize,
     /// The bytes of the contenders that are leaving.
     leaving: usize,
 }
 
+#[derive(Debug)]
+struct ContenderBytes {
+    bytes: usize,
+    is_leaving: bool,
+}
+
 impl PathBytes {
-    pub(super) const fn new(limit: usize) -> Self {
-        Self { limit, all: 0, leaving: 0 }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, contenders: HashMap::new(), all: 0, leaving: 0 }
     }
 
     pub(super) fn set_limit(&mut self, limit: usize) {
@@ -62,27 +73,39 @@ impl PathBytes {
         self.limit / 64
     }
 
-    pub(super) fn add(&mut self, bytes: usize) {
+    pub(super) fn add(&mut self, contender: MachineId, bytes: usize) {
+        self.contenders.insert(contender, ContenderBytes { bytes, is_leaving: false });
         self.all = self.all.saturating_add(bytes);
     }
 
-    /// Records that a contender has begun to leave or has stopped leaving.
-    pub(super) fn set_leaving(&mut self, bytes: usize, was_leaving: bool, is_leaving: bool) {
-        match (was_leaving, is_leaving) {
-            (false, true) => self.leaving = self.leaving.saturating_add(bytes),
-            (true, false) => self.leaving = self.leaving.saturating_sub(bytes),
+    /// Records whether a contender is leaving.
+    pub(super) fn set_leaving(&mut self, contender: MachineId, is_leaving: bool) {
+        let Some(entry) = self.contenders.get_mut(&contender) else { return };
+        match (std::mem::replace(&mut entry.is_leaving, is_leaving), is_leaving) {
+            (false, true) => self.leaving = self.leaving.saturating_add(entry.bytes),
+            (true, false) => self.leaving = self.leaving.saturating_sub(entry.bytes),
             _ => {}
         }
     }
 
-    pub(super) fn remove(&mut self, bytes: usize, was_leaving: bool) {
-        self.set_leaving(bytes, was_leaving, false);
-        self.all = self.all.saturating_sub(bytes);
+    pub(super) fn remove(&mut self, contender: MachineId) {
+        self.set_leaving(contender, false);
+        if let Some(entry) = self.contenders.remove(&contender) {
+            self.all = self.all.saturating_sub(entry.bytes);
+        }
     }
 
-    /// Resets all counters, because the session has ended.
+    /// Replaces a contender by the contenders into which it was split.
+    pub(super) fn split(&mut self, contender: MachineId, parts: impl Iterator<Item = (MachineId, usize)>) {
+        if self.contenders.contains_key(&contender) {
+            self.remove(contender);
+            parts.for_each(|(part, bytes)| self.add(part, bytes));
+        }
+    }
+
+    /// Forgets all contenders, because the session has ended. The nodes of a new session belong to other contenders.
     pub(super) fn session_ended(&mut self) {
-        (self.all, self.leaving) = (0, 0);
+        *self = Self::new(self.limit);
     }
 }
 
@@ -92,17 +115,37 @@ mod tests {
 
     #[test]
     fn leaving_contenders_free_bytes_only_when_gone() {
+        let [first, second, third] = [1, 2, 3].map(MachineId);
         let mut bytes = PathBytes::new(100);
-        bytes.add(60);
-        bytes.add(40);
+        bytes.add(first, 60);
+        bytes.add(second, 40);
         assert!(bytes.has_room() && bytes.check("/a", 1).is_err());
-        bytes.set_leaving(60, false, true);
+        bytes.set_leaving(first, true);
         bytes.check("/a", 60).unwrap();
-        bytes.add(60);
+        bytes.add(third, 60);
         assert!(!bytes.has_room() && bytes.check("/a", 1).is_err());
-        bytes.remove(60, true);
+        bytes.remove(first);
         assert!(bytes.has_room() && bytes.check("/a", 1).is_err());
         bytes.session_ended();
+        bytes.check("/a", 100).unwrap();
+        bytes.remove(second);
+        bytes.set_leaving(third, true);
+        bytes.check("/a", 100).unwrap();
+        assert!(bytes.check("/a", 101).is_err());
+    }
+
+    #[test]
+    fn split_contender_keeps_its_bytes_unless_its_session_has_ended() {
+        let [whole, first, second] = [1, 2, 3].map(MachineId);
+        let mut bytes = PathBytes::new(100);
+        bytes.add(whole, 100);
+        bytes.split(whole, [(first, 70), (second, 30)].into_iter());
+        bytes.remove(whole);
+        assert!(bytes.check("/a", 1).is_err());
+        bytes.remove(second);
+        bytes.check("/a", 30).unwrap();
+        bytes.session_ended();
+        bytes.split(first, [(second, 70)].into_iter());
         bytes.check("/a", 100).unwrap();
     }
 

@@ -164,8 +164,6 @@ pub(crate) struct Contender {
 #[derive(Debug)]
 struct QueueSlot {
     request: QueueRequest,
-    /// The number of bytes that [`QueueRequest::path_bytes`] returns, or 0 after the session of the nodes has ended.
-    path_bytes: usize,
     /// The name of the nodes without the sequence number that the server appends.
     name_prefix: String,
     nodes: Vec<Node>,
@@ -372,12 +370,7 @@ impl Contender {
     /// Returns the number of path bytes that the contender's nodes add to the transaction that ends their session. The result includes
     /// nodes that may not exist.
     pub(crate) fn path_bytes(&self) -> usize {
-        self.slots.iter().map(|slot| slot.path_bytes).fold(0, usize::saturating_add)
-    }
-
-    /// Sets the number of path bytes to 0, because the session of these nodes has ended.
-    pub(crate) fn forget_path_bytes(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.path_bytes = 0);
+        self.slots.iter().map(|slot| slot.request.path_bytes()).fold(0, usize::saturating_add)
     }
 
     /// Returns the name of the first node that the contender has, or `None` if it has no node.
@@ -684,7 +677,6 @@ impl QueueSlot {
         let number = request.nested_in.as_deref().map_or("", |nested_in| name::sequence_text(nested_in, request.mode));
         Self {
             name_prefix: [prefix, request.mode.base(), number].concat(),
-            path_bytes: request.path_bytes(),
             request,
             nodes: Vec::new(),
             position: Position::Unknown,
