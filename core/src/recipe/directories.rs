@@ -118,17 +118,16 @@ impl DirectoryCreation {
         }
     }
 
-    /// Returns the error for a missing directory that the server refused to create. `at` is the index of the node that needs the directory.
-    pub(super) fn refusal(&self, cx: &Context<'_>, at: usize) -> Option<Error> {
+    /// Returns why the directory of a node is missing, after the server has refused to create the node with "no node": either the chroot is
+    /// missing, or the server has refused to create a directory. Returns `None` if the client may try again. `at` is the index of the node.
+    /// The result is reliable, because the leader has checked whether the chroot exists.
+    pub(super) fn missing_directory_error(&self, cx: &Context<'_>, at: usize) -> Option<Error> {
+        if self.chroot == ChrootState::Missing {
+            return Some(cx.chroot.missing());
+        }
         let (directory, code) = self.refusals.get(&at)?;
         let Directory { path, place, .. } = directory;
         Some(cx.create_error((*code).into(), &format!("creating the directory {path}"), parent(path), *place))
-    }
-
-    /// Returns whether the creation of a node failed because the chroot is missing. The result is reliable, because the leader has checked
-    /// whether the chroot exists.
-    pub(super) fn is_chroot_missing(&self) -> bool {
-        self.chroot == ChrootState::Missing
     }
 }
 

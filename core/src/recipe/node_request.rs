@@ -272,13 +272,8 @@ impl RetriedRequest {
             Err(Failure::Code(code)) => code,
             Err(failure @ Failure::TooLarge(_)) => return Some(Err(failure.to_error(&self.request.description()))),
         };
-        let refusal = if code == Code::NO_NODE { self.directories.refusal(cx, 0) } else { None };
+        let missing = if code == Code::NO_NODE { self.directories.missing_directory_error(cx, 0) } else { None };
         match (&self.request, code) {
-            (NodeRequest::SetCount { .. } | NodeRequest::CreateCount { .. }, Code::NO_NODE)
-                if self.directories.is_chroot_missing() =>
-            {
-                Some(Err(cx.chroot.missing()))
-            }
             (NodeRequest::FindChroot { path }, Code::NO_NODE) if self.attempts_left == MAX_ATTEMPTS => {
                 self.attempts_left -= 1;
                 if cx.chroot.create {
@@ -291,12 +286,12 @@ impl RetriedRequest {
                 None
             }
             (NodeRequest::FindChroot { .. }, Code::NO_NODE) => {
-                Some(Err(refusal.unwrap_or_else(|| cx.chroot.missing())))
+                Some(Err(missing.unwrap_or_else(|| cx.chroot.missing())))
             }
             // The chroot exists, because a server reports a missing node before a missing permission.
             (NodeRequest::FindChroot { .. }, Code::NO_AUTH) => Some(Ok(NodeReply::Done)),
-            (NodeRequest::SetCount { .. } | NodeRequest::CreateCount { .. }, Code::NO_NODE) if refusal.is_some() => {
-                refusal.map(Err)
+            (NodeRequest::SetCount { .. } | NodeRequest::CreateCount { .. }, Code::NO_NODE) if missing.is_some() => {
+                missing.map(Err)
             }
             (NodeRequest::SetCount { .. }, Code::NO_NODE) if self.attempts_left > 0 => {
                 self.attempts_left -= 1;

@@ -77,12 +77,15 @@ impl SharedCount {
                 self.read(cx);
                 None
             }
-            Err(Failure::Code(Code::NO_NODE)) if self.directories.is_chroot_missing() => Some(Err(cx.chroot.missing())),
             Err(Failure::ConnectionLost) => None,
-            Err(failure) => Some(Err(self.directories.refusal(cx, 0).unwrap_or_else(|| {
-                let doing = format!("creating the count {}", self.path);
-                cx.create_error(failure, &doing, parent(&self.path), Place::LockDirectory)
-            }))),
+            Err(failure) => {
+                let is_directory_missing = matches!(failure, Failure::Code(Code::NO_NODE));
+                let missing = self.directories.missing_directory_error(cx, 0).filter(|_| is_directory_missing);
+                Some(Err(missing.unwrap_or_else(|| {
+                    let doing = format!("creating the count {}", self.path);
+                    cx.create_error(failure, &doing, parent(&self.path), Place::LockDirectory)
+                })))
+            }
         }
     }
 }

@@ -352,8 +352,7 @@ impl Contender {
     /// create a directory.
     fn on_directory_missing(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         let Stage::DirectoryMissing { at } = self.stage else { return None };
-        let chroot = || self.directory_creation.is_chroot_missing().then(|| cx.chroot.missing());
-        match chroot().or_else(|| self.directory_creation.refusal(cx, at)) {
+        match self.directory_creation.missing_directory_error(cx, at) {
             Some(error) => self.fail(cx, error),
             None => {
                 self.join_with_directories(cx);
