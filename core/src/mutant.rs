@@ -229,6 +229,19 @@ impl Mutant {
         ACTIVE.set(mutant);
     }
 
+    /// Asserts that a unit test succeeds, and that it fails with this bug. Bugs that the simulation finds only after many seeds have such
+    /// a test. In a build without deliberate bugs, the function only runs the test.
+    #[cfg(test)]
+    pub(crate) fn assert_found_by(self, test: fn()) {
+        test();
+        if Self::IS_ENABLED {
+            Self::activate(Some(self));
+            let outcome = std::panic::catch_unwind(test);
+            Self::activate(None);
+            assert!(outcome.is_err(), "{self:?} stays hidden");
+        }
+    }
+
     /// Has no effect, because this build contains no deliberate bugs.
     #[cfg(not(zklock_mutants))]
     pub const fn activate(_: Option<Self>) {}

@@ -10,6 +10,7 @@ use zklock_proto::{
 use super::*;
 use crate::error::{Error, Result, Status};
 use crate::limits::Limits;
+use crate::mutant::Mutant;
 use crate::recipe::Mode;
 use crate::session::{Command, ConnectString, SessionConfig};
 use crate::time::Time;
@@ -95,6 +96,13 @@ impl Peer {
         }
     }
 
+    /// Answers requests until the next request has this type.
+    fn answer_until(&mut self, next: OpCode) {
+        while self.sent().first() != Some(&next) {
+            self.answer();
+        }
+    }
+
     fn serve(&mut self, request: &Request) -> std::result::Result<Response, Code> {
         let owned = Stat { ephemeral_owner: 5, ..Stat::default() };
         Ok(match request {
@@ -122,7 +130,9 @@ impl Peer {
             Request::Multi(requests) => {
                 Response::Multi(requests.iter().map(|request| self.serve_member(request)).collect())
             }
+            Request::GetData { path, .. } if !self.nodes.contains(path) => return Err(Code::NO_NODE),
             Request::GetData { .. } => Response::Data { data: None, stat: owned },
+            Request::Sync { path } => Response::Path(path.clone()),
             _ => Response::Empty,
         })
     }
@@ -368,4 +378,69 @@ fn tls_record_in_answer_to_plain_text_is_recognized() {
         let said = engine.connection_error(NOW, NOW).message().to_owned();
         assert!(said.contains("the server requires TLS; set tls.enabled to true"), "{said}");
     }
+}
+
+/// Returns the types of all requests for one attempt to acquire a lock.
+fn requests_of_one_attempt(recipe: Recipe) -> Vec<OpCode> {
+    let mut peer = Peer::new("");
+    peer.connect();
+    peer.answer_all();
+    let lock = peer.engine.add_lock("/l", recipe);
+    let limit = AcquireLimit::TryOnce(NOW + Duration::from_secs(5));
+    peer.engine.acquire(NOW, lock, Owner::current_thread(), limit);
+    let mut requests = Vec::new();
+    while let Some(&first) = peer.sent().first() {
+        requests.push(first);
+        peer.answer();
+    }
+    requests
+}
+
+/// Asserts that one attempt lists nodes only after the server has received all changes that were made before the attempt.
+fn assert_lists_after_sync(recipe: Recipe) {
+    let requests = requests_of_one_attempt(recipe);
+    let list = requests.iter().position(|&op| op == OpCode::GetChildren2);
+    let sync = requests.iter().position(|&op| op == OpCode::Sync);
+    assert!(sync.is_some() && sync < list, "{requests:?}");
+}
+
+#[test]
+fn one_attempt_lists_the_queue_after_a_sync() {
+    assert_lists_after_sync(Recipe::Queue(Mode::Mutex));
+}
+
+#[test]
+fn one_attempt_counts_the_leases_after_a_sync() {
+    assert_lists_after_sync(Recipe::SemaphoreMutex);
+}
+
+/// An operator deletes a node of a multi-lock while the client reconnects. The client asks for the node before it lists the other queue.
+#[test]
+fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let members = ["/a", "/b"].map(|path| peer.engine.add_lock(path, Recipe::Queue(Mode::Mutex)));
+    let (lock, owner) = (peer.engine.add_lock("", Recipe::MultiLock(Box::new(members))), Owner::current_thread());
+    let op = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.nodes.extend(["/a", "/b"].map(str::to_owned));
+    peer.answer_until(OpCode::GetChildren2);
+    assert_eq!(peer.sent(), [OpCode::GetChildren2; 2], "it has joined both queues");
+    peer.answer();
+    peer.engine.disconnected(NOW, "closed");
+    peer.nodes.retain(|node| !node.starts_with("/a/"));
+    peer.connect();
+    while peer.answers() != [(op, Ok(Answer::Done))] {
+        peer.answer();
+    }
+    for member in members {
+        let [node] = &peer.engine.nodes_of(member, owner)[..] else { panic!("each member has one node") };
+        assert!(peer.nodes.contains(node), "{node} is deleted");
+    }
+}
+
+#[test]
+fn deliberate_bugs_are_found() {
+    Mutant::ListFirst.assert_found_by(multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted);
+    Mutant::CheckWithoutSync.assert_found_by(one_attempt_lists_the_queue_after_a_sync);
+    Mutant::CountWithoutSync.assert_found_by(one_attempt_counts_the_leases_after_a_sync);
 }

@@ -248,6 +248,13 @@ mod tests {
     }
 
     #[test]
+    fn deliberate_bugs_are_found() {
+        Mutant::ExpectPromptPings.assert_found_by(lease_is_bounded_by_last_touch_of_the_leader);
+        Mutant::TouchTooEarly.assert_found_by(packet_counts_as_touch_half_a_tick_after_its_answer);
+        Mutant::TouchOnWrite.assert_found_by(packet_counts_as_touch_half_a_tick_after_its_answer);
+    }
+
+    #[test]
     fn answer_covers_all_packets_sent_before() {
         let mut sent = sent_on_a_connection();
         for second in [20, 21, 22] {

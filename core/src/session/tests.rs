@@ -212,6 +212,24 @@ fn watches_are_restored_from_the_same_zxid_until_all_are() {
     assert_eq!(restored_from(peer.answer(300)), 202);
 }
 
+/// A server can resume a session without a quorum, so the answer proves nothing to the leader.
+#[test]
+fn resumed_session_keeps_the_end_of_its_lease() {
+    let mut peer = Peer::new();
+    let lease_end = |peer: &Peer| peer.session.active.as_ref().unwrap().lease.end();
+    let before = lease_end(&peer);
+    peer.close();
+    peer.now = NOW + Duration::from_secs(3);
+    peer.connect(1);
+    assert_eq!(lease_end(&peer), before);
+}
+
+#[test]
+fn deliberate_bugs_are_found() {
+    Mutant::AdvanceWhileRestoring.assert_found_by(watches_are_restored_from_the_same_zxid_until_all_are);
+    Mutant::ResumeProves.assert_found_by(resumed_session_keeps_the_end_of_its_lease);
+}
+
 #[test]
 fn request_that_loses_three_connections_fails_as_too_large_and_others_continue() {
     let mut peer = Peer::new();

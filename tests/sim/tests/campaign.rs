@@ -47,8 +47,8 @@ fn a_seed_is_the_same_run_every_time() {
     }
 }
 
-/// Deliberate bugs that need more seeds than a test should run; `make mutants` finds them.
-const SLOW_TO_FIND: [Mutant; 11] = [
+/// Deliberate bugs that need more seeds than a test should run. Unit tests of the core find them (`Mutant::assert_found_by`).
+const FOUND_BY_UNIT_TESTS: [Mutant; 8] = [
     Mutant::AdvanceWhileRestoring,
     Mutant::ExpectPromptPings,
     Mutant::TouchOnWrite,
@@ -56,11 +56,12 @@ const SLOW_TO_FIND: [Mutant; 11] = [
     Mutant::ListFirst,
     Mutant::CheckWithoutSync,
     Mutant::CountWithoutSync,
-    Mutant::NestBlindly,
-    Mutant::OverlookDowngrade,
     Mutant::ResumeProves,
-    Mutant::TrustEndedCache,
 ];
+
+/// The first seed of the search for deliberate bugs that need many seeds. If other random choices hide such a bug, `make mutants`
+/// finds another seed.
+const FIRST_SEEDS: [(Mutant, u64); 2] = [(Mutant::OverlookDowngrade, 5_000), (Mutant::TrustEndedCache, 7_000)];
 
 /// Decision 5 lists each deliberate bug once.
 #[test]
@@ -77,14 +78,16 @@ fn the_decision_lists_the_deliberate_bugs() {
 #[test]
 #[cfg_attr(not(zklock_mutants), ignore = "this build has no deliberate bugs; run make test-sim")]
 fn deliberate_bugs_are_found() {
-    let hunted: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| !SLOW_TO_FIND.contains(mutant)).collect();
+    let hunted: Vec<Mutant> = Mutant::ALL.into_iter().filter(|mutant| !FOUND_BY_UNIT_TESTS.contains(mutant)).collect();
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(&mutant) = hunted.get(next.fetch_add(1, Ordering::Relaxed)) {
                     Mutant::activate(Some(mutant));
-                    let found = (0..5_000).find(|&seed| zklock_sim::run(seed, false).violation.is_some());
+                    let known = FIRST_SEEDS.into_iter().find(|&(known, _)| known == mutant);
+                    let first = known.map_or(0, |(_, first)| first);
+                    let found = (first..first + 5_000).find(|&seed| zklock_sim::run(seed, false).violation.is_some());
                     assert!(found.is_some(), "{mutant:?} stays hidden");
                 }
             });
