@@ -93,6 +93,10 @@ class ZooKeeper:
         while any(self._runs(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
             time.sleep(0.001)
 
+    def resume(self) -> None:
+        """Continue after `pause()`."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill the server. Its connections end at once, and its port is closed."""
         self._supervisor.communicate()  # ends its input

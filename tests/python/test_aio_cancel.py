@@ -261,15 +261,17 @@ def test_connect(loops: Loops, server: ZooKeeper) -> None:
     loops.run(main(), seconds=50)
 
 
-def test_a_client_whose_connecting_was_cancelled_may_try_again(loops: Loops, server: ZooKeeper) -> None:
+def test_a_client_whose_connecting_was_cancelled_may_try_again(loops: Loops, own_server: ZooKeeper) -> None:
     async def main() -> None:
-        client = Client(server.address)
+        client = Client(own_server.address)
+        own_server.pause()
         task = asyncio.ensure_future(client.connect())
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
         assert client.state is zklock.ClientState.CONNECTING
+        own_server.resume()
         async with client:
             assert client.state is zklock.ClientState.CONNECTED
 

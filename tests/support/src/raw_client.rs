@@ -88,10 +88,13 @@ impl RawClient {
         (negotiated > 0).then_some(Self { stream, session_id, password, xid: 0 })
     }
 
-    /// Closes a session on behalf of its owner. The server deletes its ephemeral nodes immediately.
+    /// Closes a session on behalf of its owner. The server deletes its ephemeral nodes immediately. If the owner resumes
+    /// the session before that, the server closes this connection, and the function connects again.
     pub fn close_session(address: &str, session_id: i64, password: &[u8]) {
-        if let Some(session) = Self::attach(address, 60_000, session_id, password) {
-            session.close();
+        while let Some(mut session) = Self::attach(address, 60_000, session_id, password) {
+            if session.try_call(-11, RequestBody::default()).is_ok() {
+                return;
+            }
         }
     }
 
