@@ -249,8 +249,8 @@ test-go: ## test the Go package, if Go 1.21 or later is installed
 
 # The simulation and the models spend their time in the library, so they need optimization.
 test-sim:
-	@echo "test: simulated schedules, and the deliberate bugs that they find"
-	@CARGO_PROFILE_DEV_OPT_LEVEL=1 $(MUTANTS) $(CARGO_TEST) -p zklock-sim
+	@echo "test: simulated schedules, and the deliberate bugs that they and the unit tests find"
+	@CARGO_PROFILE_DEV_OPT_LEVEL=1 $(MUTANTS) $(CARGO_TEST) -p zklock-sim -p zklock-core
 
 test-install:
 	@echo "test: the installation, and programs that use it outside of the repository"
