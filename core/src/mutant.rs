@@ -112,6 +112,8 @@ pub enum Mutant {
     SkipFinalSafetyCheck,
     /// The client does not limit the total length of the node paths in a session.
     OverfillSession,
+    /// The client refuses an acquire although it will soon have deleted enough nodes.
+    RefuseBeforeDeletion,
     /// The client treats the nodes of contenders that leave the queue as deleted.
     OverlookLeaving,
     /// An acquire that makes only one attempt sends no `sync`, although the server may lag behind.
@@ -144,7 +146,7 @@ impl Mutant {
     pub const IS_ENABLED: bool = cfg!(zklock_mutants);
 
     /// All deliberate bugs.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 65] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAfterMissedEvents,
@@ -197,6 +199,7 @@ impl Mutant {
         Self::AdvanceWhileRestoring,
         Self::SkipFinalSafetyCheck,
         Self::OverfillSession,
+        Self::RefuseBeforeDeletion,
         Self::OverlookLeaving,
         Self::CheckWithoutSync,
         Self::CountWithoutSync,

@@ -45,7 +45,8 @@ impl PathBytes {
     /// Returns an error if `bytes` additional path bytes would exceed the limit. The check ignores leaving contenders, because the client
     /// will soon have deleted their nodes.
     pub(super) fn check(&self, path: &str, bytes: usize) -> Result<(), Error> {
-        let staying = self.all.saturating_sub(self.leaving).saturating_add(bytes);
+        let leaving = if Mutant::RefuseBeforeDeletion.is_active() { 0 } else { self.leaving };
+        let staying = self.all.saturating_sub(leaving).saturating_add(bytes);
         if staying <= self.limit || Mutant::OverfillSession.is_active() {
             return Ok(());
         }

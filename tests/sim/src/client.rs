@@ -14,7 +14,7 @@ use zklock_core::session::{ConnectString, Server, SessionConfig};
 use zklock_core::time::Time;
 
 use crate::checker::{COUNTS_DIRECTORY, Checker, Exclusion, FenceQuestion, Grant, Holder};
-use crate::plan::{ClientPlan, Clock, PathRecipe, Plan, ms, pick};
+use crate::plan::{ClientPlan, Clock, MAX_ONE_NODE_REQUEST_BYTES, PathRecipe, Plan, ms, pick};
 use crate::world::TaskCall;
 
 pub(crate) struct Client {
@@ -45,10 +45,10 @@ pub(crate) struct Client {
     /// The run has no faults, although its servers may refuse long requests.
     is_undisturbed: bool,
     syncs_are_sound: bool,
-    /// The path limit of its sessions allows only a few nodes.
-    has_small_path_limit: bool,
-    /// Its servers accept only short requests.
-    has_short_requests: bool,
+    /// The path limit of its sessions, if it allows only a few nodes.
+    max_path_bytes: Option<usize>,
+    /// The longest request that its servers accept, if they accept only short requests.
+    frame_limit: Option<usize>,
     /// The time until which it was last suspended.
     pub(crate) resumed_at: Time,
     /// The time at which its connection was established.
@@ -217,8 +217,8 @@ impl Client {
             session_timeout: plan.session_timeout,
             is_undisturbed: plan.is_undisturbed,
             syncs_are_sound: plan.syncs_are_sound,
-            has_small_path_limit: plan.max_path_bytes.is_some(),
-            has_short_requests: plan.frame_limit.is_some(),
+            max_path_bytes: plan.max_path_bytes,
+            frame_limit: plan.frame_limit,
             resumed_at: now,
             connected_at: now,
             closing: (0, now),
@@ -255,10 +255,49 @@ impl Client {
         self.paths(&[handle]).into_iter().any(|path| is_so(&self.full_path(path)))
     }
 
-    /// Returns whether an acquire of `nodes` nodes may fail with EXHAUSTED. Requests for one node are short enough, even if requests of
-    /// other operations are too long.
-    pub(crate) fn may_be_exhausted(&self, nodes: usize) -> bool {
-        self.has_small_path_limit || (self.has_short_requests && nodes > 1)
+    /// Returns whether a request for `nodes` nodes may be refused because it is too long. Requests for one node are short enough, even if
+    /// requests of other operations are too long. Faults may look like the refusal of a long request.
+    fn may_be_too_long(&self, nodes: usize) -> bool {
+        let is_short = |limit| nodes == 1 || (self.is_undisturbed && nodes * MAX_ONE_NODE_REQUEST_BYTES <= limit);
+        self.frame_limit.is_some_and(|limit| !is_short(limit))
+    }
+
+    /// Returns whether an acquire of several steps may fail with EXHAUSTED, if no step has more than `nodes` nodes.
+    pub(crate) fn may_exhaust_steps(&self, nodes: usize) -> bool {
+        self.max_path_bytes.is_some() || self.may_be_too_long(nodes)
+    }
+
+    /// Returns whether an acquire may fail with EXHAUSTED. The path limit allows a refusal only if the limit is below the path bytes of all
+    /// holds and pending acquires of the client together. Tasks, and nodes that a server refuses to delete, can also need path bytes.
+    fn may_be_exhausted(&self, checker: &Checker, handle: usize, quantity: u32) -> bool {
+        let is_full = self.max_path_bytes.is_some_and(|limit| {
+            let holds = (0..self.threads.len()).flat_map(|thread| self.held(thread));
+            let nodes = holds.flat_map(|(handle, owner)| self.nodes_of(self.handles[handle].lock, owner));
+            let held: usize = nodes.map(|node| 4 + node.len()).sum();
+            let acquires = self.calls.values().filter_map(|call| match call.kind {
+                CallKind::Acquire { quantity, .. } => Some((call.handle, quantity)),
+                _ => None,
+            });
+            let pending =
+                acquires.chain([(handle, quantity)]).map(|(handle, quantity)| self.most_path_bytes(handle, quantity));
+            held + pending.sum::<usize>() > limit
+        });
+        let may_be_undeletable = || self.is_any_path_of_client(|path| checker.were_permissions_removed(path));
+        is_full
+            || (self.max_path_bytes.is_some() && (!self.stepwise_locks.is_empty() || may_be_undeletable()))
+            || self.may_be_too_long(self.members(handle).len() * quantity as usize)
+    }
+
+    /// Returns an upper bound of the path bytes of an acquire. An acquire of leases also has a node of the inner mutex.
+    fn most_path_bytes(&self, handle: usize, quantity: u32) -> usize {
+        let name = "/leases/_c_01234567-89ab-cdef-0123-456789abcdef-__WRIT__0123456789".len();
+        let members =
+            self.members(handle).into_iter().map(|member| 4 + self.full_path(self.handles[member].path).len() + name);
+        members.sum::<usize>() * (quantity as usize + 1)
+    }
+
+    fn is_any_path_of_client(&self, is_so: impl Fn(&str) -> bool) -> bool {
+        (0..self.handles.len()).any(|handle| self.is_any_path(handle, &is_so))
     }
 
     pub(crate) fn full_path(&self, path: usize) -> String {
@@ -770,7 +809,7 @@ impl Client {
                 Status::Deadlock => matches!(more, Expectation::Deadlock | Expectation::Open),
                 Status::Timeout | Status::Connection => limit != TimeLimit::None,
                 Status::Canceled => call.may_be_canceled,
-                Status::Exhausted => self.may_be_exhausted(self.members(call.handle).len() * quantity as usize),
+                Status::Exhausted => self.may_be_exhausted(checker, call.handle, quantity),
                 Status::Foreign => self.is_any_path(call.handle, |path| checker.had_foreign(path)),
                 Status::Denied => self.is_any_path(call.handle, |path| checker.were_permissions_removed(path)),
                 _ => false,

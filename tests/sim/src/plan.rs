@@ -353,7 +353,7 @@ fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
 }
 
 /// Upper bound of the size of a request for one node, in bytes.
-const MAX_ONE_NODE_REQUEST_BYTES: usize = 180;
+pub(crate) const MAX_ONE_NODE_REQUEST_BYTES: usize = 180;
 
 impl Plan {
     /// Sets, for some runs, a path limit that allows only a few nodes in a session. The method has its own random number generator.

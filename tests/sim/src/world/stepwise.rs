@@ -450,7 +450,7 @@ impl World {
                 Status::Lost | Status::Deadlock => is_shared,
                 Status::Exhausted => {
                     let nodes = parts.iter().map(|step| step.members.len()).max().unwrap_or_default();
-                    self.is_any_member(program, &parts, |client, _| client.may_be_exhausted(nodes))
+                    self.is_any_member(program, &parts, |client, _| client.may_exhaust_steps(nodes))
                 }
                 Status::Foreign => self.is_any_member(program, &parts, |_, path| self.checker.had_foreign(path)),
                 Status::Denied => {
