@@ -87,7 +87,7 @@ def test_the_holder_is_the_task(loops: Loops, server: ZooKeeper, path: str, insp
                 assert result is not None
                 await result
         assert await lock.acquire(timeout=0) is False
-        assert await lock.acquire(timeout=0.05) is False
+        assert await lock.acquire(timeout=1) is False
 
     async def main() -> None:
         async with Client(server.address) as client:
@@ -270,7 +270,7 @@ def test_every_recipe(loops: Loops, server: ZooKeeper, path: str, inspector: Ins
 
             job = client.semaphore_mutex(f"{path}/job")
             await job.acquire()
-            assert await job.acquire(timeout=0.05) is False
+            assert await job.acquire(timeout=1) is False
             await asyncio.create_task(job.release())
             assert job.state is LockState.FREE
 

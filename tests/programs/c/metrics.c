@@ -55,7 +55,7 @@ static void acquires_count_waits_and_holds(void)
 
 static zkl_status acquire_with_short_timeout(zkl_lock *lock)
 {
-    return zkl_acquire_timeout(lock, 50);
+    return zkl_acquire_timeout(lock, 1000);
 }
 
 /* Timeouts, cancelled acquires and hand-overs are counted. */
