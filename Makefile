@@ -17,7 +17,7 @@ export MYPY_CACHE_DIR := $(CURDIR)/target/mypy
 PYTHON_EXAMPLES := python/examples $(wildcard examples/python)
 # Other versions of Rust have other lints. Their warnings are printed, but are not errors.
 LINTED_VERSION := rustc 1.95.
-WARNINGS_FAIL := $(if $(findstring $(LINTED_VERSION),$(shell rustc --version)),-D warnings)
+WARNINGS_FAIL = $(if $(findstring $(LINTED_VERSION),$(shell rustc --version)),-D warnings)
 # The crates and the Python package whose files must not import each other in a circle.
 ACYCLIC := src core/src process/src proto/src bindings/abi/src bindings/c/src bindings/standalone/src standalone/src command/src python/src python/zklock
 # pyright does not require that the package is installed.

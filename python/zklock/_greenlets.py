@@ -136,8 +136,12 @@ class _EventletWaits(HubWaits):
 
     def _throw(self, error: BaseException) -> None:
         """Raise an error in all waiting greenlets, because the program has closed the descriptor."""
-        for greenlet in list(self._waiting.values()):
-            self.hub.schedule_call_global(0, greenlet.throw, error)
+        for key in self._waiting:
+            self.hub.schedule_call_global(0, self._throw_if_waiting, key, error)
+
+    def _throw_if_waiting(self, key: int, error: BaseException) -> None:
+        if key in self._waiting:
+            self._waiting[key].throw(error)
 
 
 _hub_waits: weakref.WeakValueDictionary[Any, HubWaits] = weakref.WeakValueDictionary()
