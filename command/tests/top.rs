@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -128,6 +128,40 @@ fn a_lock_with_a_new_holder_is_marked_until_the_next_refresh() {
     assert!(lines.len() == 1 && lines[0].contains(&format!(":{} ", calls[1].pid())), "{lines:?}");
     terminal.press(" ");
     wait_for(&terminal, |lines| marked(lines).is_empty());
+}
+
+/// As when a user presses Ctrl-S and later Ctrl-Q.
+#[test]
+fn a_terminal_that_was_stopped_shows_the_last_refresh() {
+    let (proxy, root, replies) = (Proxy::start(&ZooKeeper::shared().address()), path("stopped"), Arc::default());
+    let _holder = start_queue(&format!("{root}/lock"), 0);
+    let counter: Arc<AtomicUsize> = Arc::clone(&replies);
+    proxy.hook(move |direction, frame| {
+        let is_reply = frame.len() >= 16 && i32::from_be_bytes(*frame.first_chunk().unwrap()) > 0;
+        if direction == Direction::ToClient && is_reply {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        Verdict::Forward
+    });
+    // Only the first frame and the first refresh change the screen.
+    let script = format!("echo ready; read -r _; exec {PROGRAM} top -d 1h {root}");
+    let mut call = program("sh", &["-c", &script]).env("TERM", "xterm");
+    call = call.env("ZKLOCK_SERVERS", &proxy.address());
+    let (mut terminal, call) = Terminal::start(call);
+    terminal.wait_for("ready");
+    terminal.press("\x13\n");
+    let threads = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", call.pid())).unwrap();
+        let names = tasks.flatten().map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+        names.collect::<BTreeSet<_>>()
+    };
+    // The refresh lists two nodes and reads one.
+    wait_until(TEST_TIMEOUT, || replies.load(Ordering::SeqCst) >= 3 && !threads().contains("zklock-refresh\n"));
+    // The view needs 20 ms before it draws again. If the machine is slower, the test checks less.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(!terminal.screen().contains(ENTER), "{:?}", terminal.screen());
+    terminal.press("\x11");
+    wait_for_text(&terminal, "1 lock, 1 holder, ");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-/* Limits a pool to three users at a time: pool SERVERS PATH
+/* Limits a pool to three users at a time, and waits for its turn: pool SERVERS PATH SECONDS
  *
  * A use ends when a line of input arrives. ../README.md explains how to build and run this program. */
 #include <stdio.h>
@@ -24,8 +24,8 @@ static void use(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: pool SERVERS PATH\n");
+    if (argc != 4) {
+        fprintf(stderr, "usage: pool SERVERS PATH SECONDS\n");
         return 2;
     }
     zkl_client *client;
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     check("zkl_client_new", zkl_client_new(argv[1], NULL, &client));
     check("zkl_semaphore_new", zkl_semaphore_new(client, argv[2], 3, &pool));
 
-    zkl_status status = zkl_semaphore_acquire_timeout(pool, 1, 1000, &lease);
+    zkl_status status = zkl_semaphore_acquire_timeout(pool, 1, 1000 * atol(argv[3]), &lease);
     if (status == ZKL_E_TIMEOUT) {
         printf("full\n");
     } else {

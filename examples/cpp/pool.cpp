@@ -1,4 +1,4 @@
-// Limits a pool to three users at a time: pool SERVERS PATH
+// Limits a pool to three users at a time, and waits for its turn: pool SERVERS PATH SECONDS
 //
 // A use ends when a line of input arrives. ../README.md explains how to build and run this program.
 
@@ -7,8 +7,7 @@
 #include <chrono>
 #include <iostream>
 #include <optional>
-
-using namespace std::chrono_literals;
+#include <string>
 
 static void use()
 {
@@ -18,14 +17,14 @@ static void use()
 
 int main(int argc, char **argv)
 try {
-    if (argc != 3) {
-        std::cerr << "usage: pool SERVERS PATH\n";
+    if (argc != 4) {
+        std::cerr << "usage: pool SERVERS PATH SECONDS\n";
         return 2;
     }
     zkl::client client(argv[1]);
     zkl::semaphore pool(client, argv[2], 3);
 
-    std::optional<zkl::leases> lease = pool.try_acquire_for(1s);
+    std::optional<zkl::leases> lease = pool.try_acquire_for(std::chrono::seconds(std::stol(argv[3])));
     if (!lease) {
         std::cout << "full\n";
         return 0;

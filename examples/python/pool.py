@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Limit a pool to three users at a time: pool.py SERVERS PATH
+"""Limit a pool to three users at a time, and wait for a turn: pool.py SERVERS PATH SECONDS
 
 A use ends when a line of input arrives.
 """
@@ -14,11 +14,11 @@ def use() -> None:
     sys.stdin.readline()
 
 
-def main(servers: str, path: str) -> None:
+def main(servers: str, path: str, seconds: str) -> None:
     with zklock.Client(servers) as client:
         pool = client.semaphore(path, max_leases=3)
         try:
-            with pool.acquire(timeout=1.0):
+            with pool.acquire(timeout=float(seconds)):
                 use()
         except zklock.LockTimeout:
             print("full")
@@ -27,9 +27,9 @@ def main(servers: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: pool.py SERVERS PATH")
+    if len(sys.argv) != 4:
+        sys.exit("usage: pool.py SERVERS PATH SECONDS")
     try:
         main(*sys.argv[1:])
-    except zklock.Error as error:
+    except (zklock.Error, ValueError) as error:
         sys.exit(f"pool.py: {error}")

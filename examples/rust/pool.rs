@@ -1,4 +1,4 @@
-//! Limits a pool to three users at a time: `pool SERVERS PATH`
+//! Limits a pool to three users at a time, and waits for its turn: `pool SERVERS PATH SECONDS`
 //!
 //! A use ends when a line of input arrives.
 
@@ -15,12 +15,12 @@ fn use_it() -> io::Result<()> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let [_, servers, path] = &env::args().collect::<Vec<_>>()[..] else {
-        return Err("usage: pool SERVERS PATH".into());
+    let [_, servers, path, seconds] = &env::args().collect::<Vec<_>>()[..] else {
+        return Err("usage: pool SERVERS PATH SECONDS".into());
     };
     let client = Client::connect(servers, &Config::new())?;
     let pool = client.semaphore(path, 3)?;
-    match pool.acquire(1, Some(Duration::from_secs(1))) {
+    match pool.acquire(1, Some(Duration::from_secs(seconds.parse()?))) {
         Ok(lease) => {
             use_it()?;
             lease.release()?;

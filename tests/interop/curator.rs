@@ -369,7 +369,10 @@ fn zklock_revokes(cx: &CheckContext<'_>) -> CheckResult {
     cx.run("revocable $m");
     let waiting = cx.send("acquire $t $m");
     cx.wait_for_nodes(&path, 2);
-    client.revoke(&ours.participants().unwrap().remove(1).node_path).unwrap();
+    let waiter = ours.participants().unwrap().remove(1);
+    // Curator sets the watch after it has created the node, and does not notice an earlier request.
+    cx.wait_for_watch(&waiter.node_path);
+    client.revoke(&waiter.node_path).unwrap();
     cx.event("revoked $m");
     ours.release_as(ME).unwrap();
     assert_eq!(waiting.wait(TEST_TIMEOUT), "true");

@@ -150,6 +150,12 @@ impl<'a> CheckContext<'a> {
         wait_until(TEST_TIMEOUT, || raw.children(path).unwrap_or_default().len() == count);
     }
 
+    /// Waits until the server has a data watch on a node.
+    #[track_caller]
+    pub(crate) fn wait_for_watch(&self, node: &str) {
+        wait_until(TEST_TIMEOUT, || self.shared.zookeeper.four_letter_word("wchp").lines().any(|line| line == node));
+    }
+
     pub(crate) fn is_kazoo(&self) -> bool {
         matches!(self.other, OtherLibrary::Kazoo(_))
     }

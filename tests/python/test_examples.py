@@ -45,13 +45,13 @@ class Example(Program):
     def ends_with(self, *lines: str) -> None:
         """End the input of the program. Check that it prints these lines and succeeds."""
         self.close_input()
-        assert [self.read_line(30.0) for _ in lines] == list(lines), self.log.read_text()
-        assert (self.read_line(30.0), self.ends()) == ("", 0), self.log.read_text()
+        assert [self.read_line() for _ in lines] == list(lines), self.log.read_text()
+        assert (self.read_line(), self.ends()) == ("", 0), self.log.read_text()
 
     def fails(self) -> str:
         """Check that the program fails without a crash, and return its error message."""
         self.close_input()
-        assert self.read_line(30.0) == ""
+        assert self.read_line() == ""
         assert self.ends() in (1, 2)
         return self.log.read_text()
 
@@ -120,13 +120,13 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.mark.parametrize("language", ALL)
 def test_a_job_runs_only_once_at_a_time(server: ZooKeeper, start: Start, path: str, language: str) -> None:
     first = start(language, "try_job", server.address, path)
-    assert first.read_line(30.0) == "running"
+    assert first.read_line() == "running"
     second = start(language, "try_job", server.address, path)
-    assert second.read_line(30.0).startswith("skipped: ")
+    assert second.read_line().startswith("skipped: ")
     assert second.ends() == 0
     first.ends_with("done")
     third = start(language, "try_job", server.address, path)
-    assert third.read_line(30.0) == "running"
+    assert third.read_line() == "running"
     third.ends_with("done")
 
 
@@ -135,10 +135,10 @@ def test_a_job_that_was_not_alone_until_its_end_fails(
     server: ZooKeeper, start: Start, path: str, inspector: Inspector, language: str
 ) -> None:
     first = start(language, "try_job", server.address, path)
-    assert first.read_line(30.0) == "running"
+    assert first.read_line() == "running"
     inspector.kazoo.delete(inspector.wait_for(path, 1)[0])
     second = start(language, "try_job", server.address, path)
-    assert second.read_line(30.0) == "running"
+    assert second.read_line() == "running"
     assert re.search("lost|deleted", first.fails())
     second.ends_with("done")
 
@@ -148,7 +148,7 @@ def test_leader_stops_at_a_loss_and_acquires_again(
     server: ZooKeeper, start: Start, path: str, inspector: Inspector, language: str
 ) -> None:
     alice = start(language, "leader", server.address, path, "alice")
-    assert [alice.read_line(30.0), alice.read_line()] == ["alice leads", "alice works"]
+    assert [alice.read_line(), alice.read_line()] == ["alice leads", "alice works"]
     bob = start(language, "leader", server.address, path, "bob")
     for leader, name, successor, heirs_name in [(alice, "alice", bob, "bob"), (bob, "bob", alice, "alice")]:
         inspector.kazoo.delete(inspector.wait_for(path, 2)[0])
@@ -164,7 +164,7 @@ def test_a_leader_that_was_stopped_past_its_session_does_no_more_work(tmp_path: 
         leaders = {language: start(language, "leader", server.address, f"/{language}", "alice") for language in ALL}
         heirs = {}
         for language, leader in leaders.items():
-            assert leader.read_line(30.0) == "alice leads"
+            assert leader.read_line() == "alice leads"
             heirs[language] = start(language, "leader", server.address, f"/{language}", "bob")
         for leader in leaders.values():
             assert leader.read_line() == "alice works"
@@ -172,7 +172,7 @@ def test_a_leader_that_was_stopped_past_its_session_does_no_more_work(tmp_path: 
             while has_line(leader):
                 assert leader.read_line() == "alice works"
         for language, successor in heirs.items():
-            assert successor.read_line(30.0) == "bob leads", language
+            assert successor.read_line() == "bob leads", language
         for language, leader in leaders.items():
             leader.process.send_signal(signal.SIGCONT)
             line = line_after_work(leader, "alice") if language == "kazoo" else leader.read_line()
@@ -199,12 +199,12 @@ def has_line(program: Example) -> bool:
 
 @pytest.mark.parametrize("language", ALL)
 def test_a_pool_lets_three_in(server: ZooKeeper, start: Start, path: str, language: str) -> None:
-    users = [start(language, "pool", server.address, path) for _ in range(3)]
-    assert [user.read_line(30.0) for user in users] == ["using"] * 3
-    start(language, "pool", server.address, path).ends_with("full")
+    users = [start(language, "pool", server.address, path, "60") for _ in range(3)]
+    assert [user.read_line() for user in users] == ["using"] * 3
+    start(language, "pool", server.address, path, "1").ends_with("full")
     users.pop().ends_with("returned")
-    users.append(start(language, "pool", server.address, path))
-    assert users[-1].read_line(30.0) == "using"
+    users.append(start(language, "pool", server.address, path, "60"))
+    assert users[-1].read_line() == "using"
     for user in users:
         user.ends_with("returned")
 
@@ -256,7 +256,7 @@ def test_a_store_refuses_the_stale_token(
 
     def begin(language: str) -> tuple[Example, int]:
         program = start(language, "fenced_write", server.address, path, "store")
-        match = re.fullmatch(r"holds with token (\d+)", program.read_line(30.0))
+        match = re.fullmatch(r"holds with token (\d+)", program.read_line())
         assert match, program.log.read_text()
         return program, int(match[1])
 
@@ -285,7 +285,7 @@ def test_each_program_prints_its_usage(start: Start, language: str, name: str) -
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize(("name", "arguments"), [("leader", ["alice"]), ("pool", []), ("fenced_write", ["store"])])
+@pytest.mark.parametrize(("name", "arguments"), [("leader", ["alice"]), ("pool", ["1"]), ("fenced_write", ["store"])])
 def test_each_program_reports_errors(
     server: ZooKeeper, start: Start, language: str, name: str, arguments: list[str]
 ) -> None:

@@ -23,7 +23,7 @@ def write(program: Program, value: str) -> str:
 
 
 def token(program: Program) -> int:
-    return int(program.read_line(30.0).removeprefix("acquired TOKEN "))
+    return int(program.read_line().removeprefix("acquired TOKEN "))
 
 
 def stop_write_go_on(start: Callable[[], Program]) -> None:

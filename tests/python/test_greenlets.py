@@ -95,7 +95,7 @@ print(client.state.name)
 
 def test_greenlets_of_one_thread_exclude_each_other(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + EXCLUDE, server.address, path)
-    assert green.read_line(30) == "1 30 FREE"
+    assert green.read_line() == "1 30 FREE"
     assert green.read_line() == "CLOSED"
     assert green.ends() == 0
 
@@ -155,7 +155,7 @@ print("fine")
 
 def test_a_hold_belongs_to_a_greenlet(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + OWN, server.address, path)
-    assert green.read_line(30) == "fine"
+    assert green.read_line() == "fine"
     assert green.ends() == 0
 
 
@@ -220,8 +220,8 @@ print("from another", flush=True)
 
 def test_other_greenlets_run_during_every_call_that_waits(framework: str, program: Run) -> None:
     green = program(framework + WAIT)
-    assert green.read_line(30) == "from the main greenlet"
-    assert green.read_line(30) == "from another"
+    assert green.read_line() == "from the main greenlet"
+    assert green.read_line() == "from another"
     assert green.ends() == 0
 
 
@@ -258,8 +258,8 @@ def test_waiting_greenlets_share_the_descriptors_of_their_hub(
     framework: str, server: ZooKeeper, path: str, program: Run
 ) -> None:
     green = program(framework + DESCRIPTORS, server.address, path)
-    assert green.read_line(30) == "0"
-    assert green.read_line(30) == "100 True"
+    assert green.read_line() == "0"
+    assert green.read_line() == "100 True"
     assert green.ends() == 0
 
 
@@ -334,7 +334,7 @@ def test_a_greenlet_that_is_killed_at_any_moment_holds_nothing(
     framework: str, server: ZooKeeper, path: str, program: Run
 ) -> None:
     green = program(framework + KILLED_AT_THE_END, server.address, path)
-    assert green.read_line(30) == "fine"
+    assert green.read_line() == "fine"
     assert green.ends() == 0
 
 
@@ -373,7 +373,7 @@ def test_hold_of_a_dead_greenlet_belongs_to_no_other(
     with_gevent: str, server: ZooKeeper, path: str, program: Run
 ) -> None:
     green = program(with_gevent + ENDED, server.address, path)
-    assert green.read_line(30) == "True"
+    assert green.read_line() == "True"
     assert green.read_line() == "free"
     assert green.ends() == 0
 
@@ -641,6 +641,6 @@ client.close()
 
 def test_a_greenlet_waits_while_another_forks(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
     green = program(framework + "warnings.simplefilter('ignore')\n" + FORKS_WHILE_ANOTHER_WAITS, server.address, path)
-    assert green.read_line(30) == "0"
+    assert green.read_line() == "0"
     assert green.read_line() == "acquired"
     assert green.ends() == 0

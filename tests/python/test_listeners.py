@@ -79,7 +79,7 @@ def test_a_refused_callback_of_a_multi_lock_waits_for_no_event(
     while an event of the first member lock is in progress.
     """
     refused = program(REFUSED, server.address, path)
-    assert refused.read_line(30) == "ended"
+    assert refused.read_line() == "ended"
     assert refused.ends() == 0
 
 

@@ -164,7 +164,7 @@ import workers
 workers.main(*sys.argv[1:])
 """
     parent = program(code, method, server.address, path)
-    assert parent.read_line(30) == "True"
+    assert parent.read_line() == "True"
     assert parent.ends() == 0
     assert inspector.nodes(path) == []
 

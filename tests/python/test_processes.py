@@ -299,7 +299,7 @@ assert events[-1].state is zklock.ClientState.CLOSED
 
 def test_fork(server: ZooKeeper, path: str, inspector: Inspector, program: Callable[..., Program]) -> None:
     parent = program(FORKS, server.address, path)
-    assert parent.read_line(30) == "fine"
+    assert parent.read_line() == "fine"
     assert parent.ends() == 0
     assert inspector.nodes(path) == []
 
@@ -432,7 +432,7 @@ def test_processes_take_turns_and_leak_nothing(
         assert worker.read_line() == "ready"
     for worker in workers:
         worker.write_line()
-    turns = [Waiter(lambda worker=worker: " ".join(worker.read_line(60) for _ in range(2))) for worker in workers]
+    turns = [Waiter(lambda worker=worker: " ".join(worker.read_line() for _ in range(2))) for worker in workers]
     tokens = [[int(token) for token in turn.result(120).split()] for turn in turns]
     growths = [int(worker.read_line()) for worker in workers]
     assert [worker.ends() for worker in workers] == [0] * 4

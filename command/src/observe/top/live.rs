@@ -28,6 +28,8 @@ use crate::settings::Settings;
 const KEYS: &str = "q: end   space: refresh   s: sort   p: pause";
 /// The time between two frames while the view shows a growing duration.
 const TICK: Duration = Duration::from_secs(1);
+/// The time before the view tries to draw again, if the terminal has not accepted the previous frame.
+const REDRAW: Duration = Duration::from_millis(100);
 
 /// Shows the view until the user ends it.
 pub(crate) fn run(arguments: &TopArguments, settings: &Settings, scope: Scope) -> Result<Exit, Failure> {
@@ -124,8 +126,8 @@ impl View<'_> {
             if self.next_at.is_some_and(|next_at| next_at <= BootTime::now()) {
                 self.start_refresh()?;
             }
-            self.draw()?;
-            self.wait()?;
+            let is_drawn = self.draw()?;
+            self.wait(is_drawn)?;
             for key in self.screen.keys() {
                 match key {
                     b'q' => return Ok(Exit::Command(0)),
@@ -177,11 +179,12 @@ impl View<'_> {
         }
     }
 
-    /// Waits until something happens or the frame must change.
-    fn wait(&self) -> Result<(), Failure> {
+    /// Waits until something happens or the frame must change. `is_drawn` tells whether the terminal has the current frame.
+    fn wait(&self, is_drawn: bool) -> Result<(), Failure> {
         let until_next = self.next_at.map(|next_at| next_at - BootTime::now());
         let has_growing_time = self.refresh.is_some() || self.lost_since.is_some();
-        let limit = until_next.into_iter().chain(has_growing_time.then_some(TICK)).min();
+        let limits = [until_next, has_growing_time.then_some(TICK), (!is_drawn).then_some(REDRAW)];
+        let limit = limits.into_iter().flatten().min();
         self.inbox.wait_with(self.screen.keyboard().into_iter().collect(), limit)?;
         while let Some(received) = self.inbox.signal()? {
             handle_signal(received, || self.screen.leave())?;
@@ -192,7 +195,7 @@ impl View<'_> {
         Ok(())
     }
 
-    fn draw(&self) -> Result<(), Failure> {
+    fn draw(&self) -> Result<bool, Failure> {
         let (height, width) = self.screen.size()?;
         let page = self.page(width);
         let mut lines: Vec<&str> = page.lines().collect();

@@ -50,17 +50,18 @@ impl Screen {
         Ok(if size.0 == 0 || size.1 == 0 { USUAL_SIZE } else { size })
     }
 
-    /// Replaces what the terminal shows. If the terminal has not accepted the last lines yet, it keeps showing them.
-    pub(crate) fn draw(&self, lines: &[&str]) -> Result<(), Failure> {
+    /// Replaces what the terminal shows. Returns false if the terminal has not accepted the previous lines yet. It then keeps showing them, and
+    /// the caller must draw again later.
+    pub(crate) fn draw(&self, lines: &[&str]) -> Result<bool, Failure> {
         if !self.output.wait_until_written(Duration::ZERO) {
-            return Ok(());
+            return Ok(false);
         }
         let start = if self.is_shown.get() { "" } else { ENTER };
         if !self.is_shown.get() {
             self.enter()?;
         }
         self.output.push(format!("{start}\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n")));
-        Ok(())
+        Ok(true)
     }
 
     /// Changes the modes of the terminal. The kernel stops a job in the background, until the user continues it in the foreground.

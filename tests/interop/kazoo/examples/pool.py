@@ -1,4 +1,4 @@
-"""Uses a pool of at most three users at a time, with kazoo: pool.py SERVERS PATH
+"""Uses a pool of at most three users at a time, with kazoo: pool.py SERVERS PATH SECONDS
 
 A use lasts until a line of input arrives.
 """
@@ -15,13 +15,13 @@ def use() -> None:
     sys.stdin.readline()
 
 
-def main(servers: str, path: str) -> None:
+def main(servers: str, path: str, seconds: str) -> None:
     client = KazooClient(servers)
     client.start()
     try:
         pool = client.Semaphore(path, max_leases=3)
         try:
-            pool.acquire(timeout=1.0)
+            pool.acquire(timeout=float(seconds))
         except LockTimeout:
             print("full")
             return
@@ -36,9 +36,9 @@ def main(servers: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: pool.py SERVERS PATH")
+    if len(sys.argv) != 4:
+        sys.exit("usage: pool.py SERVERS PATH SECONDS")
     try:
         main(*sys.argv[1:])
-    except (KazooException, KazooTimeoutError) as error:
+    except (KazooException, KazooTimeoutError, ValueError) as error:
         sys.exit(f"pool.py: {error}")
