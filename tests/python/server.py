@@ -84,7 +84,8 @@ class ZooKeeper:
         return set(re.findall("sid=(0x[0-9a-f]+)", self._ask("cons")))
 
     def _ask(self, word: str) -> str:
-        return send_four_letter_word(int(self.address.rpartition(":")[2]), word.encode()).decode()
+        """Return the answer to a four-letter word. Fails if the server does not answer."""
+        return send_four_letter_word(int(self.address.rpartition(":")[2]), word.encode(), 60.0).decode()
 
     def pause(self) -> None:
         """Stop all answers. The connections stay open."""
@@ -129,21 +130,26 @@ def class_path() -> str:
 
 def wait_until_it_serves(server: subprocess.Popen[bytes], port: int, directory: Path) -> None:
     deadline = time.monotonic() + 60
-    while b"Mode:" not in send_four_letter_word(port, b"srvr"):
+    while not _serves(port):
         log = (directory / "server.log").read_text(errors="replace")
         is_late = server.poll() is not None or time.monotonic() > deadline
         assert not is_late, f"the server did not start:\n{log[-2000:]}"
         time.sleep(0.01)
 
 
-def send_four_letter_word(port: int, word: bytes) -> bytes:
+def _serves(port: int) -> bool:
     # A server that listens but does not serve yet may never answer this connection. The caller asks again on a new one.
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=0.25) as connection:
-            connection.sendall(word)
-            return connection.makefile("rb").read()
+        return b"Mode:" in send_four_letter_word(port, b"srvr", 1.0)
     except OSError:
-        return b""
+        return False
+
+
+def send_four_letter_word(port: int, word: bytes, timeout: float) -> bytes:
+    """Return the answer. Raises OSError if the server does not answer within ``timeout`` seconds."""
+    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+        connection.sendall(word)
+        return connection.makefile("rb").read()
 
 
 def main() -> None:

@@ -202,7 +202,7 @@ impl ZooKeeper {
     pub(crate) fn mode(&self) -> Option<String> {
         // A server that listens but does not serve yet may never answer on this connection. The caller must ask again
         // on a new one.
-        let answer = send_four_letter_word(self.endpoint.address(), "srvr", Duration::from_millis(250)).ok()?;
+        let answer = send_four_letter_word(self.endpoint.address(), "srvr", Duration::from_secs(1)).ok()?;
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(|mode| mode.trim().to_owned())
     }
 
