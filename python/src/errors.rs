@@ -63,6 +63,30 @@ pub(crate) fn attach_to_exception(
     Ok(())
 }
 
+/// Ends a `with` block that has released its hold with the result `released`. `was_safe` says whether the hold was safe at the end of the
+/// block.
+///
+/// A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block, and an exception would
+/// make the program treat the block as failed. The function then logs the missing confirmation.
+pub(crate) fn end_block(
+    py: Python<'_>,
+    block_error: &Bound<'_, PyAny>,
+    doing: &str,
+    was_safe: bool,
+    released: zklock::Result<()>,
+) -> PyResult<()> {
+    match released {
+        Err(error) if !block_error.is_none() => attach_to_exception(py, block_error, doing, &error),
+        Err(error) if was_safe && matches!(error.status(), Status::Connection | Status::Exhausted) => {
+            let logger = py.import("logging")?.call_method1("getLogger", ("zklock.lock",))?;
+            logger
+                .call_method1("warning", ("%s: no server has confirmed the release yet: %s", doing, error.message()))?;
+            Ok(())
+        }
+        released => released.or_raise(py),
+    }
+}
+
 /// Returns the text that `repr()` shows instead of a state. `status` is the error of the call that should have returned the state.
 pub(crate) const fn status_word(status: Status) -> &'static str {
     match status {

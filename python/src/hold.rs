@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use zklock::{Error, LockState, Owner, Status};
 
 use crate::display::member_name;
-use crate::errors::{OrRaise, attach_to_exception, status_word};
+use crate::errors::{OrRaise, end_block, status_word};
 use crate::hold_tracker::current_owner;
 use crate::lock::{Lock, seconds_left};
 use crate::resource_warning::{is_released_with_object, warn};
@@ -110,7 +110,8 @@ impl Hold {
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises ConnectionLost if no server
-    /// confirmed the release within the session timeout. The release takes effect even if the call raises LockLost or ConnectionLost.
+    /// confirmed the release within the session timeout, and Exhausted if the process had no descriptor for a connection. The release takes
+    /// effect unless the call raises NotOwner.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?.or_raise(py)
     }
@@ -217,8 +218,10 @@ impl Hold {
         }
     }
 
-    /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for ``release()``.
-    /// If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
+    /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for ``release()``,
+    /// with one exception: if the hold was safe at the end of the block and no server confirms the release, the method logs a warning and
+    /// raises nothing. If both the block and the release fail, the exception of the block propagates, with a note about the failed
+    /// release.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -230,10 +233,9 @@ impl Hold {
         if self.is_released.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.release_and_wait(|| self.lock.get().release_as(py, self.owner))? {
-            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "releasing the lock", &error),
-            released => released.or_raise(py),
-        }
+        let was_safe = self.is_held();
+        let released = self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?;
+        end_block(py, exc_value, "releasing the lock", was_safe, released)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -10,7 +10,7 @@ use zklock::{Listen, Status};
 use crate::callback::{RevocationCallback, start_thread};
 use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted};
-use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word};
+use crate::errors::{OrRaise, end_block, ignore_forked, status_word};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener, Listeners};
 use crate::greenlet::WaitTarget;
 use crate::lock::seconds_left;
@@ -203,8 +203,8 @@ impl Leases {
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost. Raises ConnectionLost if no
-    /// server confirmed the release within the session timeout. The release takes effect even if the call raises LockLost or
-    /// ConnectionLost.
+    /// server confirmed the release within the session timeout, and Exhausted if the process had no descriptor for a connection. The
+    /// release takes effect unless the call raises NotOwner.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.release_and_wait(py)?.or_raise(py)
     }
@@ -289,8 +289,9 @@ impl Leases {
         Ok(this)
     }
 
-    /// Release the leases, unless the block has already released the leases. The errors are the same as for ``release()``. If both the
-    /// block and the release fail, the exception of the block propagates, with a note about the failed release.
+    /// Release the leases, unless the block has already released the leases. The errors are the same as for ``release()``, with one
+    /// exception: if the leases were safe at the end of the block and no server confirms the release, the method logs a warning and raises
+    /// nothing. If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -299,10 +300,10 @@ impl Leases {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
+        let was_safe = self.core.is_held().unwrap_or(false);
         match self.release_and_wait(py)? {
             Err(error) if error.status() == Status::NotOwner => Ok(()),
-            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "releasing the leases", &error),
-            released => released.or_raise(py),
+            released => end_block(py, exc_value, "releasing the leases", was_safe, released),
         }
     }
 

@@ -568,3 +568,41 @@ print("end", flush=True)
     assert left.ends() == 0
     wait_until(lambda: inspector.nodes(path) == [])
     assert os.environ.get("PYTHONWARNINGS") is None
+
+
+BLOCKS: dict[str, Callable[[Client, str], Any]] = {
+    "lock": lambda client, path: client.mutex(path),
+    "hold": lambda client, path: client.mutex(path).hold(),
+    "leases": lambda client, path: client.semaphore(path, 1).acquire(),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
+    loops: Loops, own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    async def main() -> None:
+        async with Client(own_server.address, session_timeout=6) as client:
+            async with BLOCKS[kind](client, path) as held:
+                own_server.pause()
+                assert held.is_held
+            assert not held.is_held
+            own_server.resume()
+
+    loops.run(main())
+    assert "no server has confirmed the release yet: no answer from" in caplog.text
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
+    loops: Loops, own_server: ZooKeeper, path: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with Client(own_server.address, session_timeout=6) as client:
+            with pytest.raises((zklock.ConnectionLost, zklock.LockLost)):
+                async with BLOCKS[kind](client, path) as held:
+                    own_server.pause()
+                    await until(lambda: not held.is_held)
+            own_server.resume()
+
+    loops.run(main())

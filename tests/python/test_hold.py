@@ -133,6 +133,37 @@ def test_a_block_whose_hold_was_lost_raises(client: Client, path: str, inspector
         pass
 
 
+BLOCKS: dict[str, Callable[[Client, str], zklock.Lock | Hold | zklock.Leases]] = {
+    "lock": lambda client, path: client.mutex(path),
+    "hold": lambda client, path: client.mutex(path).hold(),
+    "leases": lambda client, path: client.semaphore(path, 1).acquire(),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
+    own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    with Client(own_server.address, session_timeout=6) as client:
+        with BLOCKS[kind](client, path) as held:
+            own_server.pause()
+            assert held.is_held
+        assert not held.is_held
+        own_server.resume()
+    assert "no server has confirmed the release yet: no answer from" in caplog.text
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
+    own_server: ZooKeeper, path: str, kind: str
+) -> None:
+    with Client(own_server.address, session_timeout=6) as client:
+        with pytest.raises((zklock.ConnectionLost, zklock.LockLost)), BLOCKS[kind](client, path) as held:
+            own_server.pause()
+            wait_until(lambda: not held.is_held)
+        own_server.resume()
+
+
 def test_a_hold_of_a_closed_client_is_lost(server: ZooKeeper, path: str) -> None:
     client = Client(server.address)
     hold, over = client.mutex(path).hold(), client.mutex(f"{path}/over").hold()

@@ -8,7 +8,7 @@ use zklock::{Listen, LockState, Owner, Status};
 
 use super::{Lock, SemaphoreMutex, seconds_left};
 use crate::callback::start_thread;
-use crate::errors::{OrRaise, attach_to_exception, to_py_err};
+use crate::errors::{OrRaise, end_block, to_py_err};
 use crate::event::{CallbackDispatcher, Listener};
 use crate::hold::Hold;
 use crate::hold_tracker::{current_hold_tracker, current_owner};
@@ -65,8 +65,8 @@ impl Lock {
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost if the hold was lost, and
-    /// ConnectionLost if no server confirmed the release within the session timeout. The release takes effect even if the call raises
-    /// LockLost or ConnectionLost.
+    /// ConnectionLost if no server confirmed the release within the session timeout. Raises Exhausted if the process had no descriptor
+    /// for a connection. In these three cases, the release takes effect.
     fn release(this: &Bound<'_, Self>) -> PyResult<()> {
         Self::release_for_caller(this)?.or_raise(this.py())
     }
@@ -300,8 +300,9 @@ impl Lock {
         Ok(this.clone())
     }
 
-    /// Release the lock. The errors are the same as for ``release()``. If both the block and the release fail, the exception of the
-    /// block propagates, with a note about the failed release.
+    /// Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe at the end of the block
+    /// and no server confirms the release, the method logs a warning and raises nothing. If both the block and the release fail, the
+    /// exception of the block propagates, with a note about the failed release.
     fn __exit__(
         this: &Bound<'_, Self>,
         exc_type: &Bound<'_, PyAny>,
@@ -309,10 +310,9 @@ impl Lock {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (py, _) = (this.py(), (exc_type, traceback));
-        match Self::release_for_caller(this)? {
-            Err(error) if !exc_value.is_none() => attach_to_exception(py, exc_value, "releasing the lock", &error),
-            released => released.or_raise(py),
-        }
+        let was_safe = this.get().core.is_held_as(current_owner(py)?).unwrap_or(false);
+        let released = Self::release_for_caller(this)?;
+        end_block(py, exc_value, "releasing the lock", was_safe, released)
     }
 
     fn __repr__(this: &Bound<'_, Self>) -> PyResult<String> {

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, Error, Forked, InvalidType, LockLost, NotOwner
+from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost, NotOwner
 from zklock._states import LockState
 from zklock._zklock import MultiLock as NativeMulti
 from zklock._zklock import (
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from zklock._events import Event, LockEvent
     from zklock._zklock import Listener, Participant, Waiting
     from zklock.aio._loop_bridge import LoopBridge
+
+_logger = logging.getLogger("zklock.lock")
 
 
 class Lock:
@@ -141,8 +144,8 @@ class Lock:
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost
-        if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout. The
-        release takes effect even if the call raises LockLost or ConnectionLost.
+        if the hold was lost, ConnectionLost if no server confirmed the release within the session timeout, and
+        Exhausted if the process had no descriptor for a connection. In these three cases, the release takes effect.
         """
         return self._release(current_task())
 
@@ -405,17 +408,19 @@ class Lock:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Release the lock. The errors are the same as for ``release()``. If both the block and the release fail, the
-        exception of the block propagates, with a note about the failed release. If the block was cancelled, the method
-        does not wait for the server.
+        """Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe at
+        the end of the block and no server confirms the release, the method logs a warning and raises nothing. If both
+        the block and the release fail, the exception of the block propagates, with a note about the failed release. If
+        the block was cancelled, the method does not wait for the server.
         """
+        was_safe = is_safe(self)
         try:
             if is_cancellation(exc_value):
                 self.release_nowait()
             else:
                 await self.release()
         except Error as error:
-            attach_to_exception(exc_value, "releasing the lock", error)
+            end_block(exc_value, "releasing the lock", was_safe, error)
 
     def __repr__(self) -> str:
         return self._describe_for(current_number())
@@ -570,8 +575,8 @@ class Hold:
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
-        ConnectionLost if no server confirmed the release within the session timeout. The release takes effect even if
-        the call raises LockLost or ConnectionLost.
+        ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the process had
+        no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
         bridge = self._lock._bridge
         queue = bridge.queue_for_call()
@@ -645,18 +650,21 @@ class Hold:
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
-        for ``release()``. If both the block and the release fail, the exception of the block propagates, with a note
-        about the failed release. If the block was cancelled, the method does not wait for the server.
+        for ``release()``, with one exception: if the hold was safe at the end of the block and no server confirms the
+        release, the method logs a warning and raises nothing. If both the block and the release fail, the exception of
+        the block propagates, with a note about the failed release. If the block was cancelled, the method does not wait
+        for the server.
         """
         if self._is_released:
             return
+        was_safe = is_safe(self)
         try:
             if is_cancellation(exc_value):
                 self.release_nowait()
             else:
                 await self.release()
         except Error as error:
-            attach_to_exception(exc_value, "releasing the lock", error)
+            end_block(exc_value, "releasing the lock", was_safe, error)
 
     def __del__(self) -> None:
         """Release the lock if the hold is not over. Any thread may call this method."""
@@ -850,6 +858,27 @@ def is_cancellation(error: BaseException | None) -> bool:
     a block must not wait for the server.
     """
     return error is not None and not isinstance(error, Exception)
+
+
+def is_safe(held: Any) -> bool:
+    """Return whether ``held`` is safe at this moment: a Hold, Leases, or a Lock that the current task holds."""
+    try:
+        return held.is_held
+    except Error:
+        return False
+
+
+def end_block(error: BaseException | None, doing: str, was_safe: bool, another: Error) -> None:
+    """Handle the failure ``another`` of the release at the end of a block. ``was_safe`` says whether the hold was safe
+    at the end of the block.
+
+    A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block,
+    and an exception would make the program treat the block as failed. The function then logs the missing confirmation.
+    """
+    if error is None and was_safe and isinstance(another, (ConnectionLost, Exhausted)):
+        _logger.warning("%s: no server has confirmed the release yet: %s", doing, another)
+    else:
+        attach_to_exception(error, doing, another)
 
 
 def attach_to_exception(error: BaseException | None, doing: str, another: Error) -> None:

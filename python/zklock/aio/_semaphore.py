@@ -11,7 +11,7 @@ from zklock._errors import Error, LockLost, NotOwner
 from zklock._states import LockState
 from zklock._zklock import _set_revocable
 from zklock.aio._acquiring import Acquiring
-from zklock.aio._locks import attach_to_exception, is_cancellation, listen, wrap_callback
+from zklock.aio._locks import end_block, is_cancellation, is_safe, listen, wrap_callback
 from zklock.aio._loop_bridge import SAFE
 from zklock.aio._loss import WhileHeld, loss_error_of, wait_lost
 from zklock.aio._owner import NO_OWNER_NUMBER
@@ -142,8 +142,8 @@ class Leases:
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost.
-        Raises ConnectionLost if no server confirmed the release within the session timeout. The release takes effect
-        even if the call raises LockLost or ConnectionLost.
+        Raises ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the
+        process had no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
         await self._bridge.wait(self._bridge.queue_for_call().release_leases(self._native))
 
@@ -230,9 +230,12 @@ class Leases:
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Release the leases, unless the block has already released the leases. The errors are the same as for
-        ``release()``. If both the block and the release fail, the exception of the block propagates, with a note about
-        the failed release. If the block was cancelled, the method does not wait for the server.
+        ``release()``, with one exception: if the leases were safe at the end of the block and no server confirms the
+        release, the method logs a warning and raises nothing. If both the block and the release fail, the exception of
+        the block propagates, with a note about the failed release. If the block was cancelled, the method does not wait
+        for the server.
         """
+        was_safe = is_safe(self)
         try:
             if is_cancellation(exc_value):
                 self.release_nowait()
@@ -241,7 +244,7 @@ class Leases:
         except NotOwner:
             pass
         except Error as error:
-            attach_to_exception(exc_value, "releasing the leases", error)
+            end_block(exc_value, "releasing the leases", was_safe, error)
 
     def __repr__(self) -> str:
         return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
