@@ -177,8 +177,8 @@ impl Client {
         engine.enable_chroot_creation();
         let mut handles = Vec::new();
         for number in 0..own.handles {
-            let path = if number < plan.forms.len() { number } else { rng.usize(..plan.forms.len()) };
-            for recipe in recipes(prefix, path, plan.forms[path]) {
+            let path = if number < plan.path_recipes.len() { number } else { rng.usize(..plan.path_recipes.len()) };
+            for recipe in recipes(prefix, path, plan.path_recipes[path]) {
                 let is_revocable = rng.u8(..4) == 0;
                 // Some handles do not belong to the cohort.
                 let is_in_cohort = recipe == Recipe::Queue(Mode::Mutex) && number % 3 < 2;
@@ -186,7 +186,7 @@ impl Client {
                 handles.push(Handle { lock: 0, path, recipe, is_revocable, max_passes, members: Vec::new() });
             }
         }
-        if plan.multis {
+        if plan.with_multi_locks {
             (0..rng.usize(1..=2)).for_each(|_| handles.push(multi(rng, &handles)));
         }
         for at in 0..handles.len() {

@@ -72,7 +72,7 @@ impl Cluster {
             tick: plan.session_timeout / 4,
             min_session_timeout: Some(plan.session_timeout),
             max_session_timeout: Some(plan.session_timeout),
-            sweep: plan.sweep,
+            sweep: plan.sweep_interval,
             supports_persistent_watches: !plan.is_old,
             frame_limit: plan.frame_limit.unwrap_or(zklock_proto::DEFAULT_FRAME_LIMIT),
             ..Settings::default()

@@ -13,17 +13,17 @@ pub(crate) struct Plan {
     pub(crate) servers: usize,
     pub(crate) clients: Vec<ClientPlan>,
     /// The recipe of each path.
-    pub(crate) forms: Vec<PathRecipe>,
+    pub(crate) path_recipes: Vec<PathRecipe>,
     /// Whether clients use multi-locks.
-    pub(crate) multis: bool,
+    pub(crate) with_multi_locks: bool,
     /// Maximum number of local hand-overs of a mutex; 0 disables them.
     pub(crate) max_passes: u32,
     pub(crate) session_timeout: Duration,
     /// How often a follower reports touched sessions to its leader.
-    pub(crate) relay: Duration,
+    pub(crate) touch_interval: Duration,
     pub(crate) latency: (Duration, Duration),
     pub(crate) lag: (Duration, Duration),
-    pub(crate) sweep: Duration,
+    pub(crate) sweep_interval: Duration,
     /// The servers do not support persistent watches, so the clients have no directory caches.
     pub(crate) is_old: bool,
     /// The root of all paths. Some clients have it as their chroot, the others put it in front of their paths.
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) frame_limit: Option<usize>,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// When all faults end.
-    pub(crate) calm: Duration,
+    pub(crate) faults_end: Duration,
     /// The run has no faults, although its servers may refuse long requests.
     pub(crate) is_undisturbed: bool,
 }
@@ -79,14 +79,15 @@ pub(crate) struct ClientPlan {
     /// Number of its lock handles.
     pub(crate) handles: usize,
     pub(crate) clock: Clock,
-    pub(crate) begins: Duration,
+    /// When the process starts, after the start of the run.
+    pub(crate) start: Duration,
     pub(crate) has_chroot: bool,
 }
 
 /// The clock of a process, which has an offset from the clock of the world and a different rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
-    ahead: Duration,
+    offset: Duration,
     /// Additional nanoseconds that the clock shows for each million nanoseconds.
     drift: i64,
 }
@@ -113,7 +114,7 @@ pub(crate) enum Fault {
     /// The process of a server, or of the leader, is suspended.
     PauseServer { server: Option<usize>, length: Duration },
     /// The leader's transactions are not committed any more. After some time the leader stops, and these transactions are lost.
-    DoomLeader { stops: Duration, length: Duration },
+    BlockCommits { stops: Duration, length: Duration },
     /// An operator deletes the directories of a lock, or of all locks, with all nodes in them.
     RemoveDirectory { path: Option<usize> },
     /// Another program creates a node of another recipe in a lock's directory, and deletes it some time later.
@@ -135,7 +136,7 @@ pub(crate) enum Fault {
     /// An operator changes the number of leases.
     SetCount { path: usize, value: i32 },
     /// A client can reach only the server that it is connected to.
-    Stick { client: usize, length: Duration },
+    PinToServer { client: usize, length: Duration },
     /// The server that a client is connected to stops and starts again.
     RestartServerOf { client: usize, length: Duration },
     /// A client's next handshake gets a new session, although the old one still exists, as with ClickHouse Keeper.
@@ -154,19 +155,19 @@ impl Plan {
         let busy = Duration::from_millis(rng.u64(2_000..20_000));
         let latency = *pick(rng, &[(0, 1), (0, 5), (1, 20), (5, 60), (0, 200)]);
         let lag = *pick(rng, &[(0, 1), (0, 5), (1, 50), (0, 300)]);
-        let (path_recipes, multis) = recipes(rng);
-        let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy, multis)).collect();
+        let (path_recipes, with_multi_locks) = recipes(rng);
+        let clients = (0..rng.usize(2..=4)).map(|_| ClientPlan::new(rng, busy, with_multi_locks)).collect();
         let mut plan = Self {
             servers,
             clients,
-            forms: path_recipes,
-            multis,
+            path_recipes,
+            with_multi_locks,
             max_passes: 0,
             session_timeout,
-            relay: session_timeout / *pick(rng, &[4, 8, 20]),
+            touch_interval: session_timeout / *pick(rng, &[4, 8, 20]),
             latency: (ms(latency.0), ms(latency.1)),
             lag: (ms(lag.0), ms(lag.1)),
-            sweep: ms(*pick(rng, &[100, 1_000, 60_000])),
+            sweep_interval: ms(*pick(rng, &[100, 1_000, 60_000])),
             is_old: false,
             root: "",
             with_kazoo: false,
@@ -176,7 +177,7 @@ impl Plan {
             max_path_bytes: None,
             frame_limit: None,
             faults: Vec::new(),
-            calm: busy,
+            faults_end: busy,
             is_undisturbed: false,
         };
         let count = *pick(rng, &[0, 1, 1, 2, 3, 5, 8, 12]);
@@ -188,37 +189,37 @@ impl Plan {
         let at = busy.mul_f64(rng.f64());
         plan.faults.extend(combined_faults(rng, session_timeout).into_iter().map(|(after, fault)| (at + after, fault)));
         plan.is_undisturbed = plan.faults.is_empty() && (plan.latency.1 + plan.lag.1) * 40 < session_timeout;
-        let operations = operator_actions(rng, &plan.forms);
+        let operations = operator_actions(rng, &plan.path_recipes);
         plan.faults.extend(operations.into_iter().map(|operation| (busy.mul_f64(rng.f64()), operation)));
         plan.add_cohorts(&mut rng.clone());
         let seed = rng.clone().u64(..);
         plan.is_old = seed.is_multiple_of(2);
         plan.limit_paths(&mut rng.clone());
         // Each part of the plan has its own random number generator, so that a new part does not change the others.
-        let dice = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
-        plan.limits = limits(&mut dice(1));
-        let breaks = breaks(&mut dice(2), busy);
+        let part_rng = |part: u64| Rng::with_seed(seed.rotate_left(17) ^ part);
+        plan.limits = limits(&mut part_rng(1));
+        let breaks = breaks(&mut part_rng(2), busy);
         plan.add_faults(breaks);
-        let pauses = pauses(&mut dice(3), busy, session_timeout);
+        let pauses = pauses(&mut part_rng(3), busy, session_timeout);
         plan.add_faults(pauses);
-        let removals = removals(&mut dice(4), busy);
+        let removals = removals(&mut part_rng(4), busy);
         plan.add_faults(removals);
-        let strangers = foreign_nodes(&mut dice(7), busy, session_timeout);
-        plan.add_faults(strangers);
-        plan.with_kazoo = dice(8).bool();
-        let refusals = permission_removals(&mut dice(9), busy, session_timeout);
-        plan.add_faults(refusals);
-        plan.root = if dice(5).u8(..4) == 0 { "/app" } else { "" };
+        let foreign_nodes = foreign_nodes(&mut part_rng(7), busy, session_timeout);
+        plan.add_faults(foreign_nodes);
+        plan.with_kazoo = part_rng(8).bool();
+        let permission_removals = permission_removals(&mut part_rng(9), busy, session_timeout);
+        plan.add_faults(permission_removals);
+        plan.root = if part_rng(5).u8(..4) == 0 { "/app" } else { "" };
         for (client, own) in plan.clients.iter_mut().enumerate() {
-            own.has_chroot = dice(6 + client as u64).bool();
+            own.has_chroot = part_rng(6 + client as u64).bool();
         }
         let isolates = |fault: &Fault| {
-            matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. } | Fault::DoomLeader { .. })
+            matches!(fault, Fault::Isolate { .. } | Fault::IsolateLeader { .. } | Fault::BlockCommits { .. })
         };
         plan.syncs_are_sound = !plan.faults.iter().any(|(_, fault)| isolates(fault));
-        plan.add_programs(&mut dice(100), busy);
-        plan.limit_frames(&mut dice(11));
-        let lists = server_lists(&mut dice(12), busy);
+        plan.add_programs(&mut part_rng(100), busy);
+        plan.limit_frames(&mut part_rng(11));
+        let lists = server_lists(&mut part_rng(12), busy);
         plan.faults.extend(lists);
         plan
     }
@@ -280,7 +281,7 @@ fn pauses(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Dura
     if rng.u8(..8) == 0 {
         let mut part = |most: f64| session_timeout.mul_f64(rng.f64() * most);
         let (stops, length) = (part(2.0), part(1.0));
-        faults.push((at(rng), Fault::DoomLeader { stops, length }));
+        faults.push((at(rng), Fault::BlockCommits { stops, length }));
         if rng.bool() {
             faults.push((at(rng), Fault::Cut { client: rng.usize(..) }));
         }
@@ -386,7 +387,7 @@ impl Plan {
     /// Adds cohorts of threads to some runs, and more threads to their clients. The method has its own random number generator, so other
     /// runs do not change.
     fn add_cohorts(&mut self, rng: &mut Rng) {
-        if !self.forms.contains(&PathRecipe::Mutex) || rng.u8(..3) != 0 {
+        if !self.path_recipes.contains(&PathRecipe::Mutex) || rng.u8(..3) != 0 {
             return;
         }
         self.max_passes = rng.u32(1..=3);
@@ -437,12 +438,12 @@ fn operator_actions(rng: &mut Rng, path_recipes: &[PathRecipe]) -> Vec<Fault> {
 }
 
 impl ClientPlan {
-    fn new(rng: &mut Rng, busy: Duration, multis: bool) -> Self {
+    fn new(rng: &mut Rng, busy: Duration, with_multi_locks: bool) -> Self {
         Self {
             rounds: (0..threads(rng)).map(|_| rng.u32(1..=6)).collect(),
-            handles: if multis { rng.usize(3..=4) } else { rng.usize(1..=3) },
+            handles: if with_multi_locks { rng.usize(3..=4) } else { rng.usize(1..=3) },
             clock: Clock::new(rng),
-            begins: busy.mul_f64(rng.f64() * rng.f64()),
+            start: busy.mul_f64(rng.f64() * rng.f64()),
             has_chroot: false,
         }
     }
@@ -452,16 +453,16 @@ impl Clock {
     fn new(rng: &mut Rng) -> Self {
         // The rates of unsynchronized machine clocks differ by a few hundred parts per million. Virtual machines may differ more.
         let drift = *pick(rng, &[0, 0, 500, -500, 20_000, -20_000]);
-        Self { ahead: Duration::from_millis(rng.u64(0..1_000_000)), drift }
+        Self { offset: Duration::from_millis(rng.u64(0..1_000_000)), drift }
     }
 
     pub(crate) fn local(self, now: Time) -> Time {
-        Time::from_nanos(scaled(now.as_nanos(), MILLION + self.drift, MILLION)) + self.ahead
+        Time::from_nanos(scaled(now.as_nanos(), MILLION + self.drift, MILLION)) + self.offset
     }
 
     /// Returns the first time at which the clock shows `local`.
     pub(crate) fn global(self, local: Time) -> Time {
-        let shown = (local - (Time::default() + self.ahead)).as_nanos();
+        let shown = (local - (Time::default() + self.offset)).as_nanos();
         let shown = u64::try_from(shown).unwrap_or(u64::MAX);
         Time::from_nanos(scaled(shown, MILLION, MILLION + self.drift).saturating_add(1))
     }
@@ -530,7 +531,7 @@ fn combined_faults(rng: &mut Rng, session_timeout: Duration) -> Vec<(Duration, F
         0 => {
             let length = session_timeout * 4;
             vec![
-                (Duration::ZERO, Fault::Stick { client, length }),
+                (Duration::ZERO, Fault::PinToServer { client, length }),
                 (Duration::ZERO, Fault::IsolateLeader { notices: session_timeout * 3, length }),
                 (part(rng, 0.3, 1.5), Fault::Cut { client }),
             ]

@@ -189,15 +189,15 @@ impl World {
 
     fn schedule_initial(&mut self) {
         let begin = self.now;
-        let births: Vec<Duration> = self.plan.clients.iter().map(|own| own.begins).collect();
-        for (client, begins) in births.into_iter().enumerate() {
-            self.schedule(begin + begins, Event::StartClient(client));
+        let starts: Vec<Duration> = self.plan.clients.iter().map(|own| own.start).collect();
+        for (client, start) in starts.into_iter().enumerate() {
+            self.schedule(begin + start, Event::StartClient(client));
         }
         let faults: Vec<Duration> = self.plan.faults.iter().map(|&(at, _)| at).collect();
         for (fault, at) in faults.into_iter().enumerate() {
             self.schedule(begin + at, Event::Fault(fault));
         }
-        for (path, &path_recipe) in self.plan.forms.iter().enumerate() {
+        for (path, &path_recipe) in self.plan.path_recipes.iter().enumerate() {
             match path_recipe {
                 PathRecipe::Semaphore(leases) | PathRecipe::Counted(leases) => {
                     self.checker.set_max_leases(begin, path, leases);
@@ -214,8 +214,8 @@ impl World {
             (0..self.cluster.servers.len()).for_each(|server| self.cluster.join(server));
         }
         self.create_programs();
-        self.schedule(begin + self.plan.relay, Event::RelayTouches);
-        self.schedule(begin + self.plan.calm, Event::FaultsEnd);
+        self.schedule(begin + self.plan.touch_interval, Event::RelayTouches);
+        self.schedule(begin + self.plan.faults_end, Event::FaultsEnd);
         self.set_leader_timer();
         if self.history.is_some() {
             let text = format!("{:#?}", self.plan);
@@ -310,7 +310,7 @@ impl World {
             }
             Event::RelayTouches => {
                 (0..self.cluster.servers.len()).for_each(|server| self.relay(server));
-                self.schedule(self.now + self.plan.relay, Event::RelayTouches);
+                self.schedule(self.now + self.plan.touch_interval, Event::RelayTouches);
             }
             Event::ServerResumed(server) => self.relay(server),
             Event::Fault(number) => self.fault(number),
@@ -831,7 +831,7 @@ impl World {
                     self.schedule(at, Event::ServerResumed(server));
                 }
             }
-            Fault::DoomLeader { stops, length } => {
+            Fault::BlockCommits { stops, length } => {
                 if let Some((leader, _)) = self.cluster.leader {
                     self.cluster.is_commit_blocked = true;
                     self.schedule(self.now + stops, Event::StopBlockedLeader(leader, self.outages[leader], length));
@@ -839,15 +839,15 @@ impl World {
             }
             Fault::RemoveDirectory { path } => {
                 let all = || format!("{}/locks", self.plan.root);
-                let path = path.map_or_else(all, |path| path_of(self.plan.root, path % self.plan.forms.len()));
+                let path = path.map_or_else(all, |path| path_of(self.plan.root, path % self.plan.path_recipes.len()));
                 let deliveries = self.cluster.delete_all(&mut self.rng, &mut self.checker, self.now, &path);
                 self.schedule_deliveries(deliveries);
             }
             Fault::Foreign { path, recipe, length } => {
-                self.create_foreign_node(path % self.plan.forms.len(), recipe, length);
+                self.create_foreign_node(path % self.plan.path_recipes.len(), recipe, length);
             }
             Fault::Forbid { path, perms, length } => {
-                for directory in self.directories(path % self.plan.forms.len()) {
+                for directory in self.directories(path % self.plan.path_recipes.len()) {
                     let (rng, checker) = (&mut self.rng, &mut self.checker);
                     let deliveries = self.cluster.set_permissions(rng, checker, self.now, &directory, perms);
                     self.schedule_deliveries(deliveries);
@@ -881,7 +881,7 @@ impl World {
             Fault::SetCount { path, value } => {
                 self.set(&format!("{}{COUNTS_DIRECTORY}{path}", self.plan.root), &value.to_be_bytes());
             }
-            Fault::Stick { client, length } => {
+            Fault::PinToServer { client, length } => {
                 let client = client % clients;
                 let Some(link) = self.clients[client].connection.and_then(|link| self.connections.get(&link)) else {
                     return;
@@ -935,7 +935,7 @@ impl World {
 
     /// Creates a node of another program with another recipe in a lock's directory.
     fn create_foreign_node(&mut self, path: usize, recipe: ForeignRecipe, length: Duration) {
-        let path_recipe = self.plan.forms[path];
+        let path_recipe = self.plan.path_recipes[path];
         if !matches!(path_recipe, PathRecipe::Mutex | PathRecipe::ReadWrite) {
             return;
         }
@@ -981,7 +981,7 @@ impl World {
 
     /// Returns a node of a path by its position in the queue. For a semaphore, it is a node among the leases or in the inner mutex.
     fn node_at(&self, path: usize, place: usize) -> Option<String> {
-        let mut directories = self.directories(path % self.plan.forms.len());
+        let mut directories = self.directories(path % self.plan.path_recipes.len());
         directories.rotate_left((path / 16) % 2);
         let mut nodes = directories.iter().flat_map(|directory| self.nodes_in(directory));
         nodes.nth(place)
@@ -989,7 +989,7 @@ impl World {
 
     fn directories(&self, path: usize) -> Vec<String> {
         let path_itself = path_of(self.plan.root, path);
-        match self.plan.forms[path] {
+        match self.plan.path_recipes[path] {
             PathRecipe::Mutex | PathRecipe::ReadWrite => vec![path_itself],
             _ => vec![format!("{path_itself}/leases"), format!("{path_itself}/locks")],
         }
@@ -1010,7 +1010,7 @@ impl World {
     // The end of the run.
 
     fn is_calm(&self) -> bool {
-        self.now >= Time::default() + ms(1_000) + self.plan.calm
+        self.now >= Time::default() + ms(1_000) + self.plan.faults_end
     }
 
     /// Ends all faults. Suspended processes continue at their scheduled time.
@@ -1046,8 +1046,8 @@ impl World {
 
     /// Restores what operators and other programs have restricted: leases, permissions and queues without foreign nodes.
     fn restore_resources(&mut self) {
-        for path in 0..self.plan.forms.len() {
-            if let PathRecipe::Counted(initial) = self.plan.forms[path] {
+        for path in 0..self.plan.path_recipes.len() {
+            if let PathRecipe::Counted(initial) = self.plan.path_recipes[path] {
                 self.set(&format!("{}{COUNTS_DIRECTORY}{path}", self.plan.root), &initial.to_be_bytes());
             }
         }
@@ -1071,7 +1071,7 @@ impl World {
 
     /// Checks the final state: all work is complete, and only directories are left.
     fn check_quiescence(&mut self) {
-        let all = (0..self.plan.forms.len()).flat_map(|path| self.directories(path));
+        let all = (0..self.plan.path_recipes.len()).flat_map(|path| self.directories(path));
         let left: Vec<String> = all.flat_map(|directory| self.nodes_in(&directory)).collect();
         self.log(|| format!("nodes that are left: {left:?}"));
         for (index, client) in self.clients.iter().enumerate() {
@@ -1120,7 +1120,7 @@ impl World {
     }
 
     fn expect_no_nodes(&mut self, when: &str) {
-        for directory in (0..self.plan.forms.len()).flat_map(|path| self.directories(path)).collect::<Vec<_>>() {
+        for directory in (0..self.plan.path_recipes.len()).flat_map(|path| self.directories(path)).collect::<Vec<_>>() {
             let left = self.nodes_in(&directory).len();
             if left > 0 {
                 self.checker.add_violation(|| format!("{left} nodes are left in {directory} {when}"));

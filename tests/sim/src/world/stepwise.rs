@@ -103,8 +103,8 @@ impl Plan {
         if rng.u8(..4) != 0 {
             return;
         }
-        while self.lockable_paths().len() < 2 && self.forms.len() < 4 {
-            self.forms.push(*pick(
+        while self.lockable_paths().len() < 2 && self.path_recipes.len() < 4 {
+            self.path_recipes.push(*pick(
                 rng,
                 &[PathRecipe::Mutex, PathRecipe::Mutex, PathRecipe::ReadWrite, PathRecipe::SemaphoreMutex],
             ));
@@ -117,7 +117,7 @@ impl Plan {
             // The clients of one process have the same clock.
             for &other in &own {
                 self.clients[other].clock = self.clients[first].clock;
-                self.clients[other].begins = self.clients[first].begins;
+                self.clients[other].start = self.clients[first].start;
             }
             let owners = rng.u64(1..=3);
             let tasks = (0..rng.u64(1..=3)).map(|task| (task % owners, rng.u32(1..=4))).collect();
@@ -137,7 +137,7 @@ impl Plan {
         let is_lock = |path_recipe: &PathRecipe| {
             matches!(path_recipe, PathRecipe::Mutex | PathRecipe::ReadWrite | PathRecipe::SemaphoreMutex)
         };
-        (0..self.forms.len()).filter(|&path| is_lock(&self.forms[path])).collect()
+        (0..self.path_recipes.len()).filter(|&path| is_lock(&self.path_recipes[path])).collect()
     }
 }
 
@@ -147,7 +147,7 @@ impl World {
         for (number, plan) in self.plan.programs.iter().enumerate() {
             let mut member_locks = Vec::new();
             for path in self.plan.lockable_paths() {
-                for recipe in recipes(self.plan.forms[path]) {
+                for recipe in recipes(self.plan.path_recipes[path]) {
                     for &client in &plan.clients {
                         let lock = self.clients[client].add_stepwise_lock(path, recipe.clone());
                         member_locks.push(MemberLock { client, lock, path, recipe: recipe.clone() });
@@ -161,7 +161,7 @@ impl World {
             }
             let clients = plan.clients.clone();
             self.programs.push(Program { clients, member_locks, tasks, granted: BTreeMap::new() });
-            let born = self.now + self.plan.clients[plan.clients[0]].begins + ms(500);
+            let born = self.now + self.plan.clients[plan.clients[0]].start + ms(500);
             for task in 0..plan.tasks.len() {
                 self.sequence += 1;
                 self.events.insert((born, self.sequence), Event::RunTask(number, task));
@@ -225,7 +225,7 @@ impl World {
             return self.pause_task(program, task, Phase::Idle);
         }
         // If other clients join locks in one transaction, a deadlock may last until a deadline expires.
-        let limits: &[TimeLimit] = match self.plan.multis {
+        let limits: &[TimeLimit] = match self.plan.with_multi_locks {
             true => &[TimeLimit::Deadline, TimeLimit::Deadline, TimeLimit::OneLook],
             false => &[TimeLimit::None, TimeLimit::None, TimeLimit::Deadline, TimeLimit::OneLook],
         };
@@ -271,7 +271,7 @@ impl World {
             let (client, lock) = (own[part].client, own[part].lock);
             let is_queue = |part: usize| matches!(own[part].recipe, Recipe::Queue(_));
             match steps.last_mut().filter(|last| last.client == client && is_queue(last.members[0])) {
-                Some(last) if plan.multis && is_queue(part) && rng.bool() => last.members.push(part),
+                Some(last) if plan.with_multi_locks && is_queue(part) && rng.bool() => last.members.push(part),
                 _ => steps.push(MultiStep { client, lock, members: vec![part] }),
             }
         }
