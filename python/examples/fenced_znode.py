@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write to a znode under a lock, with kazoo: fenced_znode.py SERVERS LOCK DATA SESSION
+"""Hold a lock, and write to a znode with kazoo: fenced_znode.py SERVERS LOCK DATA SESSION
 
 The lock and the data are in the same ensemble. The transaction that writes the data can therefore check that the lock's
 node still exists; see docs/fencing.md. The program writes each line of its input to the znode DATA. SESSION is the
@@ -22,7 +22,7 @@ import zklock
 def put(kazoo: KazooClient, node_path: str, path: str, value: bytes) -> bool:
     """Write the value if the lock's node exists. If the node does not exist, return False and write nothing."""
     transaction = kazoo.transaction()
-    # Version -1 accepts every version. A revocation request changes the version of the node.
+    # With version -1, the check accepts every version. A revocation request changes the version of the node.
     transaction.check(node_path, -1)
     transaction.set_data(path, value)
     guard, written = transaction.commit()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Work under a lock, and serve the metrics of the client to Prometheus: metrics.py SERVERS PATH [PORT]
+"""Acquire a lock repeatedly, and serve the metrics of the client to Prometheus: metrics.py SERVERS PATH [PORT]
 
 The program prints the address of its metrics, and runs until the user presses Ctrl-C. Without PORT, the program uses a
 free port.

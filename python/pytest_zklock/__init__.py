@@ -27,8 +27,8 @@ def zklock_server() -> Iterator[StandaloneServer]:
 
 @pytest.fixture
 def zklock_client(zklock_server: StandaloneServer) -> Iterator[Client]:
-    """A client of ``zklock_server`` for the code of the test. For instance, the client can hold a lock while the tested
-    program waits for it.
+    """A client of ``zklock_server`` for use in a test. For instance, this client can hold a lock while the tested
+    program waits for the lock.
     """
     from zklock import Client
 

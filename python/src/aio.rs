@@ -27,7 +27,8 @@ use crate::semaphore::{Leases, Semaphore};
 use crate::states::lock_state;
 use crate::{int_args, text};
 
-/// The settings of a client that is about to connect. The constructor takes the same arguments as ``zklock.Client``, and checks them.
+/// The settings of a client that is about to connect. The constructor takes the same arguments as ``zklock.Client``,
+/// and checks these arguments.
 #[pyclass(frozen, name = "_Settings", module = "zklock")]
 pub(crate) struct Settings {
     servers: String,
@@ -60,8 +61,8 @@ impl Settings {
         Ok(Self::of(servers, keywords, config))
     }
 
-    /// Return the same settings with options from a file. The arguments of the constructor take precedence over the file. The method
-    /// blocks its thread while it reads the file.
+    /// Return a copy of these settings, with additional options from a file. The arguments of the constructor take
+    /// precedence over the file. The method blocks the calling thread while it reads the file.
     fn with_file(&self, py: Python<'_>, #[pyo3(from_py_with = text::file)] file: PathBuf) -> PyResult<Self> {
         let file = py.detach(|| read_options(file)).or_raise(py)?;
         let config = self.keywords.config(py, &file)?;
@@ -97,7 +98,7 @@ struct SharedQueue {
 enum QueueItem {
     /// The operation with this key is over.
     Completed(u64),
-    /// The client has pending calls of callbacks.
+    /// The client has pending callbacks.
     EventReady(EventSource),
 }
 
@@ -264,7 +265,7 @@ impl CompletionQueue {
         self.start_call(py, call, |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
     }
 
-    /// List all participants of a lock, readers and writers together.
+    /// List all participants of a lock, both readers and writers.
     fn queue(&self, py: Python<'_>, lock: &Lock) -> PyResult<Op> {
         self.start_call(py, lock.core.start_queue(), |all| all.into_iter().map(Participant::from).collect::<Vec<_>>())
     }
@@ -290,7 +291,7 @@ impl CompletionQueue {
         self.start_call(py, client.core.start_shared_count_set(&path, value), |()| ())
     }
 
-    /// Ask the server whether a fencing token belongs to a present holder. The result of the operation is a bool.
+    /// Ask the ensemble whether a fencing token belongs to a current holder. The result of the operation is a bool.
     fn fence_check(
         &self,
         py: Python<'_>,
@@ -306,7 +307,7 @@ impl CompletionQueue {
         self.start_call(py, client.core.start_revoke(&client::path_of(node)?), |()| ())
     }
 
-    /// Make a client report all events from now on.
+    /// Report all later events of a client to the ``on_event`` that ``connect()`` received.
     fn start_listening(&self, py: Python<'_>, client: &Client) -> PyResult<()> {
         client.events(py).get().start_listening(py, &client.core)
     }
@@ -328,8 +329,9 @@ impl CompletionQueue {
     }
 }
 
-/// A pending operation. If the ``_Op`` acquires a lock and is dropped, the library abandons the operation. If the operation has already
-/// acquired the lock, the library releases the lock. If any other ``_Op`` is dropped, its operation continues.
+/// A pending operation. If the caller drops an ``_Op`` that acquires a lock or leases, the library abandons the acquire
+/// call. If the call has already succeeded, the library releases the lock or the leases. After the drop of any other
+/// ``_Op``, the operation continues.
 #[pyclass(frozen, weakref, name = "_Op", module = "zklock")]
 pub(crate) struct Op {
     key: u64,
@@ -344,8 +346,8 @@ impl Op {
         self.key
     }
 
-    /// Whether the operation is over. If an operation is already over when its method returns, the completion queue never returns the
-    /// key of that operation.
+    /// Whether the operation is over. If an operation is already over when the method that started it returns, the
+    /// completion queue never returns the operation's key.
     #[getter]
     fn is_over(&self) -> bool {
         self.lock().as_ref().is_none_or(|work| work.is_over())
@@ -363,7 +365,7 @@ impl Op {
         }
     }
 
-    /// Abandon the operation. The effect is the same as a drop of this object. Does not block.
+    /// Abandon the operation. The effect is the same as dropping this object. Does not block.
     fn abandon(&self) {
         let work = self.lock().take();
         drop(work);
@@ -559,25 +561,25 @@ pub(crate) fn _remaining(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<f6
     seconds_left(py, lock.core.remaining_as(Owner::task(owner)))
 }
 
-/// Return the fencing token of an owner.
+/// Return the fencing token of the hold that an owner has.
 #[pyfunction]
 pub(crate) fn _fencing_token(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<i64> {
     lock.core.fencing_token_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the number of local hand-overs that preceded the hold of an owner.
+/// Return the fencing pass of the hold that an owner has.
 #[pyfunction]
 pub(crate) fn _fencing_pass(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<u32> {
     lock.core.fencing_pass_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the path of the node that an owner has.
+/// Return the node path of the hold that an owner has.
 #[pyfunction]
 pub(crate) fn _node_path(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<String> {
     lock.node_path_of(py, Owner::task(owner))
 }
 
-/// Return the paths of the nodes that an owner has.
+/// Return the node paths of the hold that an owner has.
 #[pyfunction]
 pub(crate) fn _node_paths(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Vec<String>> {
     lock.core.node_paths_as(Owner::task(owner)).or_raise(py)

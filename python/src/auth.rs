@@ -1,8 +1,8 @@
 //! The argument `auth`: credentials, and callables that return credentials.
 //!
-//! The core asks for credentials on a thread of the library. A Python thread (`zklock/_callbacks.py`) calls the callable, because only
-//! threads of Python end without harm when the interpreter ends. The thread of the library waits for the result, and is not attached to
-//! the interpreter meanwhile.
+//! The core asks for credentials on a thread of the library. A Python thread (`zklock/_callbacks.py`) calls the
+//! callable, because only a thread that Python started can end safely when the interpreter ends. While the thread of
+//! the library waits for the result, the thread is detached from the interpreter.
 
 use std::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -53,7 +53,7 @@ impl AuthPairs {
         pairs.try_iter().map_err(|_| wrong())?.map(pair).collect::<PyResult<_>>().map(Self)
     }
 
-    /// Adds the credentials to a config. While the program uses the client, an object of Python must own the slots.
+    /// Adds the credentials to a config. While the client exists, a Python object must own the slots of the callables.
     pub(crate) fn add_to(&self, py: Python<'_>, config: &mut Config) -> PyResult<()> {
         for (scheme, credentials) in &self.0 {
             match credentials {

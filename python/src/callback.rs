@@ -117,8 +117,8 @@ impl CallbackSlot {
     }
 }
 
-/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. With any other kind of
-/// reference, a thread could reach a callback that the garbage collector has already destroyed in part.
+/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. With any
+/// other kind of reference, a thread could reach a callback that the garbage collector has already destroyed partly.
 #[derive(Clone)]
 pub(crate) struct WeakCallback(Arc<Py<PyWeakrefReference>>);
 
@@ -160,7 +160,7 @@ thread_local! {
     static CALLBACK_THREAD: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
 }
 
-/// The clients that have pending calls of callbacks, and the state of the thread that makes the calls.
+/// The clients that have pending callbacks, and the state of the thread that calls the callbacks.
 #[derive(Default)]
 struct CallbackQueue {
     state: Mutex<State>,
@@ -182,7 +182,7 @@ pub(crate) fn set_thread_notifier(config: &mut Config) {
     set_event_notifier(config, notify_thread);
 }
 
-/// The core calls this function when a client has pending calls of callbacks.
+/// The core calls this function when a client has pending callbacks.
 pub(crate) fn notify_thread(handlers: EventSource) {
     let calls = CALLBACK_QUEUE.get();
     lock(&calls.state).ready.push_back(handlers);
@@ -208,7 +208,8 @@ fn pop_bound_call() -> Option<BoundCall> {
     None
 }
 
-/// Waits until the thread has made all pending calls, but no longer than `timeout`. The caller must be detached from the interpreter.
+/// Waits until the thread has called all pending callbacks, but no longer than `timeout`. The caller must be detached
+/// from the interpreter.
 pub(crate) fn wait_until_idle(timeout: Duration) {
     let calls = CALLBACK_QUEUE.get();
     let is_busy = |state: &mut State| !state.ready.is_empty() || state.current.is_some();
@@ -241,9 +242,9 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 
-/// Wait for the next pending callback, and return the callback with its argument. Before the next call of this function, the caller
-/// must call the callback. If a callback forks the process, this function returns None in the child process, and the thread must then
-/// end there.
+/// Wait for the next pending callback, and return the callback with its argument. Before the next call of this
+/// function, the caller must call the callback. If a callback forks the process, this function returns None in the
+/// child process. The calling thread of the child process must then end.
 #[pyfunction]
 pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<BoundCall>> {
     let current = ForkEpoch::current();

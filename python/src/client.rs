@@ -36,48 +36,53 @@ use crate::{int_args, text};
 /// ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or a float. The
 /// other arguments are:
 ///
-/// * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The servers may choose
-///   another value. None means 10 s.
+/// * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
+///   servers may choose a different timeout. None means 10 s.
 /// * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
 /// * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By default,
 ///   ``lease_margin`` is a third of the negotiated session timeout.
-/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the credentials, a pair can
-///   contain a callable without arguments that returns the credentials as bytes or str. The library calls the callable before each
-///   attempt to connect, on a separate daemon thread. The callable may block, but must not wait for a lock. If the callable raises an
-///   exception, the constructor raises AuthFailed with the text of the exception. After the first connection, the client tries again.
-/// * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on the same path.
-///   With ``wait_for_kazoo=False``, a call that acquires such a lock raises ForeignContender if a kazoo lock uses the path.
-///   ``wait_for_kazoo`` is for programs that migrate from kazoo to zklock. The kazoo program must also configure its locks to wait for
-///   the nodes of zklock. On the path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write
-///   lock, a kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
+///   credentials, a pair can contain a callable without arguments that returns the credentials as bytes or str. The
+///   library calls the callable before each attempt to connect, on a separate daemon thread. The callable may block,
+///   but must not wait for a lock. If the callable raises an exception before the first connection, the constructor
+///   raises AuthFailed with the text of the exception. If the callable raises an exception later, the client tries
+///   again.
+/// * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
+///   the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock raises
+///   ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo to
+///   zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a mutex, a
+///   kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock needs
+///   ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
 /// * ``on_event``: a callback for events. The library calls the callback with a ClientEvent for every change in the state of the
 ///   session, and with a LockEvent for every change in the state of a hold.
-/// * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page ``docs/options.md`` lists
-///   all options. If an argument above and ``options`` set the same option, the argument takes precedence. ``from_file()`` reads
-///   options from a file.
+/// * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
+///   ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other argument
+///   takes precedence. ``from_file()`` reads options from a file.
 ///
 /// The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The constructor raises
 /// ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the credentials. The constructor
 /// raises ServerError if the chroot does not exist (see the option ``chroot.create``), and ValueError or TypeError for wrong arguments.
 /// The constructor also raises ValueError if it cannot read a file with credentials (see the option ``auth.digest_file``).
 ///
-/// A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only one callback at a
-/// time. The callback receives events in the order in which the changes happened. If a hold and the session change at the same moment,
-/// the callback receives the event of the hold first. If a callback raises an exception, the library passes the exception to
-/// ``sys.unraisablehook``.
+/// A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
+/// one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
+/// hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
+/// raises an exception, the library passes the exception to ``sys.unraisablehook``.
 ///
-/// A callback must not wait for a lock, for leases or for a loss, because the client might deliver the event that ends the wait only
-/// after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or leases therefore raise Deadlock,
-/// unless the timeout is 0. A callback may call all other methods.
+/// A callback must not wait for a lock, for leases or for a loss. The client may deliver the event that ends such a
+/// wait only after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or leases
+/// therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a lock,
+/// for leases or for a loss.
 ///
-/// While a callback runs, the client stores up to about a thousand further events unchanged. If more events occur, the client merges
-/// events of the same hold into one event, and merges events of the session in the same way. Merged events still report the last state
-/// and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is garbage-collected without
-/// ``close()``, its callbacks receive no more events. The interpreter can end even if a callback does not return.
+/// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
+/// additional events of the same hold, and additional events of the session. Merged events still report the last state
+/// and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is
+/// garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end even if a
+/// callback does not return.
 ///
-/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are garbage-collected, or when
-/// the interpreter ends (``atexit``). The methods may be called from any thread. In a forked child process, every method except
-/// ``close()`` raises Forked. The child must make a new client.
+/// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
+/// garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked
+/// child process, every method except ``close()`` raises Forked. The child process must make a new client.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Client {
     pub(crate) core: DetachedDrop<zklock::Client>,
@@ -342,11 +347,12 @@ impl Client {
 
     /// Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a server.
     ///
-    /// ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without limit if
-    /// ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate ``timeout``. ``data`` is the content of each node that the
-    /// mutex creates. If ``data`` is None, the nodes contain the address of this host, as in Curator. ``local_handover`` is the maximum
-    /// number of times in a row that the threads of this process may pass the mutex to each other; see ``Lock.set_local_handover()``.
-    /// Raises ValueError for a path that ZooKeeper does not accept, and ClientClosed if the client is closed.
+    /// ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without
+    /// limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``. ``data`` is the
+    /// content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
+    /// in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this
+    /// process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and
+    /// ClientClosed if the client is closed.
     #[pyo3(signature = (path, *, timeout=None, data=None, local_handover=0))]
     fn mutex<'py>(
         &self,
@@ -419,10 +425,12 @@ impl Client {
 
     /// Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
     ///
-    /// Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases. All programs that
-    /// use the semaphore must pass the same number. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
-    /// ``SharedCount``). The number of leases is always the present value of this count. If the shared count does not exist, the call
-    /// creates the count with the value ``initial``. If a program lowers the count, leases that are already held stay valid.
+    /// Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
+    /// the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
+    /// ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
+    /// leases is then always the current value of the shared count. If the shared count does not exist, the call
+    /// creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
+    /// stay valid.
     ///
     /// With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the session timeout,
     /// and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session timeout, and TypeError for a
@@ -470,8 +478,8 @@ impl Client {
         wait(py, WaitTarget::Server, || self.core.start_shared_count_set(&path, value), drop)?.or_raise(py)
     }
 
-    /// Ask the ensemble whether a client still holds the lock on a path with this fencing token. Return True if any client holds the
-    /// lock with this token.
+    /// Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if any
+    /// client holds the lock with this token.
     ///
     /// The path may belong to a mutex, a read/write lock, a semaphore, a semaphore mutex, or a member lock of a multi-lock. The holder
     /// may use zklock or Curator, and may be one of several readers. ``fence_check()`` returns False for the token of a waiter, and
@@ -516,22 +524,25 @@ impl Client {
         client_state(py, self.core.state().or_raise(py)?)
     }
 
-    /// The id of the session, or 0 if the client has no session. After a session has expired, the next session has another id. Does
-    /// not block.
+    /// The id of the session, or 0 if the client has no session. After a session has expired, the next session has a
+    /// different id. Does not block.
     #[getter]
     pub(crate) fn session_id(&self, py: Python<'_>) -> PyResult<i64> {
         self.core.session_id().or_raise(py)
     }
 
-    /// Replace the server list. ``servers`` has the same form as for ``Client``, with the chroot of the client or without a chroot. The
+    /// Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot. The
     /// chroot of the client does not change.
     ///
-    /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except in
-    /// two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown, some
-    /// clients move to an added server, so that each server has about the same number of clients. While the client moves, its holds are
-    /// SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
+    /// The session of the client continues, with all holds and with the queue positions of all waiters. The client
+    /// stays connected to its server, except in two cases. If the new list does not contain the server of the client,
+    /// the client connects to a server of the new list. If the new list is longer than the old list, some clients
+    /// connect to an added server, so that each server has about the same number of clients. While a client connects to
+    /// another server, the holds of the client are SUSPENDED. A hold is lost only if the client reaches no server of
+    /// the new list before the session ends.
     ///
-    /// Raises ValueError if the list is not valid or has another chroot, and ClientClosed if the client is closed. Does not block.
+    /// Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
+    /// closed. Does not block.
     fn set_servers(&self, py: Python<'_>, #[pyo3(from_py_with = text::servers)] servers: String) -> PyResult<()> {
         py.detach(|| self.core.set_servers(&servers)).or_raise(py)?;
         let mut shown = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -540,8 +551,8 @@ impl Client {
         Ok(())
     }
 
-    /// Return a Metrics object. The object contains counters, histograms and gauges about the activity and the present state of the
-    /// client.
+    /// Return a Metrics object. The object contains counters, histograms and gauges about the activity and the current
+    /// state of the client.
     ///
     /// ``metrics()`` sends no request, and also works after the session is lost or the client is closed. Does not block.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

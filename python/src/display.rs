@@ -15,7 +15,7 @@ pub(crate) fn repr(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(value.repr()?.to_string_lossy().into_owned())
 }
 
-/// Returns a text in quotes, as Python shows it.
+/// Returns a text in quotes, like Python's `repr()`.
 pub(crate) fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
     repr(PyString::new(py, text).as_any())
 }

@@ -44,8 +44,9 @@ pub(crate) fn ignore_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
     ended.or_else(|error| if error.status() == Status::Forked { Ok(()) } else { Err(error) })
 }
 
-/// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this exception as a note.
-/// Otherwise the function raises the error. In this case `blocks` is None, or another object that is not an exception.
+/// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this
+/// exception as a note. Otherwise `block_error` is None or another object that is not an exception, and the function
+/// raises the error.
 pub(crate) fn attach_to_exception(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,

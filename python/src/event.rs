@@ -1,8 +1,9 @@
 //! Events and listeners. Events are objects of the classes in `zklock/_events.py`.
 //!
-//! Python objects own the callbacks, so that the garbage collector can find the callbacks. A `ClientEvents` object owns the callbacks
-//! of a client. The locks and semaphores of the client refer to the same object. A lock object owns the callbacks of the lock, and a
-//! Leases object owns the callbacks of the leases. The core must have only weak references to callbacks.
+//! Python objects own the callbacks, so that the garbage collector can find the callbacks. A `ClientEvents` object owns
+//! the callbacks of a client. The locks and semaphores of the client refer to the `ClientEvents` object. A lock object
+//! owns the callbacks of the lock, and a Leases object owns the callbacks of the leases. The core must have only weak
+//! references to callbacks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +30,8 @@ pub(crate) enum CallbackDispatcher {
     Loop,
 }
 
-/// The event callbacks of a client. The locks and semaphores of the client refer to the same object, so the object exists as long as
-/// the client, one of its locks or one of its semaphores exists.
+/// The event callbacks of a client. The locks and semaphores of the client refer to this object, so this object exists
+/// as long as the client, one of its locks or one of its semaphores exists.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct ClientEvents {
     names: Arc<EventObjects>,
@@ -54,8 +55,8 @@ pub(crate) struct Listeners(Mutex<Vec<Py<Listener>>>);
 
 /// A callback that the program has added with ``on_event()`` or ``on_lost()``.
 ///
-/// The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases are garbage-collected.
-/// The program does not need to keep the Listener.
+/// The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases are
+/// garbage-collected. The program does not need to keep a reference to the Listener.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct Listener {
     callback: Py<CallbackSlot>,

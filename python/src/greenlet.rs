@@ -93,7 +93,7 @@ impl<'py> Hub<'py> {
     }
 }
 
-/// A wait of a greenlet. The hub has a descriptor as long as one of its greenlets has such a value.
+/// A wait of a greenlet. The wake queue of a hub exists as long as a `GreenletWait` of the hub exists.
 pub(crate) struct GreenletWait<'py> {
     /// The `HubWaits` of the hub.
     waits: Bound<'py, PyAny>,
@@ -133,7 +133,7 @@ impl GreenletWaker {
     }
 }
 
-/// The keys of the greenlets of one hub that other threads have woken.
+/// The wake queue of one hub. Each key in the queue identifies a greenlet that another thread has woken.
 #[pyclass(frozen, name = "_WakeQueue", module = "zklock")]
 struct WakeQueue {
     keys: Arc<CompletionQueue<u64>>,

@@ -1,5 +1,5 @@
-//! The class `zklock.Hold`. Any thread may use a Hold, so the methods must not depend on the calling thread. They pass the owner of
-//! the hold to the core.
+//! The class `zklock.Hold`. Any thread may use a Hold, so the methods must not depend on the calling thread. The
+//! methods pass the owner of the hold to the core.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,7 +51,7 @@ impl Hold {
         &self.lock.get().core
     }
 
-    /// Returns the state of this hold, or FREE if the owner's present hold is a later hold. The owner may have released this hold
+    /// Returns the state of this hold, or FREE if the owner now has a later hold. The owner may have released this hold
     /// through the lock object, and may have acquired the lock again.
     fn current_state(&self) -> zklock::Result<LockState> {
         let state = self.core().state_as(self.owner)?;
@@ -143,9 +143,9 @@ impl Hold {
         self.token
     }
 
-    /// The number of local hand-overs that preceded this hold; see ``Lock.set_local_handover()``.
-    /// If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the same token, a store must also
-    /// compare the values of ``fencing_pass``.
+    /// The number of local hand-overs under the hold's fencing token before the hold began; see
+    /// ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
+    /// two writes have the same token, a store must also compare the values of ``fencing_pass``.
     #[getter]
     fn fencing_pass(&self) -> u32 {
         self.pass
@@ -157,8 +157,8 @@ impl Hold {
         lock_state(py, self.current_state().or_raise(py)?)
     }
 
-    /// The number of seconds for which this hold stays safe without an answer from a server. If the hold is not safe, ``remaining`` is
-    /// zero. Does not block.
+    /// The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,
+    /// ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         match self.current_state().or_raise(py)? {

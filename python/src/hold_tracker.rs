@@ -1,9 +1,10 @@
 //! The owners of holds: this file identifies the calling thread or greenlet, and warns about the holds that remain when a thread or
 //! greenlet ends. Each such hold causes a ResourceWarning.
 //!
-//! When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When a thread or
-//! greenlet ends, its holds remain, and no other thread or greenlet can release these holds. A `HoldTracker` exists as long as its
-//! thread or greenlet, and records the locks that this thread or greenlet has acquired. It must not keep a lock object alive.
+//! When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
+//! a thread or greenlet ends, its holds remain, and no other thread or greenlet can release these holds. A
+//! `HoldTracker` exists as long as its thread or greenlet, and records the locks that this thread or greenlet has
+//! acquired. A `HoldTracker` must not keep a lock object alive.
 
 use pyo3::intern;
 use pyo3::prelude::*;

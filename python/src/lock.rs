@@ -3,8 +3,8 @@
 //! The class `Lock` has all methods, because all recipes offer the same operations. A subclass adds only a name and a docstring. A
 //! program can accept any `Lock`, or require one of the subclasses.
 //!
-//! The methods that Python calls are in `lock/methods.rs`. The functions of this file take the owner of a hold as an argument. They
-//! must not derive the owner from the calling thread.
+//! The methods that Python calls are in `lock/methods.rs`. The functions of this file take the owner of a hold as an
+//! argument. These functions must not derive the owner from the calling thread.
 
 mod methods;
 
@@ -31,20 +31,21 @@ use crate::seconds::Seconds;
 use crate::states::lock_state;
 use crate::wait::{wait, wait_lost};
 
-/// A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes the locks. All kinds of locks have the same
-/// methods.
+/// A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks have the
+/// same methods.
 ///
-/// A lock works between the threads of one process in the same way as between processes. Waiters acquire the lock in queue order. Any
-/// thread may call the methods. In a program with gevent or eventlet, each greenlet counts as a thread. Properties such as ``state``
-/// and ``fencing_token`` describe the hold of the calling thread. If the name of a property ends in ``_in_process``, the property
-/// describes the hold that some thread of the process has through this lock object.
+/// A lock coordinates the threads of one process in the same way as threads of different processes. Waiters acquire the
+/// lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each greenlet counts as
+/// a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the calling thread. If the name of
+/// a property ends in ``_in_process``, the property describes the hold that some thread of the process has through this
+/// lock object.
 ///
 /// A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD or SUSPENDED.
 ///
-/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
-/// its holds remain. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex. The library
-/// issues a ResourceWarning if a lock object is garbage-collected while a thread holds the lock, or if a thread ends while it holds a
-/// lock.
+/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
+/// a thread ends, the library does not release its holds. After a thread has ended, no other thread can release its
+/// holds, except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected
+/// while a thread holds the lock, or if a thread ends while it holds a lock.
 ///
 /// All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
 #[pyclass(frozen, subclass, weakref, module = "zklock")]
@@ -94,17 +95,18 @@ pub(crate) struct WriteLock;
 /// A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``. ``Client.multi()`` makes
 /// a MultiLock.
 ///
-/// ``acquire()`` acquires all member locks before the same deadline. If the thread already holds a member lock, ``acquire()`` re-enters
-/// that member lock. The state of a multi-lock is FREE if the thread does not hold all member locks. If the thread holds all member
-/// locks, the state of the multi-lock is the worst state of a member lock. ``release()`` releases every member lock that the thread
-/// holds. If the release of one member lock fails, ``release()`` still releases the remaining member locks, and then raises the first
-/// error.
+/// The timeout of ``acquire()`` limits the time for all member locks together. If the thread already holds a member
+/// lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the thread does not hold all
+/// member locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its member
+/// locks. ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
+/// ``release()`` still releases the remaining member locks, and then raises the first error.
 ///
-/// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in one transaction.
-/// Member locks that join their queues in one transaction have the same fencing token. If programs list such member locks in different
-/// orders, these programs do not deadlock. The library acquires semaphore mutexes, and locks of different clients, one after the other.
-/// If several programs use the same connect strings, the library acquires these locks in the same order in all of the programs. If the
-/// member locks have different fencing tokens, the token of the multi-lock is the smallest token.
+/// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
+/// one transaction. Member locks that join their queues in one transaction have the same fencing token. If programs
+/// list such member locks in different orders, these programs do not deadlock. The library acquires semaphore mutexes,
+/// and locks of different clients, one after the other. This order is the same in all programs that use the same
+/// connect strings. If the member locks have different fencing tokens, the token of the multi-lock is the smallest
+/// token.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct MultiLock;
 
@@ -344,9 +346,9 @@ impl MultiLock {
 
 /// A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 ///
-/// Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties ``read`` and
-/// ``write`` return the read lock and the write lock. Both have the same methods as a mutex. Readers and writers wait in one queue, so
-/// readers cannot starve writers, and writers cannot starve readers.
+/// Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties
+/// ``read`` and ``write`` return the read lock and the write lock, which have the same methods as a mutex. Readers and
+/// writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct RwLock {
     read: Py<ReadLock>,

@@ -18,8 +18,9 @@ use crate::imports::imports;
 static LAST_LEVEL: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(NOT_CALLED));
 const NOT_CALLED: i32 = -1;
 
-/// Reads the present configuration of `logging`. The function runs Python code, so a signal handler may run during the call and raise
-/// an exception. Call the function before an operation begins, so that such an exception does not interrupt an operation.
+/// Reads the current configuration of `logging`. The function runs Python code, so a signal handler may run during the
+/// call and raise an exception. Call the function before an operation begins, so that such an exception does not
+/// interrupt an operation.
 pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
     let wanted: Option<i64> = imports(py)?.log_level.bind(py).call0()?.extract()?;
     let level = wanted.and_then(level_of);

@@ -84,14 +84,14 @@ impl Semaphore {
         Ok(Leases::new(leases, this.clone().unbind()))
     }
 
-    /// End all calls that wait for leases of this object; these calls raise Canceled. ``cancel()`` does not affect later calls. Does
-    /// not block.
+    /// Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later calls.
+    /// Does not block.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.cancel()).or_raise(py)
     }
 
-    /// Return a list of Participants of all processes. The leases that are held come first, from the oldest to the newest. The waiters
-    /// follow.
+    /// Return a list of Participants of all processes. The list begins with the held leases, from the oldest to the
+    /// newest. The waiters follow the held leases.
     ///
     /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers
     /// within the session timeout.
@@ -112,8 +112,8 @@ impl Semaphore {
         self.core.set_data(data.as_deref()).or_raise(py)
     }
 
-    /// Set the callback for revocation requests; None removes the callback. If a participant asks for the release of a lease, the
-    /// library calls the callback with the path of the node that belongs to the lease; see ``Lock.set_revocable()``.
+    /// Set the callback for revocation requests; None removes the callback. If a participant asks for the release of a
+    /// lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if callback.is_callable() {
             start_thread(callback.py())?;
@@ -234,8 +234,8 @@ impl Leases {
         lock_state(py, self.core.state().or_raise(py)?)
     }
 
-    /// The number of seconds for which the leases stay safe without an answer from a server. If the leases are not safe, ``remaining``
-    /// is zero. Does not block.
+    /// The number of seconds for which the leases stay safe even if no server answers. If the leases are not safe,
+    /// ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core.remaining())

@@ -59,7 +59,7 @@ impl StandaloneServer {
         py.detach(|| self.core.expire(target)).or_raise(py)
     }
 
-    /// Reset a client's connection. The client may reconnect, and its session stays alive.
+    /// Reset a client's connection. The session continues, and the client may reconnect.
     #[pyo3(signature = (session=None))]
     fn cut(&self, py: Python<'_>, session: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let target = target(py, session)?;
@@ -148,7 +148,8 @@ impl StandaloneServer {
     }
 }
 
-/// A session as it was when the program called ``sessions()``. Sessions are immutable and comparable.
+/// The properties of a session at the moment when the program called ``sessions()``. Sessions are immutable and
+/// comparable.
 #[pyclass(frozen, eq, skip_from_py_object, module = "zklock.testing")]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Session(SessionInfo);

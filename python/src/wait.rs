@@ -179,7 +179,7 @@ fn wait_in_greenlet<'py, W: Waitable>(
     in_hub.wait(waiting.deadline())
 }
 
-/// The steps in which the interpreter exits.
+/// The phases in which the interpreter exits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ExitPhase {
     /// The library is closing all clients. A daemon thread that waits for a closed client blocks until the process ends.
@@ -200,9 +200,10 @@ pub(crate) fn is_exiting() -> bool {
     EXIT_PHASE.load(Ordering::Acquire) >= ExitPhase::Closing as u8
 }
 
-/// Blocks the calling thread until the process ends, if the interpreter has reached the stage `end`. The function never blocks the main
-/// thread. When the interpreter ends, all threads except the main thread are daemon threads. If a daemon thread continued, the thread
-/// would raise an exception while the interpreter is shutting down. The traceback could then end the process with a fatal error.
+/// Blocks the calling thread until the process ends, if the interpreter has reached the phase `end`. The function never
+/// blocks the main thread. When the interpreter ends, all threads except the main thread are daemon threads. If a
+/// daemon thread continued, the thread would raise an exception while the interpreter is shutting down. The traceback
+/// could then end the process with a fatal error.
 pub(crate) fn park_if_exiting(py: Python<'_>, end: ExitPhase) -> PyResult<()> {
     if EXIT_PHASE.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
         return Ok(());

@@ -31,9 +31,10 @@ impl Waiting {
         self.0.node_path.as_deref()
     }
 
-    /// The path of the node for which the call waits, or None if the path is not known. In a queue, this node is the nearest node
-    /// ahead. If the call waits for leases, this node is the directory of the leases. If the call waits for a shared count, this node
-    /// contains the count. Without a connection, the property returns the last known path.
+    /// The path of the node for which the call waits, or None if the path is not known. If the call waits in a queue,
+    /// this node is the nearest node ahead. If the call waits for leases, this node is the directory of the leases. If
+    /// the call waits for a shared count, this node contains the count. Without a connection, the property returns the
+    /// last known path.
     #[getter]
     fn ahead(&self) -> Option<&str> {
         self.0.ahead.as_deref()

@@ -15,7 +15,7 @@
             finally:
                 lock.release()
 
-A client also makes the other recipes of Curator. All locks have the methods of ``Lock``:
+A client also provides the other recipes of Curator. All kinds of locks have the methods of ``Lock``:
 
         rw = client.rwlock("/locks/table")                                  # rw.read is shared, rw.write is not
         both = client.multi(["/a", rw.write])                               # several locks as one
@@ -28,21 +28,21 @@ A client also makes the other recipes of Curator. All locks have the methods of 
 A ``Client`` has one ZooKeeper session. Any number of locks and threads may share the client. A ``Mutex`` belongs to the
 thread that acquired the mutex. The owner of a mutex may re-enter the mutex. No other thread, on any machine, can
 acquire a mutex with the same path until the owner releases the mutex. All durations are in seconds, as an int or a
-float. Any thread may use the objects of this package. Blocking calls release the interpreter's lock. Ctrl-C interrupts
-a wait. The interrupted call leaves no hold and no node behind.
+float. Any thread may use the objects of this package. Blocking calls release the global interpreter lock (GIL). Ctrl-C
+interrupts a wait. The interrupted call leaves no hold and no node behind.
 
 In a program with gevent or eventlet, each greenlet counts as a thread. While a greenlet waits, other greenlets run. If
 the hub itself or a greenlet without a hub tries to wait for a lock, ``acquire()`` raises an error that explains the
 alternatives. Callbacks run on a thread of the operating system, and not in a greenlet.
 
-A hold depends on the session of its client. A hold is safe while the client is sure that the session has not expired.
-The session lease is the time for which the client can be sure that its session has not expired, as measured by the
-client's own clock. When the session lease ends, ``is_held``, ``remaining`` and ``state`` change at once, even if the
-process was stopped for some time. A lock cannot stop a program that continues to write after the program has lost the
-lock. A store that compares ``fencing_token`` can refuse the writes of such a program. To be notified of a loss,
-register a callback with ``lock.on_lost()``, or call ``hold.wait_lost()`` in a thread. If the lock is lost during a
-``with`` block, the end of the block raises ``LockLost``. ``client.on_event(callback)`` reports every change in the
-state of the session and of all holds:
+If the session of a client ends, the client loses all its holds. A hold is safe while the client is sure that the
+session has not expired. The session lease is the time for which the client can be sure that its session has not
+expired, as measured by the client's own clock. When the session lease ends, ``is_held``, ``remaining`` and ``state``
+change at once, even if the process was stopped for some time. A lock cannot stop a program that continues to write
+after the program has lost the lock. A store that compares fencing tokens can refuse writes of a program that has lost
+its lock. To be notified of a loss, register a callback with ``lock.on_lost()``, or call ``hold.wait_lost()`` in a
+thread. If the lock is lost during a ``with`` block, the end of the block raises ``LockLost``.
+``client.on_event(callback)`` reports every change in the state of the session and of all holds:
 
         def on_event(event):                                                # called on a thread of zklock
             match event:
@@ -53,8 +53,8 @@ state of the session and of all holds:
 
 Properties such as ``is_held``, ``state`` and ``fencing_token`` describe the hold of the calling thread. When a lock
 object is garbage-collected, the library releases all holds that were acquired through that object. When a thread ends,
-its holds remain. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock, or if a lock object
-is garbage-collected while a thread holds the lock. ``python -X dev`` shows such warnings.
+the library does not release its holds. The library issues a ``ResourceWarning`` if a thread ends while it holds a lock,
+or if a lock object is garbage-collected while a thread holds the lock. ``python -X dev`` shows such warnings.
 
 A client provides metrics (``client.metrics()``, ``client.prometheus()``). The library writes log records with
 ``logging``. The loggers are ``zklock.session``, ``zklock.lock`` and ``zklock.request``. Each log record has an
@@ -64,7 +64,8 @@ Every failure raises a ``zklock.Error`` with a ``status``, and each ``Status`` h
 classes are also subclasses of built-in exceptions: ``LockTimeout`` is a ``TimeoutError``, ``PermissionDenied`` is a
 ``PermissionError``, and a wrong argument raises a ``ValueError`` or ``TypeError``.
 
-``zklock.aio`` has the same classes for asyncio. A hold of ``zklock.aio`` belongs to a task and not to a thread.
+``zklock.aio`` provides the classes of ``zklock`` for asyncio tasks. A hold of ``zklock.aio`` belongs to a task and not
+to a thread.
 
 ``zklock.testing`` contains a ZooKeeper server that runs in memory, for the tests of a program. The pytest fixtures are
 ``zklock_server`` and ``zklock_client``.

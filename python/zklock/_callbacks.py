@@ -2,7 +2,7 @@
 threads that call the callables of the argument ``auth``.
 
 When the interpreter ends, Python ends all daemon threads. If native code is calling a callback on such a thread, the
-end of the thread crashes the process. Python code therefore starts the thread and calls the callbacks. An exception of
+end of the thread crashes the process. Python code therefore starts the threads and calls the callbacks. An exception of
 a callback must not end the thread.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AuthCall(Protocol):
-    """One call of a callable. After ``begin()``, the calling thread must run nothing but this call."""
+    """One call of a callable of ``auth``. After ``begin()``, the calling thread must run nothing but this call."""
 
     def begin(self) -> Callable[[], object]: ...
     def finish(self, result: object) -> None: ...

@@ -1,6 +1,6 @@
 """Statuses and exceptions. The native module finds these classes by the names in the core's table of statuses.
 
-This file must not import the native module, which imports it.
+This file must not import the native module, because the native module imports this file.
 """
 
 from enum import IntEnum
@@ -14,7 +14,7 @@ class Status(IntEnum):
     INVALID = -1
     """An argument is invalid. The exceptions are InvalidArgument and InvalidType."""
     HANDLE = -2
-    """The handle is stale or of another kind. The exception is InvalidHandle."""
+    """The handle is stale, or belongs to another kind of object. The exception is InvalidHandle."""
     TIMEOUT = -3
     """The deadline passed before the lock was acquired. The exception is LockTimeout."""
     CANCELED = -4
@@ -30,7 +30,8 @@ class Status(IntEnum):
     CONNECTION = -9
     """No server answered within the time limit. The exception is ConnectionLost."""
     AUTH = -10
-    """A server refused the credentials, or one side refused a certificate. The exception is AuthFailed."""
+    """A server refused the credentials, or the client or a server refused a certificate. The exception is AuthFailed.
+    """
     DENIED = -11
     """An access control list forbids the operation. The exception is PermissionDenied."""
     FORKED = -12
@@ -40,9 +41,9 @@ class Status(IntEnum):
     EXHAUSTED = -14
     """A limit was reached. The exception is Exhausted."""
     FOREIGN = -15
-    """Another kind of lock uses the same path. The exception is ForeignContender."""
+    """An incompatible kind of lock uses the same path. The exception is ForeignContender."""
     SERVER = -16
-    """A server returned an error that has no other status. The exception is ServerError."""
+    """A server returned an error that no other status describes. The exception is ServerError."""
     INTERNAL = -17
     """An internal error of zklock occurred. The exception is InternalError."""
     UNSUPPORTED = -18
@@ -52,7 +53,9 @@ class Status(IntEnum):
 
 
 class Error(Exception):
-    """Any failure of zklock. The message of an Error names the lock, value or server that caused the failure."""
+    """The base class of all exceptions of zklock. The message of an Error names the lock, value or server that caused
+    the failure.
+    """
 
     status: Status = Status.INTERNAL
     """The status of the failure. Each status except OK has an exception class."""
@@ -71,7 +74,7 @@ class InvalidType(Error, TypeError):
 
 
 class InvalidHandle(Error, ValueError):
-    """A handle is stale or of another kind. Only C programs receive this error."""
+    """A handle is stale, or belongs to another kind of object. Only C programs receive this error."""
 
     status = Status.HANDLE
 
@@ -95,8 +98,8 @@ class NotOwner(Error, RuntimeError):
 
 
 class LockLost(Error):
-    """The holder has lost the lock, because the session ended or another client deleted the node. Other clients may
-    have acquired the lock since then.
+    """The holder has lost the lock, because the session ended or another client deleted the node. Another client may
+    hold the lock now.
     """
 
     status = Status.LOST
@@ -121,7 +124,7 @@ class ConnectionLost(Error, ConnectionError):
 
 
 class AuthFailed(Error, PermissionError):
-    """A server refused the credentials, or one side refused a certificate."""
+    """A server refused the credentials, or the client or a server refused a certificate."""
 
     status = Status.AUTH
 
@@ -153,13 +156,13 @@ class Exhausted(Error, OSError):
 
 
 class ForeignContender(Error):
-    """A lock of another recipe uses the same path."""
+    """An incompatible kind of lock uses the same path."""
 
     status = Status.FOREIGN
 
 
 class ServerError(Error):
-    """The ZooKeeper server returned an error that has no other exception class."""
+    """A ZooKeeper server returned an error that no other exception class describes."""
 
     status = Status.SERVER
 

@@ -18,14 +18,15 @@ class ClientEvent:
     """A change in the state of a session. ClientEvents are immutable and comparable."""
 
     state: ClientState
-    """The present state of the session."""
+    """The state of the session after the change."""
     previous: ClientState
     """The state before the change."""
 
 
 @dataclass(frozen=True)
 class LockEvent:
-    """A change in the state of a hold of a lock or of leases. Each member lock of a multi-lock has its own events.
+    """A change in the state of a hold of a lock, or in the state of leases. For a multi-lock, the client reports
+    separate events for each member lock.
 
     LockEvents are immutable and comparable.
     """
@@ -33,9 +34,9 @@ class LockEvent:
     lock: Lock | None
     """The lock. The field is None for leases, and for a lock object that was garbage-collected."""
     path: str
-    """The path of the lock, or of the leases' semaphore."""
+    """The path of the lock or of the semaphore."""
     state: LockState
-    """The present state of the hold."""
+    """The state of the hold after the change."""
     previous: LockState
     """The state before the change."""
     token: int
@@ -43,7 +44,7 @@ class LockEvent:
     hold to the other.
     """
     fencing_pass: int = 0
-    """The number of local hand-overs that preceded this hold."""
+    """The number of local hand-overs under the hold's fencing token before the hold began."""
 
 
 Event = Union[ClientEvent, LockEvent]

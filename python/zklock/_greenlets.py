@@ -35,19 +35,19 @@ _NO_HUB = (
 
 
 class WakeQueue(Protocol):
-    """The keys of the greenlets that other threads have woken."""
+    """A queue of keys. Each key identifies a greenlet that another thread has woken."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while the queue contains a key."""
         ...
 
     def take(self) -> list[int]:
-        """Remove all keys from the queue."""
+        """Remove all keys from the queue, and return the keys."""
         ...
 
 
 class HubWaits(ABC):
-    """The greenlets of one hub that wait for the library. Only the thread of the hub uses this object."""
+    """The waiting greenlets of one hub. Only the thread of the hub may use this object."""
 
     def __init__(self, hub: Any, queue: WakeQueue) -> None:
         self.hub = hub
@@ -61,7 +61,7 @@ class HubWaits(ABC):
         return self._process != os.getpid()
 
     def wait(self, key: int, seconds: float | None) -> None:
-        """Let other greenlets run until the queue contains the key or a number of seconds has passed. The wait may also
+        """Let other greenlets run until the queue contains ``key``, or until ``seconds`` have passed. The wait may also
         end earlier.
         """
         if self._watcher is None:
@@ -75,7 +75,7 @@ class HubWaits(ABC):
                 self._unwatch(watcher)
 
     def _wake(self, *_: object) -> None:
-        """Continue the greenlets whose keys are in the queue. The hub calls this method."""
+        """Resume the greenlets whose keys are in the queue. The hub calls this method."""
         # A forked child process must not read from the queue, because parent and child share the descriptor.
         for key in list(self._waiting) if self.is_forked() else self.queue.take():
             if key in self._waiting:
@@ -127,7 +127,8 @@ class _EventletWaits(HubWaits):
             self.hub.switch()
 
     def _resume(self, key: int) -> None:
-        # If the greenlet raises an exception, only this call ends, and the hub continues the other greenlets.
+        # The hub resumes each greenlet in a separate call. If a greenlet raises an exception, the hub still resumes the
+        # other greenlets.
         self.hub.schedule_call_global(0, self._switch_if_waiting, key)
 
     def _switch_if_waiting(self, key: int) -> None:
@@ -155,8 +156,8 @@ def _waits_of(kind: type[HubWaits], hub: Any, make_queue: Callable[[], WakeQueue
 
 
 def hub_waits(current: Any, target: str) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
-    """Return a function that returns the waiting greenlets of the calling greenlet's hub. The function makes a queue if
-    no greenlet of the hub waits.
+    """Return a function that returns the ``HubWaits`` of the calling greenlet's hub. If no ``HubWaits`` of this hub
+    exists, the returned function makes one.
 
     Return None if the call is allowed to block the whole thread.
 
@@ -186,7 +187,7 @@ def _waits_unless_in_hub(
 ) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
     if not is_in_hub:
         return functools.partial(_waits_of, kind, hub)
-    # A signal handler may run in the hub and close a client. The close blocks the thread.
+    # If a signal handler runs in the hub and closes a client, the close must block the thread.
     if target == "close":
         return None
     raise Deadlock(_IN_HUB)

@@ -3,7 +3,7 @@
 The core writes a log line only if a handler exists for the line's level. The library looks for handlers whenever a
 program makes a client or acquires a lock, because ``logging`` does not report changes of its configuration.
 
-This file must not import the native module, which imports it.
+This file must not import the native module, because the native module imports this file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def effective_level() -> int | None:
 
 
 def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
-    """Log a line of the core with the time at which the core wrote the line. The same thread that calls callbacks also
-    calls this function.
+    """Log a line of the core with the time at which the core wrote the line. The thread that calls callbacks also calls
+    this function.
     """
     level, created, target, text, fields = line
     logger = logging.getLogger(target.replace("::", "."))

@@ -1,5 +1,5 @@
-"""The metrics of a client, which ``metrics()`` returns. This file must not import the native module, which
-imports it.
+"""The metrics of a client, which ``metrics()`` returns. This file must not import the native module, because the native
+module imports this file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Metrics:
     """
 
     acquires_ok: int
-    """Acquire calls that succeeded with a new hold."""
+    """Acquire calls that succeeded and began a new hold."""
     acquires_timeout: int
     """Acquire calls that timed out because other participants were ahead in the queue. This number includes calls with
     a timeout of zero.
@@ -110,15 +110,15 @@ class Metrics:
     the answer.
     """
     held: int
-    """The present number of holds that are not lost. This number includes UNCERTAIN holds."""
+    """The current number of holds that are not lost. This number includes UNCERTAIN holds."""
     waiting: int
-    """The present number of acquire calls that are waiting."""
+    """The current number of acquire calls that wait."""
     leaving: int
-    """The present number of participants whose nodes the client is removing. No server has confirmed the removal of
+    """The current number of participants whose nodes the client is removing. No server has confirmed the removal of
     these nodes yet.
     """
     watches: int
-    """The present number of watches that the servers keep for the session, as far as the client knows."""
+    """The current number of watches of the session on the servers, as far as the client knows."""
     session_timeout: float
     """The session timeout that is in effect, in seconds."""
     state: ClientState

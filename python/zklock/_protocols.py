@@ -1,4 +1,4 @@
-"""The protocol classes of locks and holds, which functions use as the types of parameters.
+"""Protocol classes of locks and holds. A program can use the protocols as types of parameters.
 
 The package itself must not use the protocols.
 """
@@ -39,7 +39,7 @@ class HoldLike(Protocol):
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the hold stays safe without an answer from a server."""
+        """The number of seconds for which the hold stays safe even if no server answers."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class LockLike(Protocol):
         """Release the lock once for the calling thread."""
 
     def cancel(self) -> None:
-        """End all calls that wait for this lock."""
+        """Make all calls that wait for this lock raise Canceled."""
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the calling thread's hold is no longer safe."""
@@ -95,7 +95,7 @@ class LockLike(Protocol):
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the calling thread's hold stays safe without an answer from a server."""
+        """The number of seconds for which the calling thread's hold stays safe even if no server answers."""
         ...
 
     @property

@@ -1,5 +1,5 @@
 """The states of clients and holds, and the reasons why an acquire call waits. The value of each member is the member's
-name in lower case. This file must not import the native module, which imports it.
+name in lower case. This file must not import the native module, because the native module imports this file.
 """
 
 from enum import Enum
@@ -45,7 +45,7 @@ class WaitsFor(Enum):
     SERVER = "server"
     """The call waits for an answer from the server."""
     NODE = "node"
-    """The call waits for the participants ahead in the queue."""
+    """The call waits for participants that are ahead in the queue."""
     LEASES = "leases"
     """The call waits until other holders release leases."""
     COUNT = "count"

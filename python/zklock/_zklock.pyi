@@ -1,4 +1,4 @@
-"""Types of the native half of zklock. The docstrings are those of the module: scripts/stubs.py writes them."""
+"""Types of the native module of zklock. scripts/stubs.py copies the docstrings from the compiled module."""
 
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
@@ -66,25 +66,26 @@ class Client:
     int or a float. The other arguments are:
 
     * ``session_timeout``: the servers end the session if they receive no message from the client for this time.
-      The servers may choose another value. None means 10 s.
+      The servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
     * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the
       session. By default, ``lease_margin`` is a third of the negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
       credentials, a pair can contain a callable without arguments that returns the credentials as bytes or str.
       The library calls the callable before each attempt to connect, on a separate daemon thread. The callable may
-      block, but must not wait for a lock. If the callable raises an exception, the constructor raises AuthFailed
-      with the text of the exception. After the first connection, the client tries again.
+      block, but must not wait for a lock. If the callable raises an exception before the first connection, the
+      constructor raises AuthFailed with the text of the exception. If the callable raises an exception later, the
+      client tries again.
     * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's
-      locks on the same path. With ``wait_for_kazoo=False``, a call that acquires such a lock raises
-      ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo
-      to zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a
-      mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock
-      needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+      locks on the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock
+      raises ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from
+      kazoo to zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the
+      path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a
+      kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
     * ``on_event``: a callback for events. The library calls the callback with a ClientEvent for every change in
       the state of the session, and with a LockEvent for every change in the state of a hold.
     * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
-      ``docs/options.md`` lists all options. If an argument above and ``options`` set the same option, the
+      ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other
       argument takes precedence. ``from_file()`` reads options from a file.
 
     The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The
@@ -94,23 +95,24 @@ class Client:
     it cannot read a file with credentials (see the option ``auth.digest_file``).
 
     A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls
-    only one callback at a time. The callback receives events in the order in which the changes happened. If a
-    hold and the session change at the same moment, the callback receives the event of the hold first. If a
-    callback raises an exception, the library passes the exception to ``sys.unraisablehook``.
+    only one callback at a time. The callback receives events in the order in which the changes happened. If the
+    states of a hold and of the session change at the same moment, the callback receives the event of the hold
+    first. If a callback raises an exception, the library passes the exception to ``sys.unraisablehook``.
 
-    A callback must not wait for a lock, for leases or for a loss, because the client might deliver the event that
-    ends the wait only after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a
-    lock or leases therefore raise Deadlock, unless the timeout is 0. A callback may call all other methods.
+    A callback must not wait for a lock, for leases or for a loss. The client may deliver the event that ends such
+    a wait only after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or
+    leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait
+    for a lock, for leases or for a loss.
 
-    While a callback runs, the client stores up to about a thousand further events unchanged. If more events
-    occur, the client merges events of the same hold into one event, and merges events of the session in the same
-    way. Merged events still report the last state and every loss. ``close()`` waits at most 2 seconds for the
-    delivery of the last events. After a client is garbage-collected without ``close()``, its callbacks receive no
-    more events. The interpreter can end even if a callback does not return.
+    While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client
+    merges additional events of the same hold, and additional events of the session. Merged events still report
+    the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
+    a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can
+    end even if a callback does not return.
 
     The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
     garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a
-    forked child process, every method except ``close()`` raises Forked. The child must make a new client.
+    forked child process, every method except ``close()`` raises Forked. The child process must make a new client.
     """
     def __new__(
         cls,
@@ -152,10 +154,10 @@ class Client:
         server.
 
         ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or
-        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate ``timeout``. ``data``
-        is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of
-        this host, as in Curator. ``local_handover`` is the maximum number of times in a row that the threads of
-        this process may pass the mutex to each other; see ``Lock.set_local_handover()``. Raises ValueError for a
+        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``.
+        ``data`` is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the
+        address of this host, as in Curator. ``local_handover`` is the maximum number of consecutive local
+        hand-overs between threads of this process; see ``Lock.set_local_handover()``. Raises ValueError for a
         path that ZooKeeper does not accept, and ClientClosed if the client is closed.
         """
     def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
@@ -187,11 +189,12 @@ class Client:
     def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of
-        leases. All programs that use the semaphore must pass the same number. ``count_path`` is the path of a
-        shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of leases is always the
-        present value of this count. If the shared count does not exist, the call creates the count with the value
-        ``initial``. If a program lowers the count, leases that are already held stay valid.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases
+        that the semaphore can grant at the same time. All programs that use the semaphore must pass the same
+        ``max_leases``. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
+        ``SharedCount``). The number of leases is then always the current value of the shared count. If the shared
+        count does not exist, the call creates the count with the value ``initial``. If a program lowers the
+        shared count, leases that are already held stay valid.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most
         the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the
@@ -201,11 +204,12 @@ class Client:
     def semaphore(self, path: str, max_leases: None = None, *, count_path: str, initial: int) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of
-        leases. All programs that use the semaphore must pass the same number. ``count_path`` is the path of a
-        shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of leases is always the
-        present value of this count. If the shared count does not exist, the call creates the count with the value
-        ``initial``. If a program lowers the count, leases that are already held stay valid.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases
+        that the semaphore can grant at the same time. All programs that use the semaphore must pass the same
+        ``max_leases``. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
+        ``SharedCount``). The number of leases is then always the current value of the shared count. If the shared
+        count does not exist, the call creates the count with the value ``initial``. If a program lowers the
+        shared count, leases that are already held stay valid.
 
         With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most
         the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the
@@ -226,7 +230,7 @@ class Client:
         call, the shared count may have the old value or the new value.
         """
     def fence_check(self, path: str, token: int) -> bool:
-        """Ask the ensemble whether a client still holds the lock on a path with this fencing token. Return True if
+        """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if
         any client holds the lock with this token.
 
         The path may belong to a mutex, a read/write lock, a semaphore, a semaphore mutex, or a member lock of a
@@ -249,17 +253,18 @@ class Client:
         callbacks. Does not block.
         """
     def set_servers(self, servers: str) -> None:
-        """Replace the server list. ``servers`` has the same form as for ``Client``, with the chroot of the client or
-        without a chroot. The chroot of the client does not change.
+        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a
+        chroot. The chroot of the client does not change.
 
-        The client keeps its session, its holds and the positions of its waiters. The client stays connected to
-        its server, except in two cases. If the new list does not contain the server, the client moves to a server
-        of the list. If the list has grown, some clients move to an added server, so that each server has about
-        the same number of clients. While the client moves, its holds are SUSPENDED. A hold is lost only if the
+        The session of the client continues, with all holds and with the queue positions of all waiters. The
+        client stays connected to its server, except in two cases. If the new list does not contain the server of
+        the client, the client connects to a server of the new list. If the new list is longer than the old list,
+        some clients connect to an added server, so that each server has about the same number of clients. While a
+        client connects to another server, the holds of the client are SUSPENDED. A hold is lost only if the
         client reaches no server of the new list before the session ends.
 
-        Raises ValueError if the list is not valid or has another chroot, and ClientClosed if the client is
-        closed. Does not block.
+        Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client
+        is closed. Does not block.
         """
     def revoke(self, node: Participant | str) -> None:
         """Ask the owner of a node to release the lock, like Curator's ``Revoker``. ``node`` is a Participant or the
@@ -272,7 +277,7 @@ class Client:
         """
     def metrics(self) -> Metrics:
         """Return a Metrics object. The object contains counters, histograms and gauges about the activity and the
-        present state of the client.
+        current state of the client.
 
         ``metrics()`` sends no request, and also works after the session is lost or the client is closed. Does not
         block.
@@ -290,7 +295,7 @@ class Client:
     @property
     def session_id(self) -> int:
         """The id of the session, or 0 if the client has no session. After a session has expired, the next session
-        has another id. Does not block.
+        has a different id. Does not block.
         """
     def close(self) -> None:
         """End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need
@@ -314,22 +319,22 @@ class Client:
 
 @disjoint_base
 class Lock:
-    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes the locks. All kinds of
-    locks have the same methods.
+    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks
+    have the same methods.
 
-    A lock works between the threads of one process in the same way as between processes. Waiters acquire the lock
-    in queue order. Any thread may call the methods. In a program with gevent or eventlet, each greenlet counts as
-    a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the calling thread. If the
-    name of a property ends in ``_in_process``, the property describes the hold that some thread of the process
-    has through this lock object.
+    A lock coordinates the threads of one process in the same way as threads of different processes. Waiters
+    acquire the lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each
+    greenlet counts as a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the
+    calling thread. If the name of a property ends in ``_in_process``, the property describes the hold that some
+    thread of the process has through this lock object.
 
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is
     HELD or SUSPENDED.
 
     When a lock object is garbage-collected, the library releases all holds that were acquired through that
-    object. When a thread ends, its holds remain. After a thread has ended, no other thread can release its holds,
-    except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected
-    while a thread holds the lock, or if a thread ends while it holds a lock.
+    object. When a thread ends, the library does not release its holds. After a thread has ended, no other thread
+    can release its holds, except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object
+    is garbage-collected while a thread holds the lock, or if a thread ends while it holds a lock.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
@@ -343,11 +348,11 @@ class Lock:
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
         ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the
-        thread has not released the lost hold yet. Raises ForeignContender if another lock recipe uses the path.
-        Raises Deadlock if the thread already holds the lock on this path through another lock object, or if the
-        thread holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock
-        unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet
-        without a hub, the call raises Unsupported unless the timeout is 0.
+        thread has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses
+        the path. Raises Deadlock if the thread already holds the lock on this path through another lock object,
+        or if the thread holds the read lock and tries to acquire the write lock. In a callback, the call raises
+        Deadlock unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a
+        greenlet without a hub, the call raises Unsupported unless the timeout is 0.
         """
     def hold(self, *, timeout: float | None = None) -> Hold:
         """Acquire the lock, and return a Hold. Use the Hold in a ``with`` block, or call ``release()`` of the Hold::
@@ -377,16 +382,17 @@ class Lock:
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
     def cancel(self) -> None:
-        """End all calls that wait for this lock object; these calls raise Canceled. ``cancel()`` does not affect
-        later calls. Does not block.
+        """Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls.
+        Does not block.
         """
     def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
         The list of a read lock contains only readers, and the list of a write lock contains only writers.
-        ``queue()`` returns both. The list of a multi-lock contains the participants of the first member lock,
-        then those of the second member lock, and so on. The call blocks for at most the session timeout, and
-        Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session timeout.
+        ``queue()`` returns readers and writers. The list of a multi-lock contains the participants of the first
+        member lock, then those of the second member lock, and so on. The call blocks for at most the session
+        timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
+        timeout.
         """
     def queue(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains both the readers and the writers of a
@@ -400,13 +406,13 @@ class Lock:
         """Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the
         order in which the calls began. Each Waiting describes what one call waits for.
 
-        The list covers all threads of this process. A call that waits for a multi-lock appears in the list of the
-        multi-lock, but not in the lists of the member locks. The method reports the present knowledge of the
-        client. The method sends no request, and also works without a connection. Does not block.
+        The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in
+        the list of the multi-lock, but not in the lists of the member locks. The method reports what the client
+        currently knows. The method sends no request, and also works without a connection. Does not block.
 
         The node paths in the list are the same as in ``participants()``, which returns the nodes of all
         processes. With local hand-overs (``set_local_handover()``), several waiting threads share one node. If a
-        thread shares the node of another thread, its Waiting has no ``node_path``. The property ``ahead`` is then
+        thread shares the node of another thread, its Waiting has no ``node_path``. ``ahead`` of this Waiting is
         the path of the shared node.
         """
     def set_data(self, data: bytes | None) -> None:
@@ -422,8 +428,8 @@ class Lock:
         not release the lock; the program decides whether to release the lock.
 
         A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The
-        callback may notify the thread that holds the lock, or call ``cancel()``. If the callback tries to wait
-        for a lock, the call that waits raises Deadlock. The library passes exceptions of the callback to
+        callback may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method
+        that waits for a lock, the method raises Deadlock. The library passes exceptions of the callback to
         ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does not
         return. The callback remains registered until the program sets another callback or None, or until the lock
         object is garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
@@ -459,12 +465,11 @@ class Lock:
         """
     def set_local_handover(self, max_passes: int) -> None:
         """Let the threads of this process pass this mutex to each other up to ``max_passes`` times before the
-        library removes the mutex's node. With the default 0, the threads never pass the mutex to each other in
-        this way.
+        library removes the mutex's node. The default 0 forbids local hand-overs.
 
-        The setting applies to calls that begin later. If several lock objects of this client have the same path
-        and allow local hand-overs, the waiters of all these objects share one node. A release passes the lock to
-        the next waiter, in the order in which the calls began, without a request to the server. Because of local
+        The setting applies to acquire calls that begin later. If several lock objects of this client have the
+        same path and allow local hand-overs, the waiters of all these objects share one node. A local hand-over
+        passes the lock to the waiter whose call began first, without a request to a server. Because of local
         hand-overs, a waiter of another process may have to wait for up to ``max_passes`` additional holds. A
         release passes the lock to a waiter of this process only if the state of the hold is HELD and no
         revocation request has arrived. All holds under the shared node have the same fencing token, but different
@@ -491,8 +496,8 @@ class Lock:
         """
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the calling thread's hold stays safe without an answer from a server. If
-        the thread has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
+        """The number of seconds for which the calling thread's hold stays safe even if no server answers. If the
+        thread has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
         """
     @property
     def remaining_in_process(self) -> float:
@@ -515,9 +520,9 @@ class Lock:
         """
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs that preceded the calling thread's hold; see ``set_local_handover()``. If
-        the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the same
-        token, a store must also compare the values of ``fencing_pass``.
+        """The number of local hand-overs under the fencing token of the calling thread's hold before this hold
+        began; see ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is
+        zero. If two writes have the same token, a store must also compare the values of ``fencing_pass``.
 
         Does not block. Raises the same errors as ``fencing_token``.
         """
@@ -537,8 +542,8 @@ class Lock:
         """
     @property
     def path(self) -> str:
-        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; the
-        member locks in ``locks`` have paths.
+        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read
+        the paths of the member locks in ``locks``.
         """
     def __enter__(self) -> Self:
         """Acquire the lock. The timeout is the ``timeout`` with which the program made the lock. Raises LockTimeout
@@ -595,18 +600,19 @@ class MultiLock(Lock):
     """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
     ``Client.multi()`` makes a MultiLock.
 
-    ``acquire()`` acquires all member locks before the same deadline. If the thread already holds a member lock,
-    ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the thread does not hold all
-    member locks. If the thread holds all member locks, the state of the multi-lock is the worst state of a member
-    lock. ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
-    ``release()`` still releases the remaining member locks, and then raises the first error.
+    The timeout of ``acquire()`` limits the time for all member locks together. If the thread already holds a
+    member lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the thread does
+    not hold all member locks. If the thread holds all member locks, the state of the multi-lock is the worst
+    state of its member locks. ``release()`` releases every member lock that the thread holds. If the release of
+    one member lock fails, ``release()`` still releases the remaining member locks, and then raises the first
+    error.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their
     queues in one transaction. Member locks that join their queues in one transaction have the same fencing token.
     If programs list such member locks in different orders, these programs do not deadlock. The library acquires
-    semaphore mutexes, and locks of different clients, one after the other. If several programs use the same
-    connect strings, the library acquires these locks in the same order in all of the programs. If the member
-    locks have different fencing tokens, the token of the multi-lock is the smallest token.
+    semaphore mutexes, and locks of different clients, one after the other. This order is the same in all programs
+    that use the same connect strings. If the member locks have different fencing tokens, the token of the
+    multi-lock is the smallest token.
     """
     @property
     def locks(self) -> tuple[Lock, ...]:
@@ -665,17 +671,17 @@ class Hold:
         """
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs that preceded this hold; see ``Lock.set_local_handover()``. If the hold did
-        not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the same token, a store
-        must also compare the values of ``fencing_pass``.
+        """The number of local hand-overs under the hold's fencing token before the hold began; see
+        ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero.
+        If two writes have the same token, a store must also compare the values of ``fencing_pass``.
         """
     @property
     def state(self) -> LockState:
         """The state of this hold, a LockState. After a release, the state is FREE. Does not block."""
     @property
     def remaining(self) -> float:
-        """The number of seconds for which this hold stays safe without an answer from a server. If the hold is not
-        safe, ``remaining`` is zero. Does not block.
+        """The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,
+        ``remaining`` is zero. Does not block.
         """
     @property
     def is_held(self) -> bool:
@@ -707,8 +713,8 @@ class RwLock:
     """A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 
     Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties
-    ``read`` and ``write`` return the read lock and the write lock. Both have the same methods as a mutex. Readers
-    and writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
+    ``read`` and ``write`` return the read lock and the write lock, which have the same methods as a mutex.
+    Readers and writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
     """
     @property
     def read(self) -> ReadLock:
@@ -754,12 +760,12 @@ class Semaphore:
         always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
         """
     def cancel(self) -> None:
-        """End all calls that wait for leases of this object; these calls raise Canceled. ``cancel()`` does not
-        affect later calls. Does not block.
+        """Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later
+        calls. Does not block.
         """
     def participants(self) -> list[Participant]:
-        """Return a list of Participants of all processes. The leases that are held come first, from the oldest to
-        the newest. The waiters follow.
+        """Return a list of Participants of all processes. The list begins with the held leases, from the oldest to
+        the newest. The waiters follow the held leases.
 
         The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if
         no server answers within the session timeout.
@@ -774,8 +780,7 @@ class Semaphore:
         """
     def set_revocable(self, callback: Callable[[str], object] | None) -> None:
         """Set the callback for revocation requests; None removes the callback. If a participant asks for the release
-        of a lease, the library calls the callback with the path of the node that belongs to the lease; see
-        ``Lock.set_revocable()``.
+        of a lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
         """
     def close(self) -> None:
         """Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls.
@@ -838,8 +843,8 @@ class Leases:
         """The state of the leases, a LockState. After a release, the state is FREE. Does not block."""
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the leases stay safe without an answer from a server. If the leases are
-        not safe, ``remaining`` is zero. Does not block.
+        """The number of seconds for which the leases stay safe even if no server answers. If the leases are not
+        safe, ``remaining`` is zero. Does not block.
         """
     @property
     def fencing_token(self) -> int:
@@ -874,7 +879,7 @@ class Listener:
     """A callback that the program has added with ``on_event()`` or ``on_lost()``.
 
     The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases
-    are garbage-collected. The program does not need to keep the Listener.
+    are garbage-collected. The program does not need to keep a reference to the Listener.
     """
     def stop(self) -> None:
         """Remove the callback. If another thread is already about to call the callback, this call still happens, and
@@ -924,10 +929,10 @@ class Waiting:
         """
     @property
     def ahead(self) -> str | None:
-        """The path of the node for which the call waits, or None if the path is not known. In a queue, this node is
-        the nearest node ahead. If the call waits for leases, this node is the directory of the leases. If the
-        call waits for a shared count, this node contains the count. Without a connection, the property returns
-        the last known path.
+        """The path of the node for which the call waits, or None if the path is not known. If the call waits in a
+        queue, this node is the nearest node ahead. If the call waits for leases, this node is the directory of
+        the leases. If the call waits for a shared count, this node contains the count. Without a connection, the
+        property returns the last known path.
         """
     @property
     def session_id(self) -> int:
@@ -950,7 +955,9 @@ class Waiting:
 
 @final
 class Session:
-    """A session as it was when the program called ``sessions()``. Sessions are immutable and comparable."""
+    """The properties of a session at the moment when the program called ``sessions()``. Sessions are immutable and
+    comparable.
+    """
     @property
     def id(self) -> int:
         """The id of the session."""
@@ -992,7 +999,7 @@ class StandaloneServer:
     def expire(self, session: Client | AioClient | int | None = None) -> None:
         """End a session at once, as if its session timeout had passed. The client loses the locks of the session."""
     def cut(self, session: Client | AioClient | int | None = None) -> None:
-        """Reset a client's connection. The client may reconnect, and its session stays alive."""
+        """Reset a client's connection. The session continues, and the client may reconnect."""
     def freeze(self, session: Client | AioClient | int | None = None) -> None:
         """Freeze a client's connections: messages in both directions arrive only after ``thaw()``. The session of a
         frozen client expires after its timeout, because the server receives no messages from the client.
@@ -1047,7 +1054,7 @@ def _close_all() -> None:
 def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
     """Wait for the next pending callback, and return the callback with its argument. Before the next call of this
     function, the caller must call the callback. If a callback forks the process, this function returns None in
-    the child process, and the thread must then end there.
+    the child process. The calling thread of the child process must then end.
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[[Any], object]) -> None:
@@ -1063,7 +1070,7 @@ def _statuses() -> list[tuple[int, str, str, str]]:
 @final
 class _Settings:
     """The settings of a client that is about to connect. The constructor takes the same arguments as
-    ``zklock.Client``, and checks them.
+    ``zklock.Client``, and checks these arguments.
     """
     def __new__(
         cls,
@@ -1077,23 +1084,23 @@ class _Settings:
         options: Mapping[str, str] | None = None,
     ) -> Self: ...
     def with_file(self, file: str | PathLike[str]) -> _Settings:
-        """Return the same settings with options from a file. The arguments of the constructor take precedence over
-        the file. The method blocks its thread while it reads the file.
+        """Return a copy of these settings, with additional options from a file. The arguments of the constructor
+        take precedence over the file. The method blocks the calling thread while it reads the file.
         """
 
 @final
 class _Op(Generic[_T]):
-    """A pending operation. If the ``_Op`` acquires a lock and is dropped, the library abandons the operation. If the
-    operation has already acquired the lock, the library releases the lock. If any other ``_Op`` is dropped, its
-    operation continues.
+    """A pending operation. If the caller drops an ``_Op`` that acquires a lock or leases, the library abandons the
+    acquire call. If the call has already succeeded, the library releases the lock or the leases. After the drop
+    of any other ``_Op``, the operation continues.
     """
     @property
     def key(self) -> int:
         """The key that ``take()`` of the completion queue returns when the operation is over."""
     @property
     def is_over(self) -> bool:
-        """Whether the operation is over. If an operation is already over when its method returns, the completion
-        queue never returns the key of that operation.
+        """Whether the operation is over. If an operation is already over when the method that started it returns,
+        the completion queue never returns the operation's key.
         """
     def result(self) -> _T:
         """Return the result of the operation, or raise the exception of the operation. The caller may call this
@@ -1101,7 +1108,7 @@ class _Op(Generic[_T]):
         acquired.
         """
     def abandon(self) -> None:
-        """Abandon the operation. The effect is the same as a drop of this object. Does not block."""
+        """Abandon the operation. The effect is the same as dropping this object. Does not block."""
 
 @final
 class _CompletionQueue:
@@ -1158,17 +1165,19 @@ class _CompletionQueue:
         list of a write lock contains only writers.
         """
     def queue(self, lock: Lock) -> _Op[list[Participant]]:
-        """List all participants of a lock, readers and writers together."""
+        """List all participants of a lock, both readers and writers."""
     def shared_count_get(self, client: Client, path: str) -> _Op[int]:
         """Read a shared count. The result of the operation is an int."""
     def shared_count_set(self, client: Client, path: str, value: int) -> _Op[None]:
         """Set a shared count. The result of the operation is None."""
     def fence_check(self, client: Client, path: str, token: int) -> _Op[bool]:
-        """Ask the server whether a fencing token belongs to a present holder. The result of the operation is a bool."""
+        """Ask the ensemble whether a fencing token belongs to a current holder. The result of the operation is a
+        bool.
+        """
     def revoke(self, client: Client, node: Participant | str) -> _Op[None]:
         """Ask the owner of a node to release the lock. The result of the operation is None."""
     def start_listening(self, client: Client) -> None:
-        """Make a client report all events from now on."""
+        """Report all later events of a client to the ``on_event`` that ``connect()`` received."""
 
 def _is_held(lock: Lock, owner: int) -> bool:
     """Return whether an owner holds a lock and the hold is safe now."""
@@ -1183,10 +1192,10 @@ def _remaining(lock: Lock, owner: int) -> float:
     """Return the number of seconds for which the hold of an owner stays safe."""
 
 def _fencing_token(lock: Lock, owner: int) -> int:
-    """Return the fencing token of an owner."""
+    """Return the fencing token of the hold that an owner has."""
 
 def _fencing_pass(lock: Lock, owner: int) -> int:
-    """Return the number of local hand-overs that preceded the hold of an owner."""
+    """Return the fencing pass of the hold that an owner has."""
 
 def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, losses: bool = False) -> Listener:
     """Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives
@@ -1195,10 +1204,10 @@ def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, lo
     """
 
 def _node_path(lock: Lock, owner: int) -> str:
-    """Return the path of the node that an owner has."""
+    """Return the node path of the hold that an owner has."""
 
 def _node_paths(lock: Lock, owner: int) -> list[str]:
-    """Return the paths of the nodes that an owner has."""
+    """Return the node paths of the hold that an owner has."""
 
 def _release_nowait(lock: Lock, owner: int) -> None:
     """Release a lock once for an owner, without waiting for the removal of the node."""

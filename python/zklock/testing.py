@@ -23,8 +23,8 @@ __all__ = ["Op", "Session", "StandaloneServer"]
 
 
 class Op(IntEnum):
-    """The kinds of requests for ``lose_reply()``. ``lose_reply()`` drops the reply to such a request. The values of the
-    members are ZooKeeper's request numbers.
+    """Kinds of requests, for the argument ``op`` of ``lose_reply()``. ``lose_reply()`` drops the reply to a request of
+    this kind. The values of the members are ZooKeeper's request numbers.
     """
 
     CREATE = 1

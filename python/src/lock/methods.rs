@@ -1,5 +1,6 @@
-//! The methods of the class `zklock.Lock`. They act for the calling thread or greenlet, and record its holds in its `HoldTracker`.
-//! Only Python may call these methods. The functions that other Rust files need are in `lock.rs`.
+//! The methods of the class `zklock.Lock`. The methods act for the calling thread or greenlet, and record the holds of
+//! the caller in a `HoldTracker`. Only Python may call these methods. The functions that other Rust files need are in
+//! `lock.rs`.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -26,12 +27,13 @@ impl Lock {
     /// call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait. The library then removes the node
     /// of the interrupted call from the queue.
     ///
-    /// Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and ClientClosed if the
-    /// client is closed. Raises LockLost if an earlier hold of the thread was lost, and the thread has not released the lost hold yet.
-    /// Raises ForeignContender if another lock recipe uses the path. Raises Deadlock if the thread already holds the lock on this path
-    /// through another lock object, or if the thread holds the read lock and tries to acquire the write lock. In a callback, the call
-    /// raises Deadlock unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet
-    /// without a hub, the call raises Unsupported unless the timeout is 0.
+    /// Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
+    /// ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the thread
+    /// has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path.
+    /// Raises Deadlock if the thread already holds the lock on this path through another lock object, or if the thread
+    /// holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock unless the
+    /// timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet without a hub,
+    /// the call raises Unsupported unless the timeout is 0.
     #[pyo3(signature = (*, timeout=None))]
     fn acquire(
         this: &Bound<'_, Self>,
@@ -82,7 +84,7 @@ impl Lock {
         released.or_raise(py)
     }
 
-    /// End all calls that wait for this lock object; these calls raise Canceled. ``cancel()`` does not affect later calls. Does not
+    /// Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls. Does not
     /// block.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.cancel()).or_raise(py)
@@ -90,10 +92,10 @@ impl Lock {
 
     /// Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
     ///
-    /// The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()`` returns both. The
-    /// list of a multi-lock contains the participants of the first member lock, then those of the second member lock, and so on. The
-    /// call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within
-    /// the session timeout.
+    /// The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
+    /// returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
+    /// those of the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C
+    /// interrupts the call. Raises ConnectionLost if no server answers within the session timeout.
     fn participants(&self, py: Python<'_>) -> PyResult<Vec<Participant>> {
         let lock: &zklock::Lock = &self.core;
         participant::all(py, || lock.start_participants())
@@ -112,13 +114,13 @@ impl Lock {
     /// Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the order in which the calls
     /// began. Each Waiting describes what one call waits for.
     ///
-    /// The list covers all threads of this process. A call that waits for a multi-lock appears in the list of the multi-lock, but not
-    /// in the lists of the member locks. The method reports the present knowledge of the client. The method sends no request, and also
-    /// works without a connection. Does not block.
+    /// The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in the
+    /// list of the multi-lock, but not in the lists of the member locks. The method reports what the client currently
+    /// knows. The method sends no request, and also works without a connection. Does not block.
     ///
-    /// The node paths in the list are the same as in ``participants()``, which returns the nodes of all processes. With local
-    /// hand-overs (``set_local_handover()``), several waiting threads share one node. If a thread shares the node of another thread,
-    /// its Waiting has no ``node_path``. The property ``ahead`` is then the path of the shared node.
+    /// The node paths in the list are the same as in ``participants()``, which returns the nodes of all processes. With
+    /// local hand-overs (``set_local_handover()``), several waiting threads share one node. If a thread shares the node
+    /// of another thread, its Waiting has no ``node_path``. ``ahead`` of this Waiting is the path of the shared node.
     fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Waiting>> {
         Ok(waiting::all(self.core.waiting().or_raise(py)?))
     }
@@ -136,11 +138,12 @@ impl Lock {
     /// is the path of the node that the request names. The request itself does not release the lock; the program decides whether to
     /// release the lock.
     ///
-    /// A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The callback may notify the
-    /// thread that holds the lock, or call ``cancel()``. If the callback tries to wait for a lock, the call that waits raises Deadlock.
-    /// The library passes exceptions of the callback to ``sys.unraisablehook``. A client can be closed, and the interpreter can end,
-    /// even if a callback does not return. The callback remains registered until the program sets another callback or None, or until
-    /// the lock object is garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
+    /// A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The callback
+    /// may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
+    /// lock, the method raises Deadlock. The library passes exceptions of the callback to ``sys.unraisablehook``. A
+    /// client can be closed, and the interpreter can end, even if a callback does not return. The callback remains
+    /// registered until the program sets another callback or None, or until the lock object is garbage-collected. For a
+    /// multi-lock, the method replaces the callback of each member lock.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if callback.is_callable() {
             start_thread(callback.py())?;
@@ -184,15 +187,16 @@ impl Lock {
         Self::listen(this, callback, Listen::All, CallbackDispatcher::Thread)
     }
 
-    /// Let the threads of this process pass this mutex to each other up to ``max_passes`` times before the library removes the mutex's
-    /// node. With the default 0, the threads never pass the mutex to each other in this way.
+    /// Let the threads of this process pass this mutex to each other up to ``max_passes`` times before the library
+    /// removes the mutex's node. The default 0 forbids local hand-overs.
     ///
-    /// The setting applies to calls that begin later. If several lock objects of this client have the same path and allow local
-    /// hand-overs, the waiters of all these objects share one node. A release passes the lock to the next waiter, in the order in which
-    /// the calls began, without a request to the server. Because of local hand-overs, a waiter of another process may have to wait for
-    /// up to ``max_passes`` additional holds. A release passes the lock to a waiter of this process only if the state of the hold is
-    /// HELD and no revocation request has arrived. All holds under the shared node have the same fencing token, but different values of
-    /// ``fencing_pass``. Does not block. Raises Unsupported if the lock is not a Mutex, and ValueError for a negative number.
+    /// The setting applies to acquire calls that begin later. If several lock objects of this client have the same path
+    /// and allow local hand-overs, the waiters of all these objects share one node. A local hand-over passes the lock
+    /// to the waiter whose call began first, without a request to a server. Because of local hand-overs, a waiter of
+    /// another process may have to wait for up to ``max_passes`` additional holds. A release passes the lock to a
+    /// waiter of this process only if the state of the hold is HELD and no revocation request has arrived. All holds
+    /// under the shared node have the same fencing token, but different values of ``fencing_pass``. Does not block.
+    /// Raises Unsupported if the lock is not a Mutex, and ValueError for a negative number.
     fn set_local_handover(
         &self,
         py: Python<'_>,
@@ -226,8 +230,8 @@ impl Lock {
         lock_state(py, self.core.state_in_process().or_raise(py)?)
     }
 
-    /// The number of seconds for which the calling thread's hold stays safe without an answer from a server. If the thread has no
-    /// hold, or the hold is not safe, ``remaining`` is zero. Does not block.
+    /// The number of seconds for which the calling thread's hold stays safe even if no server answers. If the thread
+    /// has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core.remaining_as(current_owner(py)?))
@@ -259,9 +263,9 @@ impl Lock {
         self.core.fencing_token_in_process().or_raise(py)
     }
 
-    /// The number of local hand-overs that preceded the calling thread's hold; see
-    /// ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the
-    /// same token, a store must also compare the values of ``fencing_pass``.
+    /// The number of local hand-overs under the fencing token of the calling thread's hold before this hold began; see
+    /// ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
+    /// writes have the same token, a store must also compare the values of ``fencing_pass``.
     ///
     /// Does not block. Raises the same errors as ``fencing_token``.
     #[getter]
@@ -286,8 +290,8 @@ impl Lock {
         self.core.node_paths_as(current_owner(py)?).or_raise(py)
     }
 
-    /// The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; the member locks in
-    /// ``locks`` have paths.
+    /// The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read the
+    /// paths of the member locks in ``locks``.
     #[getter]
     fn path(&self) -> PyResult<&str> {
         self.path_or_error()

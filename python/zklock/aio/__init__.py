@@ -36,13 +36,13 @@ and ``fencing_token`` raises NotOwner. Any task may use a ``Hold``. ``asyncio.wa
 lock for the task that awaits ``wait_for()``. ``create_task()``, ``gather()`` and ``shield()`` run a coroutine in a new
 task. If this coroutine acquires a lock, the hold belongs to the new task.
 
-If a task ends without releasing a lock, **the hold remains**. After the owner of a hold has ended, no other task can
-release the lock. The library then issues a ResourceWarning with the path of the lock. If a lock object or a Leases
-object is garbage-collected during a hold, the library ends the hold and also issues a ResourceWarning. Python shows
-ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous generator inside an ``async
-with`` block, another task executes the end of the block. In an asynchronous generator, use ``async with lock.hold()``,
-because any task may execute the end of such a block. As an alternative, use ``contextlib.aclosing()``, which closes the
-generator in the task that uses the generator.
+If a task ends without releasing a lock, **the library does not release the lock**. After the owner of a hold has ended,
+no other task can release the lock. The library issues a ResourceWarning that names the lock of the ended task. If a
+lock object or a Leases object is garbage-collected during a hold, the library ends the hold and also issues a
+ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous
+generator inside an ``async with`` block, another task executes the end of the block. In an asynchronous generator, use
+``async with lock.hold()``, because any task may execute the end of such a block. As an alternative, use
+``contextlib.aclosing()``, which closes the generator in the task that uses the generator.
 
 If a task is **cancelled** while it waits for a lock, the task leaves no node and no hold behind. The library removes
 the node from the queue. If the task has just acquired the lock, the library releases the lock. A cancelled task does

@@ -1,5 +1,5 @@
 """The class Acquiring. ``Lock.hold()`` and ``Semaphore.acquire()`` return an Acquiring. A program may await an
-Acquiring, or use it in ``async with``. An Acquiring does not know what it acquires.
+Acquiring, or use it in ``async with``. The class must not depend on the kind of the acquired object.
 """
 
 from __future__ import annotations

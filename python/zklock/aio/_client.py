@@ -48,7 +48,7 @@ class Client:
     a float. The other arguments are:
 
     * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
-      servers may choose another value. None means 10 s.
+      servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for connecting. None means 10 s.
     * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
       default, ``lease_margin`` is a third of the negotiated session timeout.
@@ -68,8 +68,8 @@ class Client:
 
     Coroutines and ``events()`` raise RuntimeError outside the event loop in which the client connected. Any thread may
     call a method that is neither ``events()`` nor a coroutine. In a forked child process, every method except
-    ``close()`` raises Forked. The child must make a new client. If the program does not close a client, the library
-    closes the client when the object is garbage-collected or the interpreter ends. When an open client is
+    ``close()`` raises Forked. The child process must make a new client. If the program does not close a client, the
+    library closes the client when the object is garbage-collected or the interpreter ends. When an open client is
     garbage-collected, the library issues a ResourceWarning.
     """
 
@@ -117,8 +117,8 @@ class Client:
         on_event: Callable[[Event], object] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return a client with options from a file; see ``zklock.Client.from_file()``. The call blocks its thread while
-        it reads the file.
+        """Return a client with options from a file; see ``zklock.Client.from_file()``. The call blocks the calling
+        thread while it reads the file.
 
         ``from_file()`` raises the same errors as the constructor of ``Client``, and also raises ValueError if the file
         cannot be read or a line is wrong.
@@ -146,7 +146,7 @@ class Client:
         credentials. After ConnectionLost or AuthFailed, the program may call ``connect()`` again. Raises ClientClosed
         if the client was closed, Unsupported in an event loop without ``add_reader()``, and RuntimeError while another
         task connects the client. If the task is cancelled just after a server has established the session, the session
-        may remain on the server until the session timeout.
+        may remain on the server until the session timeout passes.
         """
         if self._phase is _ConnectPhase.CONNECTING:
             raise RuntimeError("another task is connecting this client")
@@ -212,10 +212,10 @@ class Client:
         server.
 
         ``timeout`` applies to ``async with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or
-        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate ``timeout``. ``data`` is the
-        content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
-        in Curator. ``local_handover`` is the maximum number of times in a row that the tasks of this process may pass
-        the mutex to each other; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not
+        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``.
+        ``data`` is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the address
+        of this host, as in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between
+        tasks of this process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not
         accept, and ClientClosed if the client is closed.
         """
         client, bridge = self._require_connected()
@@ -271,11 +271,12 @@ class Client:
     ) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases. All
-        programs that use the semaphore must pass the same number. ``count_path`` is the path of a shared count
-        (``shared_count_set()``, Curator's ``SharedCount``). The number of leases is always the present value of this
-        count. If the shared count does not exist, the library creates the count with the value ``initial`` before the
-        first call acquires leases. If a program lowers the count, leases that are already held stay valid.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
+        the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
+        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
+        leases is then always the current value of the shared count. If the shared count does not exist, the library
+        creates the count with the value ``initial`` before the first call acquires leases. If a program lowers the
+        shared count, leases that are already held stay valid.
 
         The call does not wait. If the library cannot create the shared count, later calls of ``acquire()`` raise the
         error. Raises TypeError for a wrong combination of arguments.
@@ -304,9 +305,9 @@ class Client:
         await bridge.wait(bridge.queue_for_call().shared_count_set(client, path, value))
 
     async def fence_check(self, path: str, token: int) -> bool:
-        """Ask the ensemble whether a client still holds the lock on a path with this fencing token. Return True if any
-        client holds the lock with this token; see ``zklock.Client.fence_check()``. To check a hold of this client, read
-        ``is_held``, which sends no request.
+        """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if
+        any client holds the lock with this token; see ``zklock.Client.fence_check()``. To check a hold of this client,
+        read ``is_held``, which sends no request.
 
         The call waits for at most the session timeout. Raises ValueError for a token below 1, and ConnectionLost if no
         server answers within the session timeout.
@@ -327,10 +328,10 @@ class Client:
         await bridge.wait(bridge.queue_for_call().revoke(client, node))
 
     def set_servers(self, servers: str) -> None:
-        """Replace the server list, with the chroot of the client or without a chroot; see
-        ``zklock.Client.set_servers()``. The client keeps its session and its holds.
+        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot;
+        see ``zklock.Client.set_servers()``. The session of the client continues, with all holds.
 
-        Raises ValueError if the list is not valid or has another chroot. Does not block.
+        Raises ValueError if the list is not valid or contains a different chroot. Does not block.
         """
         client, _ = self._require_connected()
         client.set_servers(servers)
@@ -338,7 +339,7 @@ class Client:
         self._servers = servers if "/" in servers else f"{servers}{slash}{chroot}"
 
     def metrics(self) -> Metrics:
-        """Return a Metrics object about the activity and the present state of the client; see
+        """Return a Metrics object about the activity and the current state of the client; see
         ``zklock.Client.metrics()``. The method sends no request.
         """
         return self._require_native().metrics()
@@ -356,8 +357,8 @@ class Client:
 
     @property
     def session_id(self) -> int:
-        """The id of the session, or 0 if the client has no session. After a session has expired, the next session has
-        another id.
+        """The id of the session, or 0 if the client has no session. After a session has expired, the next session has a
+        different id.
         """
         return 0 if self._native is None else self._native.session_id
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from zklock.aio._loop_bridge import LoopBridge
 
 MAX_UNMERGED = 1024
-"""The number of events that a stream stores unchanged. If a stream already stores this number of events, it merges the
-additional events of each hold into fewer events, and does the same with the additional events of the session.
+"""The number of events that a stream stores before it begins to merge events. The stream then merges additional events
+of the same hold, and additional events of the session.
 """
 
 _QueuedEvent = tuple[Event, "weakref.ref[object] | None"]
@@ -33,18 +33,18 @@ class EventStream(AsyncIterator[Event]):
     receives every event. If several tasks read the same stream, each event goes to only one of these tasks. If a task
     is cancelled while it waits for an event, the stream loses no event.
 
-    A stream stores up to 1024 events unchanged. If more events occur before a task reads the stream, the stream merges
-    the additional events of each hold into fewer events, and does the same with the additional events of the session.
-    Merged events still report every change to LOST, and the last state of each hold and of the session. After a stream
-    is garbage-collected, the client stores no more events for the stream.
+    A stream stores up to 1024 events without merging events. If more events occur before a task reads the stream, the
+    stream merges additional events of the same hold, and additional events of the session. Merged events still report
+    every change to LOST, and the last state of each hold and of the session. After a stream is garbage-collected, the
+    client stores no more events for the stream.
     """
 
     def __init__(self, client: object, bridge: LoopBridge) -> None:
         """The client calls this constructor."""
-        self._client = client  # keeps the client open
+        self._client = client  # an unreferenced client would be closed
         self._bridge = bridge
         self._unmerged: deque[_QueuedEvent] = deque()
-        # The first dict maps numbers to the events that the stream may merge. The second dict maps each hold, and the
+        # `_merged` maps numbers to the events that the stream may merge. `_last_number_of` maps each hold, and the
         # session, to the number of its last event.
         self._merged: OrderedDict[int, _QueuedEvent] = OrderedDict()
         self._last_number_of: dict[Hashable, int] = {}
@@ -121,7 +121,7 @@ class EventStream(AsyncIterator[Event]):
             self._merged[self._last_number] = (event, lock)
             self._last_number_of[subject] = self._last_number
         elif merged.state is merged.previous:
-            # The state is again the same as before the merged events, so the stream needs no event.
+            # The state after the merged events is the same as before these events, so remove the merged event.
             del self._merged[last], self._last_number_of[subject]
         else:
             self._merged[last] = (merged, lock)

@@ -47,22 +47,22 @@ _logger = logging.getLogger("zklock.lock")
 
 
 class Lock:
-    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes the locks. All kinds of locks
-    have the same methods.
+    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks have
+    the same methods.
 
-    A lock works between the tasks of one process in the same way as between processes. Waiters acquire the lock in
-    queue order. A program must use coroutines and ``while_held()`` in the event loop in which the client connected. Any
-    thread may call the other methods. Properties such as ``state`` and ``fencing_token`` describe the hold of the
-    current task. If the name of a property ends in ``_in_process``, the property describes the hold that some task of
-    the process has through this lock object.
+    A lock coordinates the tasks of one process in the same way as tasks of different processes. Waiters acquire the
+    lock in queue order. A program must use coroutines and ``while_held()`` in the event loop in which the client
+    connected. Any thread may call the other methods. Properties such as ``state`` and ``fencing_token`` describe the
+    hold of the current task. If the name of a property ends in ``_in_process``, the property describes the hold that
+    some task of the process has through this lock object.
 
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
     or SUSPENDED.
 
     When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
-    a task ends, its holds remain. After a task has ended, no other task can release its holds, except holds of a
-    SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected while a task holds the
-    lock, or if a task ends while it holds a lock.
+    a task ends, the library does not release its holds. After a task has ended, no other task can release its holds,
+    except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected while a
+    task holds the lock, or if a task ends while it holds a lock.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
@@ -71,7 +71,7 @@ class Lock:
 
     def __init__(self, client: object, bridge: LoopBridge, lock: native.Lock) -> None:
         """The client calls this constructor."""
-        self._client = client  # keeps the client open
+        self._client = client  # an unreferenced client would be closed
         self._bridge = bridge
         self._native = lock
         bridge.aio_locks[lock] = self
@@ -86,9 +86,9 @@ class Lock:
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
         ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task was lost, and the task has
-        not released the lost hold yet. Raises ForeignContender if another lock recipe uses the path. Raises Deadlock if
-        the task already holds the lock on this path through another lock object, or if the task holds the read lock and
-        tries to acquire the write lock.
+        not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path. Raises
+        Deadlock if the task already holds the lock on this path through another lock object, or if the task holds the
+        read lock and tries to acquire the write lock.
 
         The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
         ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
@@ -174,18 +174,16 @@ class Lock:
                 self._is_left(owner_of(task))
 
     def cancel(self) -> None:
-        """End all calls that wait for this lock object; these calls raise Canceled. ``cancel()`` does not affect later
-        calls.
-        """
+        """Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls."""
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
         The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
-        returns both. The list of a multi-lock contains the participants of the first member lock, then those of the
-        second member lock, and so on. The call waits for at most the session timeout. Raises ConnectionLost if no
-        server answers within the session timeout.
+        returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
+        those of the second member lock, and so on. The call waits for at most the session timeout. Raises
+        ConnectionLost if no server answers within the session timeout.
         """
         return await self._bridge.wait(self._bridge.queue_for_call().participants(self._native))
 
@@ -203,13 +201,13 @@ class Lock:
         """Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the order
         in which the calls began. Each Waiting describes what one call waits for.
 
-        The list covers all tasks of this process. A call that waits for a multi-lock appears in the list of the
-        multi-lock, but not in the lists of the member locks. The method reports the present knowledge of the client.
+        The list contains the calls of all tasks of this process. A call that waits for a multi-lock appears in the list
+        of the multi-lock, but not in the lists of the member locks. The method reports what the client currently knows.
         The method sends no request, and also works without a connection.
 
         The node paths in the list are the same as in ``participants()``, which returns the nodes of all processes. With
         local hand-overs (``set_local_handover()``), several waiting tasks share one node. If a task shares the node of
-        another task, its Waiting has no ``node_path``. The property ``ahead`` is then the path of the shared node.
+        another task, its Waiting has no ``node_path``. ``ahead`` of this Waiting is the path of the shared node.
         """
         return self._native.waiting()
 
@@ -257,9 +255,9 @@ class Lock:
 
     def set_local_handover(self, max_passes: int) -> None:
         """Let the tasks of this process pass this mutex to each other up to ``max_passes`` times before the library
-        removes the mutex's node. With the default 0, the tasks never pass the mutex to each other in this way.
+        removes the mutex's node. The default 0 forbids local hand-overs.
 
-        The setting applies to calls that begin later. The documentation of ``zklock.Lock.set_local_handover()``
+        The setting applies to acquire calls that begin later. The documentation of ``zklock.Lock.set_local_handover()``
         describes local hand-overs in detail. Raises Unsupported if the lock is not a Mutex, and ValueError for a
         negative number.
         """
@@ -289,8 +287,8 @@ class Lock:
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the current task's hold stays safe without an answer from a server. If the
-        task has no hold, or the hold is not safe, ``remaining`` is zero.
+        """The number of seconds for which the current task's hold stays safe even if no server answers. If the task has
+        no hold, or the hold is not safe, ``remaining`` is zero.
         """
         return _remaining(self._native, current_number())
 
@@ -321,8 +319,8 @@ class Lock:
 
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs that preceded the current task's hold;
-        see ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
+        """The number of local hand-overs under the fencing token of the current task's hold before this hold began; see
+        ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
         writes have the same token, a store must also compare the values of ``fencing_pass``.
 
         Raises the same errors as ``fencing_token``.
@@ -348,8 +346,8 @@ class Lock:
 
     @property
     def path(self) -> str:
-        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; the
-        member locks in ``locks`` have paths.
+        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read the
+        paths of the member locks in ``locks``.
         """
         return self._native.path
 
@@ -509,7 +507,7 @@ class Hold:
 
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs that preceded this hold; see
+        """The number of local hand-overs under the hold's fencing token before the hold began; see
         ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
         two writes have the same token, a store must also compare the values of ``fencing_pass``.
         """
@@ -525,8 +523,8 @@ class Hold:
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which this hold stays safe without an answer from a server. If the hold is not
-        safe, ``remaining`` is zero.
+        """The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,
+        ``remaining`` is zero.
         """
         return _remaining(self._lock._native, self._number) if self.state in SAFE else 0.0
 
@@ -630,7 +628,7 @@ class Hold:
             _fencing_token(self._lock._native, self._number)
 
     def _is_current(self) -> bool:
-        """Return whether the owner's present hold is this hold. The owner may have released this hold through the lock
+        """Return whether this hold is the owner's current hold. The owner may have released this hold through the lock
         object and acquired the lock again.
         """
         native = self._lock._native
@@ -689,7 +687,7 @@ class Hold:
 
 
 class HoldLossTarget(OwnerLossTarget):
-    """Watches a Hold, and notices its loss."""
+    """Watches a Hold, and notices the loss of the hold."""
 
     def __init__(self, hold: Hold) -> None:
         super().__init__(hold._lock, hold._number)
@@ -748,9 +746,9 @@ class MultiLock(Lock):
     """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
     ``Client.multi()`` makes a MultiLock.
 
-    ``acquire()`` acquires all member locks before the same deadline. If the task already holds a member lock,
+    The timeout of ``acquire()`` limits the time for all member locks together. If the task already holds a member lock,
     ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the task does not hold all member
-    locks. If the task holds all member locks, the state of the multi-lock is the worst state of a member lock.
+    locks. If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
     still releases the remaining member locks, and then raises the first error. The documentation of
     ``zklock.MultiLock`` describes the fencing token, and the order in which the library acquires the member locks.
@@ -782,7 +780,7 @@ class RwLock:
     """A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 
     Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties
-    ``read`` and ``write`` return the read lock and the write lock. Both have the same methods as a mutex. Readers and
+    ``read`` and ``write`` return the read lock and the write lock, which have the same methods as a mutex. Readers and
     writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
     """
 

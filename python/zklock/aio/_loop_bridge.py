@@ -117,7 +117,8 @@ class LoopBridge:
     def _completion_of(self, op: _Op[T]) -> asyncio.Future[None]:
         completion: asyncio.Future[None] = self._loop.create_future()
         self._completions[op.key] = completion
-        self._reader.register()  # a multi-lock of other clients' locks outlives the client that made it
+        # The loop does not watch a closed client, but a multi-lock of this client may have members of open clients.
+        self._reader.register()
         self._update_registration()
         return completion
 
@@ -127,7 +128,7 @@ class LoopBridge:
         return await self.wait(self._queue.connect(settings, self._deliver, self._is_listening))
 
     def fail_waiters(self, error: Error) -> None:
-        """End all calls that wait; these calls raise ``error``."""
+        """Make all waiting calls raise ``error``."""
         for completion in self._completions.values():
             if not completion.done():
                 completion.set_exception(error)
@@ -143,7 +144,7 @@ class LoopBridge:
                 op.result()
             except Error as error:
                 ended.set_exception(error)
-                ended.exception()  # a caller need not ask for the exception
+                ended.exception()  # asyncio logs an exception that no code has read
             else:
                 ended.set_result(None)
             self.finish()
@@ -191,7 +192,7 @@ class LoopBridge:
         return event
 
     def listen(self, client: native.Client) -> None:
-        """Make the client report all events from now on."""
+        """Make the client report all later events to this object."""
         if not self._is_listening:
             self._queue.start_listening(client)
             self._is_listening = True
@@ -221,7 +222,7 @@ class LoopBridge:
         try:
             over, calls = self._queue.take()
         except Forked:
-            return  # the rest belongs to the parent
+            return  # the remaining items belong to the parent process
         for callback, argument in calls:
             self._loop.call_soon(callback, argument)
         for key in over:
@@ -268,7 +269,7 @@ class _LoopReader:
 
     def _on_collected(self, _: weakref.ref[LoopBridge]) -> None:
         """Stop watching the descriptor. The garbage collector calls this method, on any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and watches nothing any more
+        with contextlib.suppress(RuntimeError):  # a closed loop watches no descriptor
             self._loop.call_soon_threadsafe(self.deregister)
 
 

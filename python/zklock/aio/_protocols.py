@@ -26,7 +26,7 @@ class HoldLike(Protocol):
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the hold stays safe without an answer from a server."""
+        """The number of seconds for which the hold stays safe even if no server answers."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class LockLike(Protocol):
         ...
 
     def cancel(self) -> None:
-        """End all calls that wait for this lock."""
+        """Make all calls that wait for this lock raise Canceled."""
         ...
 
     def wait_lost(self, timeout: float | None = None) -> Awaitable[bool]:
@@ -100,7 +100,7 @@ class LockLike(Protocol):
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the current task's hold stays safe without an answer from a server."""
+        """The number of seconds for which the current task's hold stays safe even if no server answers."""
         ...
 
     @property

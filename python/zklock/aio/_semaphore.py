@@ -40,7 +40,7 @@ class Semaphore:
 
     def __init__(self, client: object, bridge: LoopBridge, semaphore: native.Semaphore) -> None:
         """The client calls this constructor."""
-        self._client = client  # keeps the client open
+        self._client = client  # an unreferenced client would be closed
         self._bridge = bridge
         self._native = semaphore
 
@@ -71,14 +71,14 @@ class Semaphore:
         return Leases(self, await self._bridge.wait(op))
 
     def cancel(self) -> None:
-        """End all calls that wait for leases of this object; these calls raise Canceled. ``cancel()`` does not affect
-        later calls.
+        """Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later
+        calls.
         """
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
-        """Return a list of Participants of all processes. The leases that are held come first, from the oldest to the
-        newest. The waiters follow.
+        """Return a list of Participants of all processes. The list begins with the held leases, from the oldest to the
+        newest. The waiters follow the held leases.
 
         The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session
         timeout.
@@ -99,8 +99,7 @@ class Semaphore:
 
     def set_revocable(self, callback: Callable[[str], object] | None) -> None:
         """Set the callback for revocation requests; None removes the callback. If a participant asks for the release of
-        a lease, the library calls the callback with the path of the node that belongs to the lease; see
-        ``Lock.set_revocable()``.
+        a lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
         """
         _set_revocable(self._native, wrap_callback(self._bridge, callback))
 
@@ -172,8 +171,8 @@ class Leases:
 
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the leases stay safe without an answer from a server. If the leases are not
-        safe, ``remaining`` is zero.
+        """The number of seconds for which the leases stay safe even if no server answers. If the leases are not safe,
+        ``remaining`` is zero.
         """
         return self._native.remaining
 
@@ -251,7 +250,7 @@ class Leases:
 
 
 class LeasesLossTarget:
-    """Watches leases, and notices their loss."""
+    """Watches leases, and notices the loss of a lease."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
