@@ -1,5 +1,5 @@
 //! Acquires in progress. A caller can wait until the acquire ends, wait in several short slices, or await the acquire
-//! as a future. This file does not decide when an acquire has succeeded; the [`Operation`] decides this.
+//! as a future. The [`Operation`], and not the code in this file, decides when an acquire has succeeded.
 
 use std::fmt;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ use crate::operation::Operation;
 pub struct Acquiring {
     operation: Arc<Operation>,
     awaiting: WakerRegistration,
-    /// This field keeps the client locks open until this value is dropped.
+    /// While these references exist, dropping the lock object does not close its client locks.
     _client_locks: Arc<[ClientLock]>,
 }
 
@@ -57,15 +57,15 @@ impl Acquiring {
 
     /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation still runs. After
     /// this method has returned `Ok`, the owner holds the lock, and dropping this value does not release the lock. If a
-    /// handler calls this method before the operation has ended, the call fails with DEADLOCK. The call does not fail
-    /// if `slice` or the timeout of the operation is zero.
+    /// handler calls this method while the operation still runs, the method fails with DEADLOCK, unless `slice` or the
+    /// timeout of the operation is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, true)
     }
 
-    /// Returns the same result as [`wait_for`](Self::wait_for). The difference is the effect of a later drop: after
-    /// this method has returned `Ok`, dropping this value releases the lock. After `wait_for` has returned `Ok`,
-    /// dropping this value does not release the lock.
+    /// Returns the same result as [`wait_for`](Self::wait_for), but a later drop has a different effect. After this
+    /// method has returned `Ok`, dropping this value releases the lock. After `wait_for` has returned `Ok`, dropping
+    /// this value does not release the lock.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
     }
@@ -77,13 +77,14 @@ impl Acquiring {
     }
 
     /// Calls `hook` once when the operation has ended with a success or an error. The hook runs on the thread that
-    /// detects the end of the operation. This thread holds no internal lock during the call. If the operation has
+    /// detects the end of the operation. The thread holds no internal lock while it runs the hook. If the operation has
     /// already ended, the calling thread calls the hook at once.
     ///
     /// The hook often runs on the I/O thread, which serves all clients. The hook should therefore do very little, for
-    /// example write to a descriptor. The hook must not block. As in a handler, a call in the hook fails with DEADLOCK
-    /// if the call would wait for other participants. If a hook on the I/O thread closes a client, or drops the last
-    /// object that uses a client, the library closes the client in the background.
+    /// example write to a descriptor. The hook must not block. If the hook calls a method that would wait for other
+    /// participants, the method fails with DEADLOCK, as in a handler. If a hook on the I/O thread closes a client, the
+    /// library closes the client in the background. The same applies if the hook drops the last object that uses a
+    /// client.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         self.operation.on_done(Box::new(hook))
     }

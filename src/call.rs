@@ -1,6 +1,6 @@
 //! Calls in progress: queries, releases and other requests that cannot be canceled. A caller can wait until the call
-//! ends, wait in several short slices, or await the call as a future. This file does not know locks. It collects the
-//! answers of the engines, and a closure converts them into the result.
+//! ends, wait in several short slices, or await the call as a future. The code in this file does not depend on locks. A
+//! call collects the answers of the engines, and a closure converts these answers to the result of the call.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -27,7 +27,7 @@ pub struct Call<T> {
     calls: RefCell<Vec<CallState>>,
     convert: Box<dyn Fn(Vec<Answer>) -> Result<T> + Send>,
     awaiting: WakerRegistration,
-    /// The span for programs that use `tracing`.
+    /// The `tracing` span of the call.
     span: Span,
 }
 
@@ -43,7 +43,7 @@ impl<T> Call<T> {
         Self { calls, convert: Box::new(take), awaiting: WakerRegistration::default(), span: Span::none() }
     }
 
-    /// Sets the span of the call. The span ends when the call ends, or when this value is dropped.
+    /// Sets the `tracing` span of the call. The span ends when the call ends, or when this value is dropped.
     pub(crate) fn within(self, span: Span) -> Self {
         Self { span, ..self }
     }
@@ -87,7 +87,8 @@ impl<T> Call<T> {
         })
     }
 
-    /// Calls `hook` once when the call has ended. The rules of [`Acquiring::on_done`](crate::Acquiring::on_done) apply to the hook.
+    /// Calls `hook` once when the call has ended. The rules of [`Acquiring::on_done`](crate::Acquiring::on_done) apply
+    /// to the hook.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         let answers = self.calls.borrow();
         let running: Vec<&PendingOp> = answers.iter().filter_map(CallState::pending).collect();

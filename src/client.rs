@@ -1,6 +1,6 @@
-//! Clients. Each client has one ZooKeeper session, which any number of locks and threads can share. This file connects
-//! a client, makes its locks and semaphores, and starts the requests that need no lock. It does not acquire or release
-//! anything.
+//! Clients. Each client has one ZooKeeper session, which any number of locks and threads can share. The code in this
+//! file connects clients, creates their locks and semaphores, and starts requests that need no lock. The code does not
+//! acquire or release locks.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -44,8 +44,8 @@ impl Client {
     /// chroot, for example `host:2181,host:2181/chroot`. All paths of the client are relative to the chroot.
     ///
     /// Errors:
-    /// - INVALID if an argument is not valid, or a file with credentials or certificates is not usable. The message names
-    ///   the invalid part of the argument, or the file.
+    /// - INVALID if an argument is not valid, or a file with credentials or certificates is not usable. The message
+    ///   names the invalid part of the argument, or the file.
     /// - CONNECTION if no server accepted the client within the connect timeout. The message says why each server
     ///   failed.
     /// - AUTH if a server refused the credentials, or a callback for credentials failed. Also AUTH if the last attempt
@@ -87,12 +87,12 @@ impl Client {
     /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). If the
     /// list contains a chroot, this chroot must be the chroot of the client. The chroot of the client does not change.
     ///
-    /// The client keeps its session, its holds and the positions of its waiters. It stays connected to its server,
-    /// except in two cases. If the new list does not contain the server, the client moves to a server of the list. If
-    /// the list has grown, some clients move to an added server, so that each server has about the same number of
-    /// clients. Before a client moves, it waits for the answers to its requests, for at most a sixth of the session
-    /// timeout. While the client moves, its holds are SUSPENDED. A hold is lost only if the client reaches no server of
-    /// the new list before the session ends.
+    /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its
+    /// server, except in two cases. If the new list does not contain the server, the client moves to a server of the
+    /// list. If the list has grown, some clients move to an added server, so that each server has about the same number
+    /// of clients. Before a client moves to another server, it waits for the answers to its requests, for at most a
+    /// sixth of the session timeout. While the client moves to another server, its holds are SUSPENDED. A hold is lost
+    /// only if the client reaches no server of the new list before the session ends.
     ///
     /// Errors: INVALID if the list is not valid or has another chroot; CLOSED, FORKED. Does not block. Any thread may
     /// call this method.
@@ -104,7 +104,7 @@ impl Client {
         result
     }
 
-    /// Makes a mutex on a path, for example `/locks/nightly-report`. The mutex is re-entrant, and each owner has its
+    /// Creates a mutex on a path, for example `/locks/nightly-report`. The mutex is re-entrant, and each owner has its
     /// own hold. The mutex uses the same znodes as Curator's `InterProcessMutex`. The call sends nothing to a server.
     ///
     /// Fails with INVALID if the path is not valid. Other errors: CLOSED, FORKED.
@@ -112,8 +112,8 @@ impl Client {
         self.new_lock(path, Recipe::Queue(Mode::Mutex))
     }
 
-    /// Makes a semaphore mutex on a path: a lock that is not re-entrant, and that any owner may release. The semaphore
-    /// mutex uses the same znodes as Curator's `InterProcessSemaphoreMutex`. If the holder acquires the lock
+    /// Creates a semaphore mutex on a path. A semaphore mutex is not re-entrant, and any owner may release it. The
+    /// semaphore mutex uses the same znodes as Curator's `InterProcessSemaphoreMutex`. If the holder acquires the lock
     /// a second time, the second call waits until another thread releases the lock. The call sends nothing to a server.
     ///
     /// Fails with the same errors as [`mutex`](Self::mutex).
@@ -121,15 +121,15 @@ impl Client {
         self.new_lock(path, Recipe::SemaphoreMutex)
     }
 
-    /// Makes the read lock and the write lock of a read/write lock on a path. Any number of readers can hold the read
-    /// lock at the same time. While a writer holds the write lock, no other owner holds either lock. Both locks use the
-    /// same znodes as Curator's `InterProcessReadWriteLock` in version 5.5 and later. The call sends nothing to a
-    /// server.
+    /// Creates a read/write lock on a path. Returns its read lock and its write lock. Any number of readers can hold
+    /// the read lock at the same time. While a writer holds the write lock, no other owner holds either lock. Both
+    /// locks use the same znodes as Curator's `InterProcessReadWriteLock` in version 5.5 and later. The call sends
+    /// nothing to a server.
     ///
     /// Each lock is re-entrant, and each owner has its own holds. An owner of the write lock may also acquire the read
-    /// lock. If that owner then releases only the write lock, the owner keeps the read lock. No other owner can acquire
-    /// the write lock until the read lock is released too. If an owner that holds only the read lock tries to acquire
-    /// the write lock, the acquire fails with DEADLOCK.
+    /// lock. An owner that holds both locks and releases only the write lock keeps the read lock. No other owner can
+    /// then acquire the write lock until the read lock is released too. If an owner that holds only the read lock tries
+    /// to acquire the write lock, the acquire fails with DEADLOCK.
     ///
     /// Fails with the same errors as [`mutex`](Self::mutex).
     pub fn rwlock(&self, path: &str) -> Result<RwLock> {
@@ -137,7 +137,7 @@ impl Client {
         Ok(RwLock { read: lock(Mode::Read)?, write: lock(Mode::Write)? })
     }
 
-    /// Makes a semaphore with `max_leases` leases on a path. The semaphore uses the same znodes as Curator's
+    /// Creates a semaphore with `max_leases` leases on a path. The semaphore uses the same znodes as Curator's
     /// `InterProcessSemaphoreV2`. All programs that use the semaphore must set the same number of leases. The call
     /// sends nothing to a server.
     ///
@@ -150,10 +150,10 @@ impl Client {
         Ok(Semaphore::new(ClientLock::new(Arc::clone(&self.inner), path, Recipe::Semaphore(max_leases))?))
     }
 
-    /// Makes a semaphore whose number of leases is the shared count at `count_path`. The semaphore follows every change
-    /// of the count ([`shared_count_set`](Self::shared_count_set), Curator's `SharedCount`). If the shared count has no
-    /// node yet, the call creates the node with the value `initial`. If the count decreases, owners keep the leases
-    /// that they hold.
+    /// Creates a semaphore whose number of leases is the shared count at `count_path`. When the count changes, the
+    /// semaphore adopts the new value ([`shared_count_set`](Self::shared_count_set), Curator's `SharedCount`). If the
+    /// shared count has no node yet, the call creates the node with the value `initial`. If the count decreases, owners
+    /// keep the leases that they hold.
     ///
     /// Fails with INVALID if a path is not valid or `initial` is negative. Other errors: CONNECTION, AUTH, DENIED,
     /// SERVER, EXHAUSTED, CLOSED, FORKED.
@@ -163,7 +163,7 @@ impl Client {
         self.start_semaphore_counted(path, count_path, initial)?.wait()
     }
 
-    /// Starts to make a semaphore, and does not block. In all other respects this method works like
+    /// Starts to create a semaphore, and does not block. In all other respects this method works like
     /// [`semaphore_counted`](Self::semaphore_counted).
     pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
         path::validate(path)?;
@@ -176,13 +176,14 @@ impl Client {
         })
     }
 
-    /// Makes a semaphore like [`semaphore_counted`](Self::semaphore_counted), but does not wait until the node of the
-    /// count exists. If the node does not exist yet, the library creates the node before an acquire can succeed.
+    /// Creates a semaphore like [`semaphore_counted`](Self::semaphore_counted), but does not wait until the node of the
+    /// shared count exists. If the node does not exist yet, the library creates the node before an acquire can succeed.
     pub(crate) fn semaphore_counted_nowait(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
         path::validate(path)?;
         path::validate(count_path)?;
         validate_initial(initial)?;
-        // The library continues the request after `drop`. If the call fails, a later acquire creates the node.
+        // Dropping the call does not end its request. If the request fails, a later acquire creates the node of the
+        // shared count.
         drop(self.start_node_request(
             NodeRequest::CreateCount { path: count_path.to_owned(), value: initial },
             |_| Ok(()),
@@ -216,14 +217,14 @@ impl Client {
     }
 
     /// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any
-    /// zklock or Curator client. The hold can be of a mutex, a read/write lock (even with several readers), a
-    /// semaphore, a semaphore mutex, or a member lock of a multi-lock. For the token of a waiter, the result is false.
-    /// For the token of leases, the result is true only after the owner of the leases has left the inner mutex of the
+    /// zklock or Curator client. The lock can be a mutex, a read/write lock (even with several readers), a semaphore, a
+    /// semaphore mutex, or a member lock of a multi-lock. If the token belongs to a waiter, the result is false. If the
+    /// token belongs to leases, the result is true only after the owner of the leases has left the inner mutex of the
     /// semaphore.
     ///
     /// The result was correct at some moment after the call began, even if the client's server lags behind the other
     /// servers. However, the hold may have ended before the program reads the result. The protected data store must
-    /// therefore still compare the tokens of writes. A program that asks about its own hold should call
+    /// therefore still compare the fencing tokens of all writes. A program that asks about its own hold should call
     /// [`Lock::is_held`] instead. [`Lock::is_held`] sends no request and takes the session lease into account.
     /// `fence_check`, in contrast, returns true as long as the node of the hold exists.
     ///
@@ -261,8 +262,8 @@ impl Client {
         self.start_shared_count_get(path)?.wait()
     }
 
-    /// Sets a shared count to a new value, and creates the node of the count if it does not exist. All semaphores that
-    /// use this count adopt the new value.
+    /// Sets a shared count to a new value, and creates the node of the count if the node does not exist. All semaphores
+    /// that use this count adopt the new value.
     ///
     /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
     /// FORKED.
@@ -272,8 +273,8 @@ impl Client {
         self.start_shared_count_set(path, value)?.wait()
     }
 
-    /// Reads a node. Returns `None` if the node does not exist. After an acquire, the result contains all writes that
-    /// earlier holders have made with [`write_node`](Self::write_node).
+    /// Reads a node. Returns `None` if the node does not exist. After an acquire, the result is at least as recent as
+    /// every write that an earlier holder made with [`write_node`](Self::write_node).
     ///
     /// Fails with INVALID if the path is not valid. Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
     /// FORKED.
@@ -293,13 +294,15 @@ impl Client {
         })
     }
 
-    /// Writes a node on behalf of a hold. `hold_node` is a path of [`Lock::node_paths`]. The ensemble performs the write
-    /// only if this node exists, so a program that has lost its hold cannot write. `version` is the version that the
-    /// node must have, or `None` if the call must create the node. The parent of the node must exist.
+    /// Writes the data of a node for the holder of a lock. `hold_node` is a path that [`Lock::node_paths`] returned.
+    /// The ensemble performs the write only if the node `hold_node` exists, so a program that has lost its hold cannot
+    /// write. `version` is the version that the node must have, or `None` if the call must create the node. The parent
+    /// of the node must exist.
     ///
-    /// Returns the new version. Returns `None` if the node has another version, or exists although `version` is `None`,
-    /// or does not exist although `version` is a number. If the connection was lost during the write, the client reads
-    /// the node and compares the data. Two writes with different meanings must therefore have different data.
+    /// Returns the new version. Returns `None` if the version of the node differs from `version`. Also returns `None`
+    /// if the node exists although `version` is `None`, or if no node exists although `version` is a number. If the
+    /// connection was lost during the write, the client reads the node and compares the data. Two writes with different
+    /// meanings must therefore have different data.
     ///
     /// Fails with LOST if the node of the hold does not exist. Fails with INVALID if a path is not valid or `data` is
     /// longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
@@ -333,9 +336,9 @@ impl Client {
         })
     }
 
-    /// Deletes a node that has no children, for example the node of a participant that no longer responds. The owner of
-    /// a deleted lock node loses its hold, but works on until it notices the loss. The call also succeeds if the node
-    /// does not exist.
+    /// Deletes a node that has no children, for example the node of a participant that no longer responds. If the call
+    /// deletes the node of a holder, the holder loses its hold, but continues its work until it notices the loss. The
+    /// call also succeeds if the node does not exist.
     ///
     /// Fails with INVALID if the path is not valid. Fails with SERVER if the node has children. Other errors:
     /// CONNECTION, AUTH, DENIED, EXHAUSTED, CLOSED, FORKED.
@@ -370,10 +373,10 @@ impl Client {
         self.start_node_request(NodeRequest::List { path: path.to_owned() }, take_children)
     }
 
-    /// Starts to wait until the children of a node differ from an earlier list, and then returns the new list. `zxid` is
-    /// [`Children::zxid`] of the earlier list. The call sets a watch on the node and does not poll. Returns `None` if
-    /// the node does not exist. If `timeout` is `None`, the call waits without a limit. If the program drops the call,
-    /// the client keeps the watch until the call would have ended.
+    /// Starts to wait until the children of a node differ from an earlier list. The result of the returned [`Call`] is
+    /// the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does not
+    /// poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If the
+    /// program drops the call, the client keeps the watch until the call would have ended.
     ///
     /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. Other
     /// errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
@@ -391,12 +394,12 @@ impl Client {
         Ok(Call::new(vec![pending], |answers| take_children(answers.into_iter().next().unwrap_or(Answer::Done))))
     }
 
-    /// Checks whether the servers allow this client an operation on an existing node. The check changes nothing: it
-    /// sends a transaction that always fails, and the error shows whether the permission is missing. For
-    /// [`Permission::Create`], the access control list that the client sets on its lock nodes must be valid too.
+    /// Checks whether the servers permit this client to perform an operation on an existing node. The check changes no
+    /// node. The client sends a transaction that always fails, and the error shows whether the permission is missing.
+    /// For [`Permission::Create`], the access control list that the client sets on its lock nodes must be valid too.
     ///
-    /// Fails with SERVER if the node does not exist, except for [`Permission::Delete`]. Fails with INVALID if the path or the
-    /// access control list is not valid. Other errors: CONNECTION, AUTH, EXHAUSTED, CLOSED, FORKED.
+    /// Fails with SERVER if the node does not exist, except for [`Permission::Delete`]. Fails with INVALID if the path
+    /// or the access control list is not valid. Other errors: CONNECTION, AUTH, EXHAUSTED, CLOSED, FORKED.
     ///
     /// Blocks for at most the session timeout.
     pub fn check_permission(&self, path: &str, permission: Permission) -> Result<bool> {
@@ -415,7 +418,7 @@ impl Client {
     }
 
     /// Returns the lock nodes among the children of a directory, in the order of their queue. The result contains the
-    /// nodes of all lock families that the library knows. Sends no request and does not block.
+    /// nodes of all lock families that the library supports. Sends no request and does not block.
     ///
     /// Errors: FORKED.
     pub fn order_queue<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Result<Vec<QueueNode>> {
@@ -466,9 +469,9 @@ impl Client {
         self.inner.shell.read_engine(|engine, _| engine.session_timeout())
     }
 
-    /// Returns the length of the session lease: the longest time for which a hold remains safe after the client's last
+    /// Returns the length of the session lease. A hold remains safe for at most this time after the client's last
     /// confirmed request. The length is the session timeout minus the lease margin, and at least a third of the session
-    /// timeout. While the program holds a lock, the client confirms the session six times in each session timeout.
+    /// timeout. While the program holds a lock, the client extends the session lease six times in each session timeout.
     /// Returns zero if the client has no session. Does not block.
     pub fn lease_length(&self) -> Result<Duration> {
         self.inner.shell.read_engine(|engine, _| engine.lease_length())
@@ -546,20 +549,20 @@ impl Client {
         Ok(self.inner.shell.event_delivery()?.source())
     }
 
-    /// Turns off all handlers of the client, so that a later close does not wait for the handlers. A binding calls this
+    /// Removes all handlers of the client, so that a later close does not wait for the handlers. A binding calls this
     /// method before it closes the client, if the program can no longer run handlers.
     pub(crate) fn discard_handlers(&self) -> Result<()> {
         self.inner.shell.event_delivery()?.discard_handlers();
         Ok(())
     }
 
-    /// Closes the client in the background, and turns off all handlers of the client.
+    /// Removes all handlers of the client, and then closes the client in the background.
     pub(crate) fn close_nowait(&self) -> Result<()> {
         self.discard_handlers()?;
         self.inner.close_nowait()
     }
 
-    /// Returns a weak reference, which does not keep the client open.
+    /// Returns a weak reference. The library can close the client while weak references to it exist.
     pub fn downgrade(&self) -> WeakClient {
         WeakClient { inner: Arc::downgrade(&self.inner) }
     }
@@ -582,9 +585,9 @@ impl Client {
 
     /// Closes the client like [`close`](Self::close), but does not block. When this method returns, the locks of the
     /// client can no longer be used. A new thread ends the session, and then calls `hook` with the result that `close`
-    /// would have returned. If the program polls the events of this client, the library calls no handlers itself: the
-    /// program must continue to dispatch events until `hook` is called. If the thread cannot start, the call fails with
-    /// EXHAUSTED, and the client stays open.
+    /// would have returned. If the program polls the events of this client, the library itself calls no handlers. The
+    /// program must then continue to dispatch events until `hook` is called. If the thread cannot start, the call fails
+    /// with EXHAUSTED, and the client stays open.
     pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.inner.close_in_background(hook)
     }
@@ -620,7 +623,8 @@ pub struct RwLock {
     pub write: Lock,
 }
 
-/// A weak reference to a client, which does not keep the client open ([`Client::downgrade`]).
+/// A weak reference to a client ([`Client::downgrade`]). The library can close the client while weak references to it
+/// exist.
 #[derive(Clone)]
 pub struct WeakClient {
     inner: Weak<ClientInner>,
@@ -639,7 +643,7 @@ impl WeakClient {
         self.inner.strong_count() > 0
     }
 
-    /// Returns the client, or `None` if nothing uses the client any more.
+    /// Returns the client, or `None` if the program has dropped all objects that use the client.
     pub fn upgrade(&self) -> Option<Client> {
         self.inner.upgrade().map(|inner| Client { inner })
     }
@@ -649,13 +653,13 @@ impl WeakClient {
 ///
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 /// Dropping the future blocks until the session has ended, unless [`Config::end_in_background`] is on. Dropping the
-/// last user of a client also blocks until the session has ended.
+/// last object that uses a client also blocks until the session has ended.
 #[must_use = "dropping this value ends the attempt to connect"]
 pub struct Connecting {
     client: Client,
     call: PendingOp,
     awaiting: WakerRegistration,
-    /// The span for programs that use `tracing`.
+    /// The `tracing` span of the attempt to connect.
     span: Span,
 }
 
@@ -673,8 +677,8 @@ impl Connecting {
         answer.map(|_| self.client)
     }
 
-    /// Waits for the session for at most `slice`. Returns `None` if the client is still connecting. After this method
-    /// has returned a result, the program must not call it again.
+    /// Waits for at most `slice` until the client has a session. Returns `None` if the client is still connecting.
+    /// After this method has returned a result, the program must not call it again.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Client>> {
         let answer = self.call.wait_for(slice)?;
         span::record_outcome(&self.span, &answer);

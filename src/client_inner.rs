@@ -1,6 +1,5 @@
-//! The part of a client that its clones, locks, semaphores and leases share: the shell, the code that closes the client,
-//! and the stepwise multi-locks that end when the client is closed. The code in this file makes no locks, and refers to
-//! a lock only by its [`LockTarget`].
+//! The data that all clones, locks, semaphores and leases of one client share, and the code that closes the client. The
+//! code in this file does not create locks, and refers to a lock only through a [`LockTarget`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
@@ -26,7 +25,7 @@ pub(crate) struct ClientInner {
 }
 
 /// A multi-lock that is acquired in several steps. Between two steps, no engine contains an operation of the acquire
-/// call. If the multi-lock is closed at such a moment, `notices` reports the close to the acquire call.
+/// call. If the multi-lock is closed between two steps, `notices` reports the close to the acquire call.
 struct StepwiseMulti {
     steps: Weak<[LockTarget]>,
     notices: Arc<Cancellation>,
@@ -76,14 +75,14 @@ impl ClientInner {
         }
     }
 
-    /// Closes the client on a new thread. If no thread can start, the client ends its session, and leaves the rest to the
-    /// end of the process.
+    /// Closes the client on a new thread. If the library cannot start a thread, this method ends the session, but does
+    /// not free the other resources of the client.
     pub(crate) fn close_nowait(&self) -> Result<()> {
         self.close_in_background(drop).or_else(|_| self.start_close().map(drop))
     }
 
-    /// Closes the client on a new thread, which then calls `hook` with the result. If the thread cannot start, the client
-    /// stays open.
+    /// Closes the client on a new thread, which then calls `hook` with the result. If the thread cannot start, the
+    /// client stays open.
     pub(crate) fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.shell.check_process()?;
         let (sender, receiver) = mpsc::sync_channel::<PendingClose>(1);
@@ -93,12 +92,12 @@ impl ClientInner {
             }
             Ok(())
         })?;
-        // The thread receives this value, because it waits for nothing else.
+        // The new thread waits only for this value, so it receives the value.
         sender.send(self.start_close()?).map_err(|_| Status::Internal.into())
     }
 
-    /// Makes all operations of this client fail. Ends the session at once, unless the client must call handlers for
-    /// losses first.
+    /// Ends all operations of this client with an error. Also asks the engine to end the session, unless the library
+    /// must first call handlers for losses.
     fn start_close(&self) -> Result<PendingClose> {
         self.shell.check_process()?;
         let shell = Arc::clone(&self.shell);
@@ -108,7 +107,8 @@ impl ClientInner {
         let deadline = now() + CLOSE_LIMIT;
         let mut closing = SessionClose { shell, deadline, is_begun: false, call: None };
         if self.shell.has_loss_handlers() {
-            // A failed client is closed like any other client. The wait for the session's end reports the failure.
+            // This call fails if the client has failed. The later wait for the end of the session then reports the
+            // failure.
             let _ = self.shell.update_engine(|engine, now| engine.begin_close(now));
         } else {
             closing.begin();
@@ -117,7 +117,7 @@ impl ClientInner {
         Ok(PendingClose::Own(closing))
     }
 
-    /// Closes the client after its last user has dropped it.
+    /// Closes the client after the program has dropped the last object that uses the client.
     fn close_on_drop(&self) -> Result<()> {
         if !self.ends_in_background {
             return self.close();
@@ -153,14 +153,14 @@ impl ClientInner {
     }
 }
 
-/// The remaining work of closing a client. This work may block.
+/// The steps of closing a client that may block.
 enum PendingClose {
     Own(SessionClose),
     /// Another thread is closing the client.
     ByOther(Arc<Shell>),
 }
 
-/// Ends a session. Dropping this value begins the end of the session, unless `begin` was called before.
+/// Ends the session of one client. Dropping this value calls `begin`.
 struct SessionClose {
     shell: Arc<Shell>,
     deadline: Time,
@@ -169,14 +169,14 @@ struct SessionClose {
 }
 
 impl SessionClose {
-    /// Begins to end the session, unless this method was called before.
+    /// Asks the engine to end the session. Only the first call of this method has an effect.
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.is_begun, true) {
             self.call = Some(PendingOp::start(&self.shell, None, |engine, now| engine.close(now, self.deadline)));
         }
     }
 
-    /// Waits for the server to confirm the end of the session.
+    /// Waits until the server has confirmed the end of the session.
     fn wait(&mut self) -> Result<()> {
         self.begin();
         self.call.take().map_or(Ok(()), |call| call.and_then(|call| call.wait()).map(drop))
@@ -190,7 +190,7 @@ impl Drop for SessionClose {
 }
 
 impl PendingClose {
-    /// Does the work on a thread of the library.
+    /// Finishes the close on a thread of the library.
     fn finish_in_background(self) -> Result<()> {
         if let Self::Own(closing) = &self {
             closing.shell.event_delivery()?.leave_to_program();

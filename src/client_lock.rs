@@ -1,6 +1,7 @@
 //! Client locks. A client lock is a lock in the engine of one client. Each [`Lock`](crate::Lock) and
 //! [`Semaphore`](crate::Semaphore) consists of client locks. A client lock passes calls to the engine, and fails with
-//! CLOSED if the lock or its client is closed. This file does not start acquires, and does not combine client locks.
+//! CLOSED if the lock or its client is closed. The code in this file does not start acquires, and does not combine
+//! client locks.
 
 use std::sync::Arc;
 
@@ -47,7 +48,8 @@ impl ClientLock {
         })
     }
 
-    /// Reads the engine if this lock is open. Fails with CLOSED if the lock or one of its member locks is closed.
+    /// Calls `question` with the engine if this lock is open, and returns the result. Fails with CLOSED if the lock or
+    /// one of its member locks is closed.
     pub(crate) fn read_engine<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check_open()?;
         let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
@@ -84,7 +86,7 @@ impl ClientLock {
         self.start_op(|engine, now| engine.release(now, self.id, owner, confirmed))
     }
 
-    /// Returns the data that an acquire of this client lock needs.
+    /// Returns the lock target, which contains the data that an acquire of this client lock needs.
     pub(crate) fn target(&self) -> LockTarget {
         let locks = match &self.recipe {
             Recipe::MultiLock(members) => members.clone(),
@@ -130,10 +132,10 @@ impl ClientLock {
         self.read_engine(|engine, now| engine.waiting(now, self.id))
     }
 
-    /// Closes the client lock. This method removes the lock from the engine before it removes the handler for
-    /// revocation requests, so that no thread can set a handler for a removed lock.
+    /// Closes the client lock. This method first removes the lock from the engine, and then the handler for revocation
+    /// requests. In this order, no thread can set a handler for a removed lock.
     pub(crate) fn close(&self) -> Result<()> {
-        // The following statements run even if the client has failed.
+        // If the client has failed, this call fails. The following statements must run nevertheless.
         let removed = self.client.shell.update_engine(|engine, now| engine.remove_lock(now, self.id));
         self.client.shell.remove_revocation_handler(self.id)?;
         let is_this_lock =

@@ -1,4 +1,5 @@
-//! The settings of a client, and the check of each value. This file does not connect a client, and reads no files.
+//! The settings of a client, and the code that checks their values. The code in this file does not connect clients and
+//! does not read files.
 
 use std::error;
 use std::fmt;
@@ -35,9 +36,9 @@ pub struct Config {
     session_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     lease_margin: Option<Duration>,
-    /// The option `auth.digest`.
+    /// The value of the option `auth.digest`.
     pub(crate) digest: Option<Credentials>,
-    /// The option `auth.digest_file`.
+    /// The value of the option `auth.digest_file`.
     pub(crate) digest_file: Option<PathBuf>,
     auth: Vec<CredentialSource>,
     frame_limit: usize,
@@ -98,19 +99,19 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Makes a config with the default settings.
+    /// Creates a config with the default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the session timeout. The servers end a session if they receive nothing from its client for this time. The
-    /// timeout must be at least 1 ms; the default is 10 s. The servers may negotiate another value.
+    /// timeout must be at least 1 ms. The default is 10 s. The servers may negotiate another value.
     pub fn session_timeout(self, timeout: Duration) -> Self {
         self.with_checked(milliseconds("session timeout", timeout), |config, timeout| config.session_timeout = timeout)
     }
 
     /// Sets the connect timeout: the time limit of [`Client::connect`](crate::Client::connect). The timeout must be at
-    /// least 1 ms; the default is 10 s.
+    /// least 1 ms. The default is 10 s.
     pub fn connect_timeout(self, timeout: Duration) -> Self {
         self.with_checked(milliseconds("connect timeout", timeout), |config, timeout| config.connect_timeout = timeout)
     }
@@ -121,8 +122,8 @@ impl Config {
     /// connection.
     ///
     /// The margin cannot exceed two thirds of the session timeout. If the program sets a larger margin, the library
-    /// uses two thirds of the session timeout. After a period without traffic, the session lease can end even earlier,
-    /// because the client is not sure that the servers have received its last requests.
+    /// uses two thirds of the session timeout. After a period without traffic, the session lease can end even earlier.
+    /// The client is then not sure that the servers have received its last requests.
     pub fn lease_margin(self, margin: Duration) -> Self {
         let (ms, limit) = (margin.as_millis(), i32::MAX);
         let is_allowed = ms <= limit as u128;
@@ -145,11 +146,11 @@ impl Config {
     /// sent the result. The result must not be longer than 64 KiB. For the scheme `digest`, the result must have the
     /// form `user:password`.
     ///
-    /// The library calls `callback` on a thread that it starts for this purpose, one call at a time for each client. The
-    /// callback may block: a slow callback delays only the attempt to connect. In a callback, a call that would wait for
-    /// other participants fails with DEADLOCK, as in an event handler. When
-    /// [`Client::close`](crate::Client::close) returns, a call of the callback may still run or be about to begin. The
-    /// library drops the callback after this call.
+    /// The library calls `callback` on a thread that it starts for this purpose, one call at a time for each client.
+    /// The callback may block: a slow callback delays only the attempt to connect. If the callback calls a method that
+    /// would wait for other participants, the method fails with DEADLOCK, as in an event handler. When
+    /// [`Client::close`](crate::Client::close) returns, the callback may still be running or may be about to start. The
+    /// library drops the callback after this last run.
     ///
     /// If `callback` fails for the first attempt, [`Client::connect`](crate::Client::connect) fails at once with AUTH
     /// and the message of the error. If `callback` fails later, the client writes a warning to the log and tries again
@@ -164,7 +165,7 @@ impl Config {
         })
     }
 
-    /// Removes the callbacks for a scheme that [`auth_callback`](Self::auth_callback) has added.
+    /// Removes all callbacks that [`auth_callback`](Self::auth_callback) has added for `scheme`.
     pub(crate) fn remove_auth_callbacks(mut self, scheme: &str) -> Self {
         self.auth.retain(|source| !matches!(source, CredentialSource::Callback { scheme: own, .. } if own == scheme));
         self
@@ -172,7 +173,7 @@ impl Config {
 
     /// Sets the size in bytes of the largest frame that the client accepts from a server, like `jute.maxbuffer` of the
     /// Java client. If the answer to a request exceeds this size, the request fails. The value must be 1024 to
-    /// 1073741824; the default is 1 MiB.
+    /// 1073741824. The default is 1 MiB.
     pub fn frame_limit(self, bytes: usize) -> Self {
         self.with_checked(size("frame limit", bytes), |config, bytes| config.frame_limit = bytes)
     }
@@ -207,10 +208,10 @@ impl Config {
         Self { create_chroot: create, ..self }
     }
 
-    /// Controls whether a new thread closes the client after the program has dropped the last user of the client. If
-    /// the setting is on, the drop does not block, and the library stops calling the client's handlers. Use this
-    /// setting if no thread of the program may block, and the program cannot control which thread drops a value. The
-    /// default is off.
+    /// Controls whether a new thread closes the client after the program has dropped the last object that uses the
+    /// client. If the setting is on, the drop does not block, and the library stops calling the client's handlers. Use
+    /// this setting if no thread of the program may block, and the program cannot control which thread drops a value.
+    /// The default is off.
     pub fn end_in_background(self, in_background: bool) -> Self {
         Self { end_in_background: in_background, ..self }
     }
@@ -222,7 +223,7 @@ impl Config {
     /// the handler, and before [`Client::close`](crate::Client::close) returns, the client drops the handler.
     ///
     /// A handler may call any method, but must not wait for other participants. The event that would end such a wait
-    /// may be queued behind the handler. In a handler, these calls fail with DEADLOCK:
+    /// may be queued behind the event of the running handler. In a handler, these calls fail with DEADLOCK:
     /// - [`Lock::acquire`](crate::Lock::acquire) and [`Semaphore::acquire`](crate::Semaphore::acquire), unless the
     ///   timeout is zero
     /// - a wait for an acquire in progress, unless the acquire has ended, its timeout is zero, or the time limit of the
@@ -231,7 +232,7 @@ impl Config {
     ///
     /// If a hold and the session change at the same moment, the client delivers the event of the hold first. Each
     /// client queues up to 1024 separate events. Beyond this limit, the client merges the events of each hold into one
-    /// event, and the events of the session into another one. Merging removes intermediate states. Each event still
+    /// event, and the events of the session into another event. Merging removes intermediate states. Each event still
     /// begins with the last state of the previous event, and the last event ends with the current state. The client
     /// never drops the loss of a hold or of a session.
     pub fn on_event(self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
@@ -246,7 +247,7 @@ impl Config {
         Self { dispatch_mode: if poll { DispatchMode::Polling } else { DispatchMode::EventThread }, ..self }
     }
 
-    /// Makes the program call the handlers on its own threads like [`poll_events`](Self::poll_events), but without a
+    /// Lets the program call the handlers on its own threads, like [`poll_events`](Self::poll_events), but provides no
     /// descriptor. When the first event is queued, the library calls `notifier` with the event source of the client.
     /// The library can call `notifier` on any thread, and holds internal locks during the call. `notifier` must only
     /// pass the event source to the thread that will dispatch the events.
@@ -259,12 +260,13 @@ impl Config {
         self.tls.is_enabled()
     }
 
-    /// Returns whether the client sends credentials to the servers. The certificate of the client does not count.
+    /// Returns whether the client sends credentials to the servers. A certificate of the client does not count as
+    /// credentials.
     pub fn uses_credentials(&self) -> bool {
         self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
     }
 
-    /// Returns the first error that a setting caused, or the error of settings that exclude each other.
+    /// Fails with the first error that a setting caused, or with the error for two settings that exclude each other.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_values()?;
         if self.digest.is_some() && self.digest_file.is_some() {
@@ -285,7 +287,8 @@ impl Config {
         Ok(())
     }
 
-    /// Sets a valid value, or stores the error of an invalid value if the config has no error yet.
+    /// Passes a valid value to `set`. Stores the error of an invalid value, unless the config already contains an
+    /// error.
     fn with_checked<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Self, T)) -> Self {
         match value {
             Ok(value) => set(&mut self, value),
@@ -294,7 +297,7 @@ impl Config {
         self
     }
 
-    /// Returns what a client must load before each attempt to connect.
+    /// Returns the inputs that a client must load before each attempt to connect.
     pub(crate) fn attempt_inputs(&self) -> AttemptInputs {
         let digest = self.digest.clone().map(CredentialSource::Fixed);
         let file = self.digest_file.clone().map(CredentialSource::DigestFile);

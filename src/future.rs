@@ -1,5 +1,5 @@
-//! Operations as futures. A task can await an operation on any executor, and the wait needs no thread and no timer.
-//! This file does not know the operations: closures poll an operation and register a hook.
+//! Operations as futures. A task can await an operation on any executor, and the wait needs no thread and no timer. The
+//! code in this file does not depend on the kind of operation, because closures poll the operation and register a hook.
 //!
 //! A poll checks the state of the operation without waiting. The first poll registers a hook, which wakes the task when
 //! the operation ends.
@@ -11,10 +11,10 @@ use zklock_core::error::Result;
 
 use crate::runtime::Hook;
 
-/// The task that awaits the operation, or `None`.
+/// The registration of a task that awaits an operation. The value is empty if no task awaits the operation.
 #[derive(Default)]
 pub(crate) struct WakerRegistration {
-    /// The hook of the operation shares this cell. The first poll creates the cell.
+    /// The cell that this value shares with the hook of the operation. The first poll creates the cell.
     cell: Option<Arc<WakerCell>>,
 }
 
@@ -54,8 +54,8 @@ impl WakerRegistration {
     }
 }
 
-/// An operation can continue after its future was dropped. Dropping the future removes the waker, so the operation does
-/// not keep the task alive.
+/// An operation can continue after its future was dropped. Dropping the future removes the waker, so the operation no
+/// longer refers to the task.
 impl Drop for WakerRegistration {
     fn drop(&mut self) {
         if let Some(cell) = &self.cell {
@@ -64,7 +64,7 @@ impl Drop for WakerRegistration {
     }
 }
 
-/// These methods hold no lock while they call the executor.
+/// The methods of a waker cell release its lock before they call code of the executor.
 impl WakerCell {
     fn set(&self, waker: &Waker) {
         if self.waker().as_ref().is_some_and(|known| known.will_wake(waker)) {

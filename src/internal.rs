@@ -1,7 +1,7 @@
-//! Items of this crate that are not part of its public API. The users of these items are the bindings for other
-//! languages and the tests. These items may change in any release.
+//! Items of this crate that are not part of its public API. Only the bindings for other languages and the tests use
+//! these items. The items may change in any release.
 //!
-//! No other file of this crate may use this file.
+//! No other module of this crate may use this module.
 
 use zklock_core::error::Result;
 
@@ -22,12 +22,12 @@ pub fn configure(config: &mut Config, change: impl FnOnce(Config) -> Config) -> 
     config.try_update(change)
 }
 
-/// Removes the callbacks for a scheme that [`Config::auth_callback`] has added.
+/// Removes all callbacks that [`Config::auth_callback`] has added for `scheme`.
 pub fn remove_auth_callbacks(config: Config, scheme: &str) -> Config {
     config.remove_auth_callbacks(scheme)
 }
 
-/// With this setting, the program itself calls its handlers. In contrast to [`Config::poll_events`], the library makes
+/// Lets the program call its handlers on its own threads. In contrast to [`Config::poll_events`], the library provides
 /// no descriptor. When the first event is queued, the library calls `notifier` with the event source of the client. The
 /// library can call `notifier` on any thread, and holds internal locks during the call. `notifier` must only pass the
 /// event source to the thread that will dispatch the events.
@@ -46,19 +46,19 @@ pub fn discard_handlers(client: &Client) -> Result<()> {
     client.discard_handlers()
 }
 
-/// Closes the client in the background like [`Client::close_in_background`], and turns off all handlers of the client. A
-/// handler that is running continues. The library calls no other handler.
+/// Removes all handlers of the client, and then closes the client like [`Client::close_in_background`]. A handler that
+/// is already running continues. The library calls no other handler.
 pub fn close_nowait(client: &Client) -> Result<()> {
     client.close_nowait()
 }
 
-/// Returns whether the program still uses the client, or an object that was made from the client. In contrast to
+/// Returns whether the program still uses the client, or a lock, a semaphore or leases of the client. In contrast to
 /// `upgrade`, this function cannot make the caller the last user of the client.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }
 
-/// Makes a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the
+/// Creates a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the
 /// node does not exist yet, the library creates the node before it grants leases.
 pub fn semaphore_counted_nowait(client: &Client, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
     client.semaphore_counted_nowait(path, count_path, initial)

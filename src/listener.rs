@@ -1,5 +1,5 @@
-//! Listeners. A listener keeps a handler registered at the event deliveries of one or several clients. This file does
-//! not call handlers, and does not know locks.
+//! Listeners. A handler stays registered at the event deliveries of one or several clients until the program drops its
+//! listener. The code in this file does not call handlers, and does not depend on locks.
 
 use std::fmt;
 use std::mem;
@@ -15,8 +15,8 @@ use crate::runtime::{EventDelivery, EventHandler, HandlerId, Listen, Scope};
 /// After the drop has returned, the handler is not running on another thread and is not called again. If the handler is
 /// running on another thread, the drop waits without a time limit until the handler returns. The caller must therefore
 /// not hold a mutex that the handler needs. If a handler drops its own listener, the drop does not wait, and the
-/// handler is not called again. In a forked child, the drop does nothing. A listener does not keep its client open. The
-/// client may be closed before the listener is dropped.
+/// handler is not called again. In a forked child, the drop does nothing. The client may be closed before the listener
+/// is dropped.
 #[must_use = "the handler is removed when the listener is dropped"]
 pub struct Listener {
     epoch: ForkEpoch,
@@ -39,8 +39,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Removes the handler, and does not wait until a running handler returns. This method is for objects that must not
-    /// wait while they are dropped.
+    /// Removes the handler, and does not wait for a running call of the handler. Objects whose drop must not wait use
+    /// this method.
     #[doc(hidden)]
     pub fn remove_nowait(mut self) {
         let places = mem::take(&mut self.handlers);
@@ -68,8 +68,8 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The listener of an object that has a method for setting and replacing its handler. Dropping this value does not wait
-/// for a running handler.
+/// The listener of an object whose handler the program can replace. Dropping this value does not wait for a running
+/// handler.
 #[derive(Default)]
 pub(crate) struct ReplaceableListener(Mutex<Option<Listener>>);
 

@@ -1,9 +1,9 @@
-//! Locks and their guards, with methods to acquire and release a lock and to query a hold. This file does not grant a
-//! lock, and does not decide whether a hold is safe.
+//! Locks and their guards, with methods to acquire and release a lock and to query a hold. The engine, and not the code
+//! in this file, grants locks and decides whether a hold is safe.
 //!
 //! A [`Lock`] consists of one or several *client locks*. Each client lock is a lock in the engine of one client. A
 //! mutex has one client lock. A multi-lock has one client lock if one engine can join the queues of all member locks in
-//! one transaction. Any other multi-lock has several client locks, and acquires them one after the other.
+//! one transaction. Any other multi-lock has several client locks, which the library acquires one after the other.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,8 +27,8 @@ use crate::span;
 use crate::wait_lost::{self, WaitLost};
 
 /// A lock is a mutex, a semaphore mutex, the read lock or the write lock of a read/write lock, or a multi-lock. Threads
-/// that share one lock object exclude each other like threads of different processes. These threads acquire the lock in
-/// the order of their calls. Any thread may call any method of a lock.
+/// that share one lock object exclude each other like threads of different processes, and acquire the lock in the order
+/// of their calls. Any thread may call any method of a lock.
 ///
 /// All clones of a lock object share its holds. When the program drops the last clone, the library releases all of
 /// these holds without waiting for the server.
@@ -62,7 +62,7 @@ impl Lock {
         Self { client_locks, targets, path, members, cancellation: Arc::default(), on_event: Arc::default() }
     }
 
-    /// Makes a multi-lock. A multi-lock consists of member locks on different paths. Like Curator's
+    /// Creates a multi-lock. A multi-lock consists of member locks on different paths. Like Curator's
     /// `InterProcessMultiLock`, the multi-lock acquires and releases all member locks together. The timeout of an
     /// acquire covers all member locks. An owner that holds the multi-lock holds each member lock. If the owner already
     /// holds a member lock, an acquire of the multi-lock re-enters this member lock. The member locks may be of
@@ -73,16 +73,16 @@ impl Lock {
     /// multi-locks with the same member locks in a different order therefore do not deadlock. All member locks that one
     /// transaction acquires have the same fencing token.
     ///
-    /// The library acquires other member locks one after the other. The mutexes and read/write locks
-    /// come first, grouped by client and sorted by the connect strings of the clients. The semaphore mutexes follow,
-    /// sorted by connect string and path. If the acquire of a member lock fails, the library
-    /// releases the member locks that it has already acquired, in reverse order. Programs do not deadlock if all of
-    /// them write their server lists in the same way and use one client for each ensemble.
+    /// If one transaction cannot join the queues of all member locks, the library acquires the member locks in several
+    /// steps. The mutexes and read/write locks come first, grouped by client and sorted by the connect strings of the
+    /// clients. The semaphore mutexes follow, sorted by connect string and path. If the acquire of a member lock fails,
+    /// the library releases the member locks that it has already acquired, in reverse order. Programs do not deadlock
+    /// if all of them write their server lists in the same way and use one client for each ensemble.
     ///
-    /// After a successful acquire, there was a moment at which the owner held all member locks. In addition, no member
-    /// lock is known to be lost: each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended).
-    /// A member lock can be lost while the acquire waits for a later member lock. The library then releases the member
-    /// locks that it acquired after the lost lock. The library then acquires the lost lock and the later locks again,
+    /// If an acquire succeeds, there was a moment at which the owner held all member locks. When a successful acquire
+    /// returns, each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). A member lock can
+    /// be lost while the acquire waits for a later member lock. In this case, the library releases the member locks
+    /// that it acquired after the lost lock. The library then acquires the lost lock and the released locks again,
     /// within the same timeout. If the session lease of a member lock has ended, the acquire waits until that lock is
     /// safe again or lost.
     ///
@@ -115,15 +115,15 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's
+    /// Creates a multi-lock that acquires its member locks one after the other, in the given order. Curator's
     /// `InterProcessMultiLock` works in the same way. Use this method if Curator programs use multi-locks on the same
     /// paths. All programs must list the locks in the same order. In all other respects this method works like
     /// [`multi`](Self::multi).
     ///
-    /// A lock made with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
+    /// A lock created with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
     /// deadlock after about a third of a second. The acquire of the zklock program then leaves its queues and joins
-    /// them again. Locks made with `multi_in_order`, in contrast, deadlock if programs list the same locks in different
-    /// orders.
+    /// them again. Locks created with `multi_in_order`, in contrast, deadlock if programs list the same locks in
+    /// different orders.
     ///
     /// Fails with the same errors as [`multi`](Self::multi).
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
@@ -162,14 +162,15 @@ impl Lock {
     /// - CLOSED if the lock or the client was closed.
     /// - DEADLOCK if the thread would wait for itself. One example is a thread that already holds the same path through
     ///   another lock object of the client. Another example is a thread that holds the read lock and acquires the write
-    ///   lock. A semaphore mutex never fails with DEADLOCK in these cases: the thread waits.
+    ///   lock. An acquire of a semaphore mutex never fails with DEADLOCK in these cases, because the thread waits
+    ///   instead.
     /// - DEADLOCK if a handler makes the call and the timeout is not zero.
     /// - LOST if the thread's hold was lost and the thread has not released that hold yet.
     /// - FOREIGN if another lock recipe uses the path.
     /// - EXHAUSTED if the path has no sequence numbers left, or if the node paths of the session would exceed
     ///   [`Config::max_path_bytes`](crate::Config::max_path_bytes).
-    /// - INVALID if the nodes of a multi-lock are too large for one transaction of the server, or if the servers do not
-    ///   accept the access control lists of the client.
+    /// - INVALID if the nodes of a multi-lock are too large for one transaction of the server.
+    /// - INVALID if the servers do not accept the access control lists of the client.
     /// - Other failures: AUTH, DENIED, SERVER, UNSUPPORTED, FORKED.
     ///
     /// Blocks until the thread holds the lock or the timeout has passed. With a timeout of zero, the call waits for the
@@ -180,7 +181,7 @@ impl Lock {
 
     /// Acquires the lock for `owner`. In all other respects this method works like [`acquire`](Self::acquire). Use this
     /// method for tasks and green threads, because several of them share one thread of the operating system
-    /// ([`Owner::task`], [`Owner::unique`]). Any thread may make calls for such an owner. The call blocks the whole
+    /// ([`Owner::task`], [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole
     /// thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
@@ -197,8 +198,8 @@ impl Lock {
     }
 
     /// Acquires the lock like [`acquire`](Self::acquire), but not for the calling thread. The hold belongs to a new
-    /// owner, and only the returned guard has this owner. Any thread may use and drop the guard, and the guard keeps
-    /// the lock open. If the calling thread acquires the lock again, it waits until the guard is released.
+    /// owner, which only the returned guard represents. Any thread may use and drop the guard. The guard contains a
+    /// clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is released.
     pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
         let owner = Owner::unique();
         self.acquire_as(owner, timeout)?;
@@ -218,7 +219,7 @@ impl Lock {
         Ok(Acquiring::new(operation, Arc::clone(&self.client_locks)))
     }
 
-    /// Releases the lock once for the calling thread. The call decrements the hold count; when the count is 0, the
+    /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
     /// thread no longer holds the lock. Any thread may release a semaphore mutex that was acquired through this lock
     /// object. For a multi-lock, the call releases each member lock that the thread holds. If the release of a member
     /// lock fails, the call still releases the others, and returns the first failure.
@@ -239,8 +240,8 @@ impl Lock {
     ///   delete the node.
     /// - CLOSED if the lock or its client was closed. If a member lock of a multi-lock was closed, the other member
     ///   locks are still released.
-    /// - DENIED if the client may not delete its node. The node remains until the client is closed or an operator grants
-    ///   the permission.
+    /// - DENIED if the client may not delete its node. The node remains until the client is closed or an operator
+    ///   grants the permission.
     /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
     ///
     /// The call decrements the hold count even if it fails with LOST, CONNECTION, AUTH, DENIED, SERVER or EXHAUSTED.
@@ -311,7 +312,7 @@ impl Lock {
 
     /// Returns the state of the calling thread's hold. The state is [`Free`](LockState::Free) if the thread has no
     /// hold, even if another owner holds the lock. The state of a multi-lock is the worst state of its member locks.
-    /// The state is [`Free`](LockState::Free) unless all member locks are held. Does not block.
+    /// The state of a multi-lock is [`Free`](LockState::Free) unless all its member locks are held. Does not block.
     pub fn state(&self) -> Result<LockState> {
         self.state_as(Owner::current_thread())
     }
@@ -333,9 +334,9 @@ impl Lock {
     /// store can remember the largest token that it has received, and refuse requests with smaller tokens. The store is
     /// then protected from writers that have lost the lock but have not detected the loss.
     ///
-    /// If one transaction acquired all member locks of a multi-lock, the member locks have the same token. Otherwise,
-    /// the tokens of the member locks can differ, and this method returns the smallest token. In this case, send to
-    /// each store the token of the member lock that protects the store.
+    /// If one transaction acquired all member locks of a multi-lock, the member locks have the same token. If several
+    /// transactions acquired the member locks, their tokens can differ, and this method returns the smallest token. If
+    /// the tokens differ, send to each store the token of the member lock that protects the store.
     ///
     /// Fails with NOT_OWNER if the calling thread has no hold, even if another owner holds the lock. Fails with LOST if
     /// the thread's hold was lost. Other errors: CLOSED, FORKED. Does not block.
@@ -350,8 +351,8 @@ impl Lock {
     }
 
     /// Returns the fencing token of a hold that was acquired through this lock object. The hold may belong to any owner
-    /// in this process. This method is for monitoring only. A store needs the token of the owner that writes to it; use
-    /// [`fencing_token`](Self::fencing_token) or [`fencing_token_as`](Self::fencing_token_as) to get that token.
+    /// in this process. This method is for monitoring only. A request to a store must contain the token of the owner
+    /// that sends the request ([`fencing_token`](Self::fencing_token), [`fencing_token_as`](Self::fencing_token_as)).
     ///
     /// Fails with NOT_OWNER if no owner in this process holds the lock through this lock object. Fails with LOST if all
     /// holds of this object were lost. Other errors: CLOSED, FORKED.
@@ -363,9 +364,10 @@ impl Lock {
     /// occurred under the same token before the hold began ([`set_local_handover`](Self::set_local_handover)). The
     /// fencing pass is 0 for a hold that was acquired through the queue. For a multi-lock,
     /// [`fencing_token`](Self::fencing_token) returns the token of one member lock, and this method returns the fencing
-    /// pass of the same member lock. If a store must distinguish the threads of one process, it must compare the token
-    /// and the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes
-    /// with the same token, the store must refuse a write with a smaller fencing pass than an earlier write.
+    /// pass of the same member lock. If a store must distinguish the threads of one process, the store must compare
+    /// both the token and the fencing pass. The store must refuse a write with a smaller token than an earlier write.
+    /// Among writes with the same token, the store must refuse a write with a smaller fencing pass than an earlier
+    /// write.
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass(&self) -> Result<u32> {
@@ -501,7 +503,8 @@ impl Lock {
     /// lock and which programs wait for it. With `None`, which is the default, the data is the address of the host, as
     /// in Curator. For a multi-lock, the call replaces the data of all member locks.
     ///
-    /// Fails with INVALID if the data is longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CLOSED, FORKED. Does not block.
+    /// Fails with INVALID if the data is longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CLOSED, FORKED. Does
+    /// not block.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
         self.on_each(|client_lock| client_lock.set_data(data))
     }
@@ -554,10 +557,10 @@ impl Lock {
     }
 
     /// Sets the handler for revocation requests. In such a request, a program asks the owner of a node to release the
-    /// lock or to stop waiting for it ([`Client::revoke`](crate::Client::revoke), Curator's `Revoker`). A request does
-    /// not end the hold or the wait by itself. The client calls `handler` with the path of each requested node. If
-    /// several requests for one node are queued, the client may deliver them as one request. If more than 1024 requests
-    /// are queued, the client may drop the oldest requests.
+    /// lock or to stop waiting for it ([`Client::revoke`](crate::Client::revoke), Curator's `Revoker`). A revocation
+    /// request alone does not end the hold or the wait. The client calls `handler` with the path of each requested
+    /// node. If several requests for one node are queued, the client may deliver them as one request. If more than 1024
+    /// requests are queued, the client may drop the oldest requests.
     ///
     /// The thread that runs the event handlers also runs this handler. The thread delivers requests and events in the
     /// order in which they occurred. The same rules apply to this handler as to event handlers
@@ -569,8 +572,8 @@ impl Lock {
     /// method therefore waits until the handler returns. If the previous handler itself calls this method, the method
     /// does not wait.
     ///
-    /// Errors: CLOSED, FORKED, EXHAUSTED. If the call fails for one member lock of a multi-lock, the earlier member
-    /// locks keep the new handler.
+    /// Errors: CLOSED, FORKED, EXHAUSTED. If the call fails for one member lock of a multi-lock, the new handler
+    /// remains set for the earlier member locks.
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
         let leaves = self.members_or_self();
@@ -579,24 +582,25 @@ impl Lock {
     }
 
     /// Controls local hand-over. In a local hand-over, a release passes the mutex to the next waiter of this process
-    /// without a request to a server. At most `max_passes` releases in a row are local hand-overs; the next release
-    /// deletes the node. The default of `max_passes` is 0: every release deletes the node.
+    /// without a request to a server. At most `max_passes` releases in a row are local hand-overs, and the next release
+    /// deletes the node. The default of `max_passes` is 0, so that every release deletes the node.
     ///
-    /// The setting applies to later acquires of this lock object. If several lock objects of one client have the same
-    /// path and enable local hand-over, a release can pass the mutex from one lock object to another. All waiters of
-    /// these lock objects share a single node. The waiters acquire the mutex in the order in which they began to wait.
-    /// Local hand-over helps if many threads of one process acquire the same lock.
+    /// The setting applies to later acquires of this lock object. A release can also pass the mutex to another lock
+    /// object of the same client, if both have the same path and enable local hand-over. All waiters of these lock
+    /// objects share a single node. The waiters acquire the mutex in the order in which they began to wait. Local
+    /// hand-over helps if many threads of one process acquire the same lock.
     ///
     /// Local hand-over delays other processes. If the shared node is ahead of a waiter of another process, that waiter
-    /// waits for at most `max_passes` additional holds. If the lock objects have different values of `max_passes`, each release
-    /// uses the value of the lock object that releases. After a release has deleted the node, the next waiter of this process joins the end of
-    /// the queue. Waiters of this process do not overtake each other. If a waiter stops waiting, the next waiter of
-    /// this process takes over the place in the queue.
+    /// waits for at most `max_passes` additional holds. If the lock objects have different values of `max_passes`, each
+    /// release uses the value of the lock object that releases. After a release has deleted the node, the next waiter
+    /// of this process joins the end of the queue. Waiters of this process do not overtake each other. If a waiter
+    /// stops waiting, the next waiter of this process takes over its place in the queue.
     ///
-    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held), and that the client has
-    /// received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)). After a local
-    /// hand-over, the data of the node does not change. All holds under one node have the same fencing token. A store
-    /// that needs to distinguish these holds must also compare the fencing pass ([`fencing_pass`](Self::fencing_pass)).
+    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held). It also requires that the
+    /// client has received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)).
+    /// After a local hand-over, the data of the node does not change. All holds under one node have the same fencing
+    /// token. A store that needs to distinguish these holds must also compare the fencing pass
+    /// ([`fencing_pass`](Self::fencing_pass)).
     ///
     /// A multi-lock joins the queue with a separate node, and takes no part in local hand-over. If another owner of
     /// this process holds the mutex or waits for the mutex, an acquire with a timeout of zero fails without a request
@@ -666,7 +670,7 @@ impl Lock {
         self.weakest_view(|client_lock| client_lock.read_engine(|engine, now| engine.hold_of_any(now, client_lock.id)))
     }
 
-    /// Combines the holds of all client locks into one view. The view is as safe as the least safe hold.
+    /// Combines the views of the holds of all client locks. The result is as safe as the least safe hold.
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
         // The closure runs for all client locks. If one client lock is closed, this method fails, even if the owner
         // does not hold another client lock.
@@ -683,7 +687,7 @@ impl Lock {
     }
 }
 
-/// A guard for a hold that belongs to the thread that made the guard. Dropping the guard releases the hold. If this
+/// A guard for a hold that belongs to the thread that created the guard. Dropping the guard releases the hold. If this
 /// release fails, the guard logs the error. To receive the error instead, call [`release`](Self::release).
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a> {
@@ -695,8 +699,8 @@ pub struct Guard<'a> {
 /// releases the hold. If this release fails, the guard logs the error. To receive the error instead, call
 /// [`release`](Self::release).
 ///
-/// The hold of this guard belongs to no thread and no task. If the thread that made the guard acquires the lock again,
-/// the thread waits until the guard is released.
+/// The hold of this guard belongs to no thread and no task. If the thread that created the guard acquires the lock
+/// again, the thread waits until the guard is released.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct OwnedGuard {
     lock: Lock,
@@ -790,7 +794,7 @@ impl Drop for OwnedGuard {
 
 /// Releases the hold of a dropped guard.
 fn release_dropped(lock: &Lock, owner: Owner) {
-    // The I/O thread serves all clients, and must not wait for a server.
+    // A thread that drives I/O must not wait for an answer of a server.
     let released = if is_driving_io() { lock.start_release(owner, false).map(drop) } else { lock.release_as(owner) };
     if let Err(error) = released {
         tracing::warn!("the release of a dropped guard failed: {error}");

@@ -1,5 +1,5 @@
 //! Divides the client locks of a multi-lock into groups that one transaction can acquire, and decides the order of the
-//! groups. This file does not acquire the groups.
+//! groups. The code in this file does not acquire locks.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use zklock_core::error::{Result, Status};
 
 use crate::client_lock::ClientLock;
 
-/// Makes one client lock from several client locks of one client. An acquire of the new client lock joins all their
-/// queues in one transaction.
+/// Combines several client locks of one client into a new client lock. An acquire of the new client lock joins the
+/// queues of all combined client locks in one transaction.
 pub(crate) fn combine(group: Vec<&ClientLock>) -> Result<ClientLock> {
     let client = Arc::clone(&group.first().ok_or(Status::Internal)?.client);
     let path = match &*group {
@@ -38,7 +38,7 @@ pub(crate) fn at_once(client_locks: Vec<&ClientLock>) -> Vec<Vec<&ClientLock>> {
     groups
 }
 
-/// Makes a separate group for each client lock, and keeps the given order.
+/// Puts each client lock into a separate group. The groups have the order of `client_locks`.
 pub(crate) fn one_by_one(client_locks: Vec<&ClientLock>) -> Vec<Vec<&ClientLock>> {
     client_locks.into_iter().map(|client_lock| vec![client_lock]).collect()
 }

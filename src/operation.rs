@@ -1,6 +1,6 @@
 //! Acquire operations in progress. An acquire operation continues whether or not a thread waits for the operation. The
-//! thread that receives an answer carries out the next step. This thread can be a calling thread or the I/O thread.
-//! This file knows locks only as lock targets, and keeps no lock and no client open.
+//! thread that receives the answer to a step carries out the next step. This thread can be a calling thread or the I/O
+//! thread. An operation refers to a lock only through a [`LockTarget`].
 //!
 //! An operation that acquires a mutex or leases has one step. An operation that acquires a multi-lock also has one step
 //! if the operation joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which
@@ -40,9 +40,8 @@ pub(crate) enum Goal {
     Leases(i32),
 }
 
-/// The data that an acquire operation needs about one lock of an engine. This value does not keep the lock or its
-/// client open, because the I/O thread may be the last thread that drops this value. Closing the lock or the client
-/// could block the I/O thread.
+/// The data that an acquire operation needs about one lock of an engine. Dropping a lock target never closes the lock
+/// or its client. The I/O thread may drop a lock target, and closing a client could block the I/O thread.
 pub(crate) struct LockTarget {
     pub(crate) shell: Arc<Shell>,
     pub(crate) id: LockId,
@@ -52,7 +51,7 @@ pub(crate) struct LockTarget {
 }
 
 /// Records that the acquire operations of a lock were canceled, or that the lock was closed. Between two steps, no
-/// engine knows the operation, so the operation itself checks this record.
+/// engine contains the operation, so the operation itself checks this record.
 #[derive(Default)]
 pub(crate) struct Cancellation {
     cancel_count: AtomicU64,
@@ -61,18 +60,19 @@ pub(crate) struct Cancellation {
 
 struct Progress {
     steps: Steps,
-    /// True while a thread performs actions. That thread also performs the actions that other threads cause in the
+    /// True while a thread performs actions. The same thread also performs the actions that other threads cause in the
     /// meantime.
     is_performing: bool,
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,
     hooks: Vec<Hook>,
-    /// The span for programs that use `tracing`, until the operation has ended.
+    /// The `tracing` span of the operation. When the operation ends, a disabled span replaces it.
     span: Span,
 }
 
-/// Handles the answer to one call of an operation to an engine. The operation itself handles the answer to its first
-/// call. [`Steps`] assigns a number to each call, because different engines may use the same [`OpId`].
+/// Receives the answer of an engine to the second or a later call of an operation. The operation itself receives the
+/// answer to its first call. [`Steps`] assigns a number to each call, because different engines may use the same
+/// [`OpId`].
 struct LaterCall {
     operation: Arc<Operation>,
     call: CallId,
@@ -116,8 +116,8 @@ impl Operation {
         let mut expired_call = None;
         let mut read = None;
         loop {
-            // The loop repeats this check, because a hook on this thread may have forked, and this thread may now be in
-            // the child.
+            // The loop repeats this check, because a hook on this thread may have forked the process, and this thread
+            // may now run in the child.
             if let Err(forked) = self.check_process() {
                 return Some(Err(forked));
             }
@@ -135,7 +135,7 @@ impl Operation {
                 Some((call, step, op)) if left.is_zero() && expired_call != Some(call) => {
                     expired_call = Some(call);
                     drop(progress);
-                    // Any thread can receive the answer; that thread notifies the waiting threads.
+                    // The thread that receives the answer notifies the waiting threads.
                     self.with_step(step, |step| {
                         step.shell.expire_op(op);
                     });
@@ -151,7 +151,7 @@ impl Operation {
                     drop(progress);
                     let limit = (limit < Duration::MAX).then_some(limit);
                     self.with_step(step, |step| {
-                        // If another thread reads from the server, that thread notifies this thread.
+                        // If another thread reads the socket, that thread notifies this thread of the answer.
                         read = (!step.shell.read_until_answered(op, limit)).then_some(call);
                     });
                 }
@@ -225,7 +225,7 @@ impl Operation {
         }
         progress.is_performing = true;
         loop {
-            // The program may have canceled the operation between two steps, when no engine knew the operation.
+            // The program may have canceled the operation between two steps, when no engine contained the operation.
             if self.cancellation.cancel_count.load(Ordering::SeqCst) != self.cancels_at_start {
                 progress.steps.cancel();
             }
@@ -240,7 +240,7 @@ impl Operation {
         progress.is_performing = false;
     }
 
-    /// Performs an action, and passes the result to the steps.
+    /// Performs an action, and passes the result to [`Steps`].
     fn perform_action(self: &Arc<Self>, action: Action) -> MutexGuard<'_, Progress> {
         match action {
             Action::Acquire(step, call) => self.start_call(step, call, LockTarget::acquire),
@@ -289,7 +289,8 @@ impl Operation {
         }
         self.progress.notify();
         if self.cancellation.is_closed() {
-            // The program closed the lock before this call began to wait.
+            // The program may have closed the lock before the engine received this call. The close then did not end
+            // this call.
             drop(progress);
             self.with_step(step, LockTarget::close_waits);
             progress = self.lock();
@@ -300,8 +301,7 @@ impl Operation {
     fn submit(self: &Arc<Self>, step: usize, call: CallId, make: StartCall) -> Result<OpId> {
         let target = self.targets.get(step).ok_or(Status::Internal)?;
         if self.cancellation.is_closed() {
-            // This check comes before the call. Otherwise, a call with timeout 0 could succeed although the program has
-            // already closed the lock.
+            // Without this check, a call with timeout 0 could succeed although the program has already closed the lock.
             return Err(target.closed_error());
         }
         let operation = Arc::clone(self);
@@ -310,7 +310,7 @@ impl Operation {
         make(target, self, handler)
     }
 
-    /// Passes the answer of an engine to the steps.
+    /// Passes the answer of an engine to [`Steps`].
     fn on_call_answer(self: &Arc<Self>, call: CallId, op: OpId, answer: Result<Answer>) {
         let mut progress = self.lock();
         if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
@@ -375,7 +375,7 @@ impl Operation {
     }
 }
 
-/// Starts one step of an operation: a request to an engine.
+/// A method of [`LockTarget`] that starts one call of an operation to an engine.
 type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
 
 impl AnswerHandler for Operation {
@@ -419,7 +419,7 @@ impl LockTarget {
     }
 
     fn is_safe(&self, owner: Owner) -> bool {
-        // If the query fails, the next call reports the reason.
+        // If this query fails, the next call to the engine reports the error.
         self.shell.read_engine(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
     }
 

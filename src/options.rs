@@ -1,5 +1,5 @@
-//! The table of the client options, and the files that set options. All language bindings use this table. This file
-//! parses values, and the methods of [`Config`] check them.
+//! The table of the client options, and the code that reads options from files. All language bindings use this table.
+//! The code in this file parses values, and the methods of [`Config`] check the parsed values.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct ConfigOption {
     pub default: &'static str,
     /// A description of the option in one sentence.
     pub help: &'static str,
-    /// True if the value is a secret. The library shows no such value in messages, in logs or in `Debug` output.
+    /// True if the value is a secret. The library never shows a secret in messages, in logs or in `Debug` output.
     pub is_secret: bool,
     /// Sets the value. Returns `None` if the value is not allowed.
     set: fn(&mut Config, &str) -> Option<()>,
@@ -247,7 +247,8 @@ impl ConfigOption {
         },
     ];
 
-    /// Returns the option that a name sets, if its value is a secret. The name may be a name of ZooKeeper's own client.
+    /// Returns the option that `name` sets, or `None` if the value of the option is not a secret. `name` may also be an
+    /// option name of ZooKeeper's own client.
     pub fn secret(name: &str) -> Option<&'static Self> {
         let is_secret = |name: &str| Self::find(name).ok().filter(|option| option.is_secret);
         match zookeeper_options::translate(name, "").ok()? {
@@ -260,7 +261,7 @@ impl ConfigOption {
     }
 
     fn find(name: &str) -> Result<&'static Self> {
-        // LLVM 22 needs more than ten minutes for this function if it can see the table.
+        // Without `black_box`, LLVM 22 needs more than ten minutes to compile this function.
         let options = std::hint::black_box(Self::ALL);
         options.iter().find(|option| option.name == name).ok_or_else(|| {
             let names: Vec<&str> = options.iter().map(|option| option.name).collect();
@@ -268,7 +269,8 @@ impl ConfigOption {
         })
     }
 
-    /// Says what is wrong with a value that has several parts.
+    /// Returns a message that explains which part of a value is wrong. Returns `None` for options whose values have
+    /// only one part.
     fn explain(&self, value: &str) -> Option<String> {
         match self.name {
             "acl" | "acl.lock_directory" | "acl.parents" => AccessList::parse(value).err(),
@@ -316,7 +318,7 @@ impl Config {
                 Ok("tls.min_version")
             }
         };
-        // The program does not know the names of the options that this name sets.
+        // The message must contain `name`, because the program has passed this name and not the translated option.
         let named = |error: Error| Error::invalid(format!("{name}: {}", error.message()));
         translations.iter().map(set).collect::<Result<_>>().map_err(named)
     }
@@ -332,7 +334,7 @@ impl Config {
     }
 }
 
-/// An option of a file: the name and the value. The value can be a secret.
+/// The name and the value of an option in an options file. The value can be a secret.
 pub type FileOption = (String, Zeroizing<String>);
 
 /// Reads the options from a file and checks them. Returns the names with their values, in the order of the file.
@@ -397,7 +399,7 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-/// Parses the name of a file. The result does not depend on later changes of the working directory.
+/// Converts the name of a file to an absolute path, so that a later change of the working directory has no effect.
 fn file_name(value: &str) -> Option<PathBuf> {
     let is_name = !value.is_empty() && !value.contains('\0');
     is_name.then(|| std::path::absolute(value).unwrap_or_else(|_| value.into()))
@@ -598,8 +600,8 @@ mod tests {
         assert!(message(config.set("zookeeper.sasl.client", "true")).contains("no equivalent"));
     }
 
-    /// If a file sets both `zookeeper.ssl.enabledProtocols` and `zookeeper.ssl.protocol`, the former takes precedence,
-    /// as in ZooKeeper's client.
+    /// If a file sets both `zookeeper.ssl.protocol` and `zookeeper.ssl.enabledProtocols`, the enabled protocols take
+    /// precedence, as in ZooKeeper's client.
     #[test]
     fn result_of_protocol_and_enabled_protocols_does_not_depend_on_their_order() {
         let protocol = |version| format!("zookeeper.ssl.protocol = {version}");

@@ -1,5 +1,6 @@
-//! Semaphores and their leases, with the znodes of Curator's `InterProcessSemaphoreV2`. A lease does not belong to a
-//! thread. A semaphore has one client lock. This file does not know [`Lock`](crate::Lock).
+//! Semaphores and their leases, which use the same znodes as Curator's `InterProcessSemaphoreV2`. A lease does not
+//! belong to a thread. Each semaphore consists of one client lock. The code in this file does not depend on
+//! [`Lock`](crate::Lock).
 
 use std::fmt;
 use std::pin::Pin;
@@ -26,7 +27,7 @@ use crate::wait_lost::{self, WaitLost};
 #[derive(Clone)]
 pub struct Semaphore {
     client_lock: Arc<ClientLock>,
-    /// The only element is the lock target of the client lock.
+    /// A list with one element, which is the lock target of the client lock.
     target: Arc<[LockTarget]>,
     cancellation: Arc<Cancellation>,
 }
@@ -161,7 +162,7 @@ impl Semaphore {
     }
 
     fn check_open(&self) -> Result<()> {
-        // The check is before all other statements, so that every call in a forked child fails with FORKED.
+        // This check comes before all other statements, so that every call in a forked child fails with FORKED.
         self.client_lock.check_open()?;
         if self.cancellation.is_closed() {
             return Err(Error::new(Status::Closed, format!("{}: {}", self.client_lock.path(), Status::Closed.text())));
@@ -200,8 +201,8 @@ impl Leases {
     ///   delete the nodes.
     /// - NOT_OWNER if the leases were already released.
     /// - CLOSED if the client was closed, which ended the leases.
-    /// - DENIED if the client may not delete the nodes. The nodes remain until the client is closed or an operator grants
-    ///   the permission.
+    /// - DENIED if the client may not delete the nodes. The nodes remain until the client is closed or an operator
+    ///   grants the permission.
     /// - Other failures: AUTH, SERVER, EXHAUSTED, FORKED.
     ///
     /// Blocks for at most the session timeout.
@@ -231,8 +232,8 @@ impl Leases {
     }
 
     /// Returns the fencing token of the leases, which grows with every acquire of the semaphore. If the semaphore has
-    /// several leases, the tokens show the order of the acquires. The tokens then do not prove that an owner is the
-    /// only holder.
+    /// several leases, the tokens show the order of the acquires. In this case, a token does not prove that its owner
+    /// is the only holder.
     ///
     /// Fails with LOST if a lease was lost. Fails with NOT_OWNER if the leases were released. Other errors: CLOSED,
     /// FORKED.
@@ -312,7 +313,7 @@ impl Leases {
 impl Drop for Leases {
     fn drop(&mut self) {
         if !self.is_released.load(Ordering::Relaxed) {
-            // The call fails if the client is closed. Then the library has no leases to release.
+            // This call fails if the client is closed. A closed client has no leases to release.
             let _ = self.start_release(false);
         }
     }

@@ -1,6 +1,6 @@
 //! Spans for programs that use `tracing`. Each acquire, release and connect operation has one span, which lasts until
-//! the operation ends. Without a subscriber the spans are disabled and cost almost nothing. This file only records; no
-//! decision depends on a span.
+//! the operation ends. Without a subscriber the spans are disabled and cost almost nothing. No decision of the library
+//! depends on a span.
 
 use tracing::Span;
 use tracing::field::Empty;
@@ -10,8 +10,8 @@ use zklock_core::error::Result;
 use crate::runtime::{LOCK, SESSION, now};
 use crate::timeout::Timeout;
 
-/// Makes the span of an acquire operation. When the operation ends, the name of its status becomes the outcome of the
-/// span.
+/// Creates the `tracing` span for an acquire operation. When the operation ends, [`record_acquire_outcome`] records its
+/// status in this span.
 pub(crate) fn acquire(
     path: &str,
     recipe: &Recipe,
@@ -33,13 +33,13 @@ pub(crate) fn acquire(
     )
 }
 
-/// Makes the span of a release operation. If `confirmed` is true, the span ends when a server has confirmed that the
-/// node is deleted.
+/// Creates the `tracing` span for a release operation. If `confirmed` is true, the span ends when a server has
+/// confirmed that the node is deleted.
 pub(crate) fn release(path: &str, owner: Owner, confirmed: bool) -> Span {
     tracing::debug_span!(target: LOCK, "release", path, %owner, confirmed, outcome = Empty)
 }
 
-/// Makes the span of the first connection of a client.
+/// Creates the `tracing` span for the operation that connects a new client.
 pub(crate) fn connect(servers: &str) -> Span {
     tracing::info_span!(target: SESSION, "connect", servers, outcome = Empty)
 }

@@ -18,8 +18,8 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    /// Fails with DEADLOCK if a callback makes the call and the call could wait. The call cannot wait if the acquire
-    /// makes only one attempt, or if `slice` is zero.
+    /// Fails with DEADLOCK if the calling thread runs a callback and a wait for the acquire could block. The wait
+    /// cannot block if the timeout of the acquire is zero, or if `slice` is zero.
     pub(crate) fn check_may_wait(&self, slice: Duration) -> Result<()> {
         match self.acquire_limit {
             AcquireLimit::TryOnce(_) => Ok(()),

@@ -1,9 +1,9 @@
-//! Waits for the loss of a hold. This file does not use the types of locks and leases. The caller passes a closure that
-//! returns the state of the hold.
+//! Waits for the loss of a hold. The code in this file does not depend on the types of locks and leases. Instead, the
+//! caller passes a closure that returns the state of the hold.
 //!
-//! Two things can end a wait for a loss. First, the engine can report a loss or the end of the session lease. The wait
-//! then ends even if the hold is safe again a moment later. Second, the waiting thread itself compares the session
-//! lease with the clock, so the wait does not depend on other threads.
+//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After
+//! such a report, the wait ends even if the hold is safe again a moment later. Second, the session lease can end. The
+//! waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct WaitLost {
     hold_waits: Vec<CancelOnDrop>,
 }
 
-/// Receives one answer from the engine of each client lock.
+/// Receives an answer from the engine of each client lock, and keeps the first answer.
 #[derive(Default)]
 struct LossSignal {
     state: Monitor<State>,
@@ -77,7 +77,7 @@ impl WaitLost {
         view: impl Fn() -> Result<Option<HoldView>> + Send + Sync + 'static,
         path: &Arc<str>,
     ) -> Result<Self> {
-        // This check comes first. If the hold does not exist or is already unsafe, the check reports this.
+        // The call of `safe_duration` below reports whether the hold is missing or already unsafe.
         let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
         let mut wait = Self { signal, view, path, hold_waits: Vec::new() };
         match wait.safe_duration()? {
@@ -104,7 +104,8 @@ impl WaitLost {
                 return Some(match answer {
                     Ok(()) => Ok(()),
                     Err(error) if error.status() == Status::Lost => Ok(()),
-                    // If the program has closed the whole lock, `wait_for` reports the error of the whole lock instead.
+                    // If the program has closed the lock, this method reports the error of the lock instead of the
+                    // error of one client lock.
                     Err(error) => (self.view)().and(Err(error)),
                 });
             }
@@ -125,8 +126,8 @@ impl WaitLost {
     }
 
     /// Calls `hook` once, on any thread, when the hold was released, the lock was closed, or the hold is no longer
-    /// safe. If one of these events has already occurred, the calling thread calls `hook` at once. This method is for
-    /// callers that have their own way to wait.
+    /// safe. If one of these events has already occurred, the calling thread calls `hook` at once. Callers that do not
+    /// block in [`wait_for`](Self::wait_for), for example event loops, use this method.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         let mut state = self.signal.state.lock();
         if state.answer.is_none() {

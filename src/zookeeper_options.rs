@@ -1,27 +1,28 @@
-//! The option names of ZooKeeper's own clients, for example in a file `zkclient.properties`. This file translates them to
-//! options of zklock. If a name has no equivalent, the error says so, because the program would otherwise rely on a
+//! Translates the option names of ZooKeeper's own clients to options of zklock. A file `zkclient.properties` can
+//! contain such names. A name without an equivalent causes an error, because the program would otherwise rely on a
 //! setting that has no effect.
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
 use zklock_core::path::quote;
 
-/// What a name of ZooKeeper sets.
+/// The effect that an option name of ZooKeeper's own client has in zklock.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(crate) enum Translation {
-    /// An option of zklock: the name and the value. The value can be a secret.
+    /// Sets an option of zklock. The variant contains the name and the value of this option. The value can be a secret.
     Option(&'static str, Zeroizing<String>),
-    /// The oldest version of TLS if nothing sets `tls.min_version`.
+    /// Sets the oldest accepted version of TLS, unless the program also sets `tls.min_version`.
     DefaultMinVersion { requires_tls13: bool },
 }
 
-/// The prefix of the names of ZooKeeper.
+/// The prefix of the option names of ZooKeeper's own clients.
 const PREFIX: &str = "zookeeper.";
 
-/// The protocol of the TLS context. It matters only if the program does not list the enabled protocols.
+/// The name of the option for the TLS protocol. The option has an effect only if the program does not list the enabled
+/// protocols.
 const PROTOCOL: &str = "zookeeper.ssl.protocol";
-/// The list of the protocols that the client offers.
+/// The name of the option that lists the protocols that the client offers.
 const ENABLED_PROTOCOLS: &str = "zookeeper.ssl.enabledProtocols";
 
 /// Returns whether a file may contain both names, although both names set the same option. The effect of such a pair
@@ -30,8 +31,8 @@ pub(crate) fn is_pair(one: &str, other: &str) -> bool {
     matches!((one, other), (PROTOCOL, ENABLED_PROTOCOLS) | (ENABLED_PROTOCOLS, PROTOCOL))
 }
 
-/// Translates an option of ZooKeeper. Returns `None` if the name is not a name of ZooKeeper. The result is empty if zklock
-/// always behaves as the option demands.
+/// Translates an option of ZooKeeper. Returns `None` if the name is not a name of ZooKeeper. The result is empty if
+/// zklock always behaves as the option demands.
 ///
 /// Errors: INVALID if the option has no equivalent.
 pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translation>>> {

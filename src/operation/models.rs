@@ -6,7 +6,7 @@
 //! - The client is closed.
 //!
 //! Loom tries every order of the events. The result of the operation may depend on the order, but all threads must
-//! observe the same result, and each thread must observe it exactly once. A node may remain only if a success was
+//! observe the same result. Each thread must observe the result exactly once. A node may remain only if a success was
 //! reported to a thread.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
@@ -40,7 +40,7 @@ fn acquire_proceeds_without_waiter() {
     check(&["OK"], 2, AcquireLimit::Unlimited, |scenario| {
         let servers = [scenario.spawn_server(0), scenario.spawn_server(1)];
         servers.into_iter().for_each(|server| server.join().unwrap());
-        // The second server may have checked for requests before the second step started. It checks again.
+        // The thread of server 1 may have ended before the second step sent a request, so server 1 runs again.
         scenario.serve(1);
         scenario.operation.wait_for(Duration::ZERO, true).unwrap()
     });
@@ -213,7 +213,8 @@ fn hooks_run_once() {
     });
 }
 
-/// The status is TIMEOUT or CONNECTION, depending on the time since the last answer of the server.
+/// The name of both TIMEOUT and CONNECTION in the models. The time since the last answer of the server determines which
+/// status occurs.
 const TIMED_OUT: &str = "late";
 
 /// An operation with several steps. Each step uses a different client, which has its own server.
@@ -224,8 +225,8 @@ struct Scenario {
     operation: Arc<Operation>,
 }
 
-/// Tries all orders. The operation must end only in the expected ways, and each expected end must occur in at least one
-/// order. A node must remain if and only if the operation succeeds.
+/// Runs the scene in every order of its events. The operation must end only in the expected ways, and each expected end
+/// must occur in at least one order. A node must remain if and only if the operation succeeds.
 fn check(
     expected: &[&str],
     steps: usize,

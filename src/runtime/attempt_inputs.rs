@@ -1,6 +1,6 @@
-//! The inputs of an attempt to connect. Before each attempt, the library reads files and calls callbacks of the program to
-//! get credentials and certificates. A file system can hang and a callback can be slow, so the library loads these inputs on a thread for which
-//! no other thread waits. This file does not connect.
+//! The inputs of an attempt to connect. Before each attempt, the library reads files and calls callbacks of the program
+//! to get credentials and certificates. A file system can hang and a callback can be slow, so the library loads these
+//! inputs on a separate thread. No other thread waits for this thread. The code in this file does not connect.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use super::credentials::CredentialSource;
 use super::sync::Builder;
 use super::tls::{TlsSource, TlsStream};
 
-/// The sources of the inputs of a client.
+/// The sources of the inputs that a client loads before each attempt to connect.
 #[derive(Default)]
 pub(crate) struct AttemptInputs {
     credentials: Vec<CredentialSource>,
@@ -24,7 +24,8 @@ pub(crate) struct AttemptInputs {
 /// The inputs of one attempt to connect.
 pub(super) struct LoadedInputs {
     pub(super) credentials: Vec<Credentials>,
-    /// The error for TLS files that cannot be loaded again. Connections use the files that were loaded before.
+    /// The error if the TLS files could not be loaded again. The connection then uses the files that were loaded
+    /// earlier.
     pub(super) tls_error: Option<Error>,
 }
 
@@ -33,7 +34,8 @@ impl AttemptInputs {
         Self { credentials, tls }
     }
 
-    /// Returns whether loading can block. If not, the caller may load the inputs while it holds locks.
+    /// Returns whether loading the inputs can block. If loading cannot block, the caller may load the inputs while it
+    /// holds locks.
     pub(super) fn can_block(&self) -> bool {
         self.tls.is_some() || self.credentials.iter().any(CredentialSource::can_block)
     }
@@ -43,7 +45,7 @@ impl AttemptInputs {
         !self.credentials.is_empty()
     }
 
-    /// Returns the names of the inputs that can block, for messages.
+    /// Returns the names of the inputs whose loading can block, as text for messages.
     pub(super) fn names(&self) -> String {
         let blocking = self.credentials.iter().filter(|source| source.can_block());
         let tls = self.tls.iter().map(|_| "the TLS files".to_owned());
@@ -85,11 +87,12 @@ impl AttemptInputs {
     ) -> io::Result<()> {
         let (inputs, epoch) = (Arc::clone(self), ForkEpoch::current());
         let run = move || {
-            // After a panic, the client must still learn that this thread has ended.
+            // If loading panics, this thread must still report its end to the client.
             let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(is_wanted)));
             let loaded = loaded.unwrap_or_else(|_| Some(Err(panic_error(&inputs.names()))));
             if epoch.check().is_err() {
-                // A callback has forked this process. The callbacks belong to the parent.
+                // This process is a child that a callback has forked. The parent drops the inputs, so the child must
+                // not drop them.
                 return std::mem::forget(inputs);
             }
             drop(inputs);

@@ -1,6 +1,6 @@
-//! Calls functions of the program, and records which threads run such a callback. A callback must not wait for other
-//! participants, because the event that would end the wait may be queued behind the callback. This file does not select
-//! the thread that calls a callback.
+//! Calls the callbacks of the program, and records which threads run a callback. A callback must not wait for other
+//! participants, because the event that would end the wait may be queued behind the callback. The code in this file
+//! does not select the thread that calls a callback.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,8 @@ use zklock_process::ForkEpoch;
 use super::sync::thread_local;
 
 thread_local! {
-    /// The process in which this thread runs a callback. If the callback forks a child, the copy of this thread in the
-    /// child does not count as running a callback.
+    /// The fork epoch of the process in which this thread runs a callback, or `None`. If the callback forks a child,
+    /// the copy of this thread in the child does not count as running a callback.
     #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
     static IN_CALLBACK: Cell<Option<ForkEpoch>> = Cell::new(None);
 }
@@ -52,12 +52,12 @@ pub fn mark_callback_thread() {
 
 /// Returns whether the calling thread runs a callback.
 pub(super) fn is_in_callback() -> bool {
-    // While a thread ends, this value may no longer exist. Such a thread runs no callback.
+    // While a thread ends, its `IN_CALLBACK` may no longer exist. An ending thread runs no callback.
     IN_CALLBACK.try_with(Cell::get).unwrap_or_default() == Some(ForkEpoch::current())
 }
 
-/// Fails with DEADLOCK if the calling thread runs a callback. A call that waits for other participants makes this check
-/// first. A call with a limit of zero is allowed, because such a call does not wait.
+/// Fails with DEADLOCK if the calling thread runs a callback. Each function that waits for other participants calls
+/// this function first. A limit of zero is allowed, because the caller then does not wait.
 pub fn refuse_in_callback(limit: Option<Duration>) -> Result<()> {
     if limit == Some(Duration::ZERO) || !is_in_callback() {
         return Ok(());

@@ -1,6 +1,7 @@
-//! Selects the thread that calls the callbacks of a client or of the log: the event thread of the library, a thread of
+//! Selects the thread that calls the callbacks of a client or of the log. This thread is the event thread, a thread of
 //! the program that polls a descriptor, or a thread of the program that a notifier wakes. A thread of the program calls
-//! the callbacks through an [`EventSource`]. This file does not know the events and their callbacks.
+//! the callbacks through an [`EventSource`]. The code in this file does not depend on the kinds of events and
+//! callbacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(crate) enum DispatchMode {
 /// of the event source.
 pub(crate) type Notifier = dyn Fn(EventSource) + Send + Sync;
 
-/// The means by which the library makes a thread call handlers.
+/// The object with which the library makes the selected thread call handlers.
 #[derive(Default)]
 pub(super) enum CallbackDispatcher {
     /// No handler has been registered yet.
@@ -38,7 +39,7 @@ pub(super) enum CallbackDispatcher {
 }
 
 impl CallbackDispatcher {
-    /// Makes a callback dispatcher. Errors: EXHAUSTED.
+    /// Creates a callback dispatcher. Errors: EXHAUSTED.
     pub(super) fn open(mode: &DispatchMode) -> Result<Self> {
         Ok(match mode {
             DispatchMode::EventThread => Self::EventThread(Registration::new()?),
@@ -59,7 +60,7 @@ impl CallbackDispatcher {
 }
 
 /// The queued events of a client, or the queued lines of the log. A thread of the program uses this value to call the
-/// handlers. This value does not keep the client open.
+/// handlers. The client can be closed while this value exists.
 #[derive(Clone)]
 pub struct EventSource(Arc<dyn Dispatch>);
 

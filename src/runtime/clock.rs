@@ -1,4 +1,4 @@
-//! The clock that the shell passes to the core. This file does not wait.
+//! The clock that measures all times that the shell passes to the core.
 
 use zklock_core::time::Time;
 

@@ -1,5 +1,5 @@
-//! Completion queues. A thread polls the descriptor of a completion queue, and other threads put items into the queue. One
-//! descriptor is enough for any number of operations. This file does not know what the items mean.
+//! Completion queues. A thread polls the descriptor of a completion queue, and other threads put items into the queue.
+//! One descriptor is enough for any number of operations. The code in this file does not interpret the items.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -15,14 +15,14 @@ pub struct CompletionQueue<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 struct State<T> {
-    /// `None` after the queue was closed.
+    /// The descriptor. The value is `None` after the queue was closed.
     fd: Option<WakeSocket>,
     items: VecDeque<T>,
     is_readable: bool,
 }
 
 impl<T> CompletionQueue<T> {
-    /// Makes an empty queue. Errors: EXHAUSTED if the process or the machine has no descriptors left.
+    /// Creates an empty queue. Errors: EXHAUSTED if the process or the machine has no descriptors left.
     pub fn new() -> Result<Self> {
         Ok(Self(Mutex::new(State { fd: Some(WakeSocket::new()?), items: VecDeque::new(), is_readable: false })))
     }
@@ -32,7 +32,7 @@ impl<T> CompletionQueue<T> {
         Ok(self.state().fd.as_ref().ok_or(Status::Closed)?.as_raw_fd())
     }
 
-    /// Adds an item. A closed queue drops the item.
+    /// Adds an item to the queue. If the queue is closed, this method drops the item.
     pub fn push(&self, item: T) {
         let mut state = self.state();
         if state.fd.is_none() {

@@ -1,5 +1,5 @@
-//! A connection to a server: its socket, its encryption, and the socket conditions for which the I/O thread waits. This
-//! file transfers bytes and does not know their meaning.
+//! A connection to a server: its socket, its encryption, and the socket conditions for which the I/O thread waits. The
+//! code in this file transfers bytes and does not interpret them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,8 +40,8 @@ pub(super) struct SocketInterest {
 }
 
 impl Connection {
-    /// Starts to connect. The I/O thread receives an event when the attempt has ended. The connection is encrypted if `tls`
-    /// is not `None`.
+    /// Starts to connect to a server. The I/O thread receives an event when the attempt to connect has ended. The
+    /// connection is encrypted if `tls` is not `None`.
     pub(super) fn connect(
         io: &IoThread,
         token: Token,
@@ -49,8 +49,8 @@ impl Connection {
         tls: Option<TlsStream>,
     ) -> io::Result<Self> {
         let mut stream = CheckedSocket::new(TcpStream::connect(address)?)?;
-        // Without this option, the kernel would delay a second request until the server has acknowledged the first
-        // request.
+        // Without the option TCP_NODELAY, the kernel would delay a second request until the server has acknowledged the
+        // first request.
         stream.checked()?.set_nodelay(true)?;
         let poller = io.poller();
         poller.add(stream.checked()?, token, Interest::READABLE | Interest::WRITABLE)?;
@@ -87,8 +87,8 @@ impl Connection {
         self.tls.is_some()
     }
 
-    /// Continues the handshake of TLS as far as possible without blocking. Returns true if the handshake is complete, or
-    /// the connection needs no handshake.
+    /// Continues the handshake of TLS as far as possible without blocking. Returns true if the handshake is complete,
+    /// or the connection needs no handshake.
     pub(super) fn continue_handshake(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             Some(tls) => tls.continue_handshake(&self.stream),
@@ -130,7 +130,7 @@ impl Connection {
             Ok(count) => *count == 0,
             Err(cause) => cause.kind() == io::ErrorKind::ConnectionReset,
         };
-        // A server that requires TLS closes a connection with plain text without an answer.
+        // A server that requires TLS closes a plain-text connection without an answer.
         if is_closed && !self.has_received && self.tls.is_none() {
             return Err(io::Error::other(NO_ANSWER));
         }
@@ -138,7 +138,8 @@ impl Connection {
         result
     }
 
-    /// Returns whether the connection contains bytes that the next read returns without a read of the socket.
+    /// Returns whether the connection contains decrypted bytes. The next read returns these bytes without reading the
+    /// socket.
     pub(super) fn has_unread(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_unread())
     }
@@ -153,7 +154,8 @@ impl Connection {
         result
     }
 
-    /// Sends the accepted bytes that the socket had no room for. TLS can also have something to send after a read.
+    /// Sends the accepted bytes for which the socket had no room. With TLS, a read can also produce records that must
+    /// be sent.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => tls.flush(&self.stream),
@@ -166,15 +168,15 @@ impl Connection {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Tells the server that the client closes the connection on purpose.
+    /// If the connection uses TLS, notifies the server that the client closes the connection on purpose.
     pub(super) fn close(mut self) {
         if let Some(tls) = &mut self.tls {
             tls.close(&self.stream);
         }
     }
 
-    /// Records that a thread has locked the client. Another part of the program may have closed the socket before the
-    /// thread locked the client.
+    /// Requires a new check of the socket. A thread calls this method after it has locked the client, because the
+    /// program may have closed the socket before.
     pub(super) fn reset_check(&mut self) {
         self.is_checked = false;
     }

@@ -1,5 +1,5 @@
-//! The sources of credentials: the program, a file, or a callback of the program. This file loads credentials, and does
-//! not send them.
+//! The sources of credentials: the program, a file, or a callback of the program. The code in this file loads
+//! credentials, and does not send them.
 
 use std::error;
 use std::fmt::Display;
@@ -32,7 +32,7 @@ pub(crate) enum CredentialSource {
 }
 
 impl CredentialSource {
-    /// Returns whether loading can block.
+    /// Returns whether loading the credentials can block.
     pub(super) fn can_block(&self) -> bool {
         !matches!(self, Self::Fixed(_))
     }
@@ -68,11 +68,11 @@ impl CredentialSource {
     }
 }
 
-/// Calls the callback of the program. The callback can panic.
+/// Calls the callback of the program. Fails with AUTH if the callback fails or panics.
 fn call(scheme: &str, callback: &AuthCallback) -> Result<Credentials> {
     let refuse = |why: &dyn Display| Error::new(Status::Auth, format!("the auth callback for {} {why}", quote(scheme)));
     let mut outcome = None;
-    // The program also provides the code that formats and drops the error.
+    // The program also provides the code that formats and drops the error, and this code can panic too.
     let call = || outcome = Some(callback().map(Zeroizing::new).map_err(|cause| format!("failed: {cause}")));
     if !call_catching_panic(call) {
         return Err(refuse(&"panicked"));

@@ -1,9 +1,9 @@
-//! The event delivery of one client. The event delivery contains the queued events and the handlers of the program. It
-//! calls the handlers on the thread that the callback dispatcher selects. The shell passes the events to this file,
-//! which does not know the shell.
+//! The event delivery of one client. The event delivery queues events and calls the handlers of the program for each
+//! event. The callback dispatcher selects the thread that calls the handlers. The shell passes events to the event
+//! delivery, but the code in this file does not depend on the shell.
 //!
 //! Only one thread at a time calls handlers. The handlers receive the events in the order in which the events occurred.
-//! The calling thread holds no lock of the library during a call.
+//! During a call of a handler, the calling thread holds no lock of the library.
 //!
 //! When [`EventDelivery::remove`] returns, the removed handler is not running on another thread and is not called
 //! again.
@@ -30,11 +30,11 @@ pub use registry::Listen;
 pub(crate) use registry::{EventHandler, HandlerId, RevocationHandler, Scope};
 use registry::{Handler, Registry};
 
-/// The queue of a client keeps this number of events without merging them. If more events arrive, the queue merges
-/// events.
+/// The largest number of events that the queue of a client contains without merging. If more events arrive, the queue
+/// merges events.
 const MAX_UNMERGED: usize = 1024;
 
-/// The event delivery of one client. The module comment describes its rules.
+/// The event delivery of one client. The comment of this module describes the rules of event delivery.
 pub(crate) struct EventDelivery {
     state: Monitor<State>,
 }
@@ -59,7 +59,7 @@ struct State {
     /// The handlers of a closed client that a thread of the program must still drop.
     closed_handlers: Registry,
     /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
-    /// handlers before this handler returns, so the list has several entries.
+    /// handlers before this handler returns, so the list can contain several entries.
     running_handlers: Vec<HandlerId>,
 }
 
@@ -75,7 +75,8 @@ impl EventDelivery {
         EventSource::new(Arc::clone(self) as Arc<dyn Dispatch>)
     }
 
-    /// Creates an `EventDelivery` for one client. `mode` selects the callback dispatcher, and `on_event` receives all events.
+    /// Creates an `EventDelivery` for one client. `mode` selects the callback dispatcher, and `on_event` receives all
+    /// events.
     pub(crate) fn open(mode: &DispatchMode, on_event: Option<Arc<EventHandler>>) -> Result<Arc<Self>> {
         let dispatcher = match mode {
             DispatchMode::EventThread if on_event.is_none() => CallbackDispatcher::None,
@@ -105,7 +106,7 @@ impl EventDelivery {
         Self { state: Monitor::new(state) }
     }
 
-    /// Ensures that some thread will call the handlers.
+    /// Ensures that the client has a callback dispatcher, so that a thread calls the handlers.
     pub(super) fn ensure_dispatcher(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -211,7 +212,7 @@ impl EventDelivery {
     }
 
     /// Returns a descriptor. The descriptor is readable while events are queued, and after the client was closed. If
-    /// the program has closed the previous descriptor, this method makes a new descriptor.
+    /// the program has closed the previous descriptor, this method creates a new descriptor.
     pub(crate) fn poll_fd(&self) -> Result<RawFd> {
         let state = &mut *self.state.lock();
         match &mut state.dispatcher {
@@ -247,7 +248,7 @@ impl EventDelivery {
 
     /// The thread that closes a client calls this method. If the program polls, this method calls the handlers for the
     /// last events. After this call, no other thread calls handlers. If a handler itself closes the client, this method
-    /// does nothing. The method starts no call of a handler after the time `end`.
+    /// does nothing. The method calls no further handler after the time `end`.
     pub(super) fn deliver_remaining(&self, end: Time) {
         let mut state = self.state.lock();
         if !state.closing_thread_dispatches() || state.is_dispatching_thread() {
@@ -267,16 +268,16 @@ impl EventDelivery {
         self.state.notify();
     }
 
-    /// Returns whether the client has a handler that receives only losses. If so, the library must call this handler
-    /// before the session ends.
+    /// Returns whether the client has a handler that receives only losses. The library must call such a handler before
+    /// the session ends.
     pub(super) fn has_loss_handlers(&self) -> bool {
         self.state.lock().registry.has_loss_handlers()
     }
 
     /// Waits until the handlers for all queued events have been called, or until the time `end`. If the program polls,
-    /// the calling thread or a thread that polls calls the handlers; otherwise the event thread or the notified thread does. A
-    /// handler that closes its client blocks the thread that calls the handlers. In this case, the closing thread
-    /// itself calls the handlers that receive only losses.
+    /// the calling thread or a polling thread calls the handlers. Otherwise, the event thread or the notified thread
+    /// calls the handlers. A handler that closes its own client blocks the thread that calls the handlers. In this
+    /// case, the closing thread itself calls the handlers that receive only losses.
     pub(super) fn deliver_losses(&self, end: Time) {
         let mut state = self.state.lock();
         match (state.is_dispatching_thread(), &state.dispatcher) {
@@ -317,9 +318,10 @@ impl EventDelivery {
         }
     }
 
-    /// Delivers the remaining events for at most `timeout`. Then drops the events that are still queued, and all
-    /// handlers. Waits until the last call of a handler has returned, unless a handler itself makes this call. If only
-    /// the program may drop the handlers, [`drop_closed_handlers`](Self::drop_closed_handlers) drops them later.
+    /// Waits for at most `timeout` until the remaining events are delivered. Then drops the events that are still
+    /// queued, and all handlers. If a handler is still running, this method also waits until the handler returns. If a
+    /// handler itself calls this method, the method does not wait. If only the program may drop the handlers,
+    /// [`drop_closed_handlers`](Self::drop_closed_handlers) drops them later.
     pub(super) fn close(self: &Arc<Self>, timeout: Duration) {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -354,8 +356,8 @@ impl EventDelivery {
         drop(dropped);
     }
 
-    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler makes this call,
-    /// the call does not wait.
+    /// Waits until another thread has closed the event delivery, for at most `timeout`. If a handler calls this method,
+    /// the method does not wait.
     pub(super) fn wait_until_closed(&self, timeout: Duration) {
         let state = self.state.lock();
         if !state.is_dispatching_thread() {
@@ -363,7 +365,8 @@ impl EventDelivery {
         }
     }
 
-    /// Drops the handlers that [`close`](Self::close) has left to the program. A thread of the program calls this method.
+    /// Drops the handlers that [`close`](Self::close) has left to the program. A thread of the program calls this
+    /// method.
     pub(crate) fn drop_closed_handlers(&self) {
         let dropped = self.state.lock().closed_handlers.take_all();
         drop(dropped);
@@ -419,7 +422,8 @@ impl EventDelivery {
             CallbackDispatcher::EventThread(place) => place.schedule(Arc::<Self>::clone(self)),
             CallbackDispatcher::Polling(fd) => fd.signal(),
             CallbackDispatcher::Notifier(notifier) => {
-                // Rust has already printed the panic. After the next event, the library calls the notifier again.
+                // If the notifier panicked, Rust has already printed the panic. The library calls the notifier again
+                // after the next event.
                 let notified = catch_unwind(AssertUnwindSafe(|| notifier(self.source())));
                 state.is_dispatch_scheduled = notified.is_ok();
             }
@@ -478,9 +482,8 @@ impl State {
     }
 }
 
-/// Calls a handler. Afterwards, this function may drop the last reference to the handler, which may run a destructor of
-/// the program. In a child that the handler has forked, this function does not drop the handler, because the parent
-/// drops the handler.
+/// Calls a handler. Then drops its reference to the handler, which may run a destructor of the program. In a child that
+/// the handler has forked, this function does not drop the handler, because the parent drops the handler.
 fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
     let call = move || {
         match (&handler, notification) {

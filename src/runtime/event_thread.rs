@@ -1,8 +1,8 @@
 //! The event thread. The event thread calls the handlers of every client, unless the program has chosen to call the
 //! handlers itself. The event thread holds no lock of the library during these calls. One event thread serves all
-//! clients of the process that have a handler. The event thread starts when the first client needs it, and ends when no
-//! client needs it any more. This file does not depend on clients or events, because it calls handlers only through the
-//! trait [`Dispatch`].
+//! clients of the process that have a handler. The event thread starts when the first client needs it, and ends after
+//! the last client that needs it was closed. The code in this file does not depend on clients or events, because it
+//! calls handlers only through the trait [`Dispatch`].
 //!
 //! A process never has more than one event thread, and this thread calls one handler at a time. The clients take turns:
 //! the event thread handles one event of a client, then one event of the next client.
@@ -20,9 +20,8 @@ use super::sync::{Builder, JoinHandle, Monitor, thread_local};
 static EVENT_THREAD: PerProcess<EventThread> = PerProcess::new(EventThread::default);
 
 thread_local! {
-    /// If this thread is the event thread, this value is the fork epoch of its process. Otherwise, this value is
-    /// `None`. The event thread must not wait for itself. If a handler forks a child, the copy of this thread in the
-    /// child is not an event thread.
+    /// The fork epoch of this process if this thread is the event thread, otherwise `None`. The event thread must not
+    /// wait for itself. If a handler forks a child, the copy of this thread in the child is not an event thread.
     #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
     static IS_EVENT_THREAD: Cell<Option<ForkEpoch>> = Cell::new(None);
 }
@@ -33,12 +32,12 @@ pub(super) trait Dispatch: Send + Sync {
     /// handlers.
     fn dispatch_next(self: Arc<Self>) -> bool;
 
-    /// An address that identifies this source.
+    /// Returns an address that identifies this source.
     fn identity(&self) -> usize;
 }
 
-/// A registration with the event thread. Dropping this value removes the registration. The thread ends when its last
-/// registration is dropped.
+/// A registration with the event thread. Dropping this value removes the registration. The event thread ends when its
+/// last registration is dropped.
 pub(super) struct Registration {
     thread: &'static EventThread,
     id: RegistrationId,
@@ -56,11 +55,11 @@ pub(super) struct EventThread {
 struct State {
     /// The sources that have queued events, with the ids of their registrations.
     ready: VecDeque<(RegistrationId, Arc<dyn Dispatch>)>,
-    /// The registration whose handlers the thread is calling.
+    /// The registration whose handlers the event thread is calling.
     current: Option<RegistrationId>,
     registrations: usize,
     last_id: u64,
-    /// True while the event thread is running. The thread sets this field to false before it ends.
+    /// True while the event thread is running. The event thread sets this field to false before it ends.
     is_running: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -108,7 +107,7 @@ impl Drop for Registration {
         state.ready = others;
         shared.notify();
         if !is_event_thread() {
-            // The thread may still be running a handler of this registration.
+            // The event thread may still be running a handler of this registration.
             state = shared.wait_while(state, None, |state| state.current == Some(self.id));
             // If no registration is left, this thread waits until the event thread has ended. This thread does not wait
             // if the event thread is busy with another source, or if a new client registers.

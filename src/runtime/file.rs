@@ -1,5 +1,5 @@
-//! Reads small files, such as files with options or credentials. This module does not interpret the bytes that it
-//! reads.
+//! Reads small files, such as files with options or credentials. The code in this file does not interpret the bytes
+//! that it reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -17,8 +17,8 @@ use zklock_process::resource_error;
 ///
 /// `what` names the kind of the file in the message of an error, for example `options file`.
 ///
-/// Errors: INVALID if the file cannot be read. EXHAUSTED if the process or the machine has no file descriptors left. The
-/// call blocks while it reads the file.
+/// Errors: INVALID if the file cannot be read. EXHAUSTED if the process or the machine has no file descriptors left.
+/// The call blocks while it reads the file.
 pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result<Zeroizing<Vec<u8>>> {
     let name = format!("{what} {}", quote(&file.to_string_lossy()));
     let refuse = |why: &str| Error::invalid(format!("{name}: {why}"));
@@ -44,7 +44,8 @@ pub(crate) fn read_regular_file(what: &str, file: &Path, limit: usize) -> Result
     Ok(bytes)
 }
 
-/// Reads at most `limit` bytes. `Read::read_to_end` could move a growing buffer, and would not erase the first copy.
+/// Reads at most `limit` bytes. `Read::read_to_end`, in contrast, would not erase the old buffer when it moves the
+/// bytes to a larger buffer.
 fn read_to_end(mut from: impl Read, expected: usize, limit: usize) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(vec![0; expected.saturating_add(1).min(limit)]);
     let mut length = 0;

@@ -1,5 +1,6 @@
 //! The I/O thread. One I/O thread serves all clients of the process. The I/O thread starts with the first client and
-//! ends with the last client. This file does not know engines or connections: a client is an [`IoClient`] with a token.
+//! ends with the last client. The code in this file does not depend on engines or connections. Each client is an
+//! [`IoClient`] with a token.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -21,8 +22,9 @@ use super::sync::{Builder, JoinHandle, Mutex, lock};
 static IO_THREAD: PerProcess<Mutex<Option<RunningThread>>> = PerProcess::new(|| Mutex::new(None));
 
 thread_local! {
-    /// The process in which this thread drives I/O. A thread drives I/O if it reads sockets for other threads. This
-    /// thread is the I/O thread, or a thread that reads instead of the I/O thread.
+    /// The fork epoch of the process in which this thread drives I/O, or `None`. A thread drives I/O if it reads
+    /// sockets for other threads. Such a thread is the I/O thread, or a calling thread that reads instead of the I/O
+    /// thread.
     static DRIVES_IO: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
 }
 
@@ -38,7 +40,7 @@ pub(super) trait IoClient: Send + Sync {
 
 /// The data that the I/O thread shares with its clients.
 pub(super) struct IoThread {
-    /// If the poller stops working, the I/O thread makes another poller.
+    /// The current poller. If the poller stops working, the I/O thread replaces the poller.
     poller: Mutex<Arc<Poller>>,
     pending_changes: Mutex<PendingChanges>,
 }
@@ -92,8 +94,8 @@ impl IoThread {
             lock(&self.pending_changes).stop = true;
         }
         self.wake();
-        // The thread that ends may be running a hook that registers a new client, so this wait must not keep the lock. A
-        // new client starts a new thread.
+        // The ending I/O thread may still run a hook that registers a new client, so this thread unlocks the mutex
+        // before it waits. The new client starts a new I/O thread.
         drop(place);
         if let Some(RunningThread { thread, .. }) = ending
             && thread.join().is_err()
@@ -108,7 +110,7 @@ impl IoThread {
         self.wake();
     }
 
-    /// The poller at which the thread currently waits.
+    /// Returns the poller with which the I/O thread currently waits.
     pub(super) fn poller(&self) -> Arc<Poller> {
         Arc::clone(&lock(&self.poller))
     }
@@ -135,8 +137,8 @@ pub(super) fn while_driving_io(work: impl FnOnce()) {
     }
 }
 
-/// Runs `work` on a new thread. This function is for work that blocks until the I/O thread has acted. A thread that
-/// serves other clients must not do such work itself. If the work fails, this function logs the error.
+/// Runs `work` on a new thread. Use this function for work that waits for the I/O thread. A thread that serves other
+/// clients must not do such work itself. If the work fails, this function logs the error.
 pub(crate) fn spawn_in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = || {
         if let Err(error) = work() {
@@ -161,7 +163,7 @@ fn start() -> io::Result<RunningThread> {
     Ok(RunningThread { io, thread, clients: 0, last_token: WAKER.0 })
 }
 
-/// The data of the I/O thread itself.
+/// The data that only the I/O thread uses.
 struct IoLoop {
     io: Arc<IoThread>,
     clients: HashMap<Token, Arc<dyn IoClient>>,
@@ -172,7 +174,7 @@ struct IoLoop {
 }
 
 /// The length of a pause after a panic, or while the thread has no poller. The pause limits the use of processor time.
-/// The timers still run.
+/// The I/O thread continues to run the timers.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl IoLoop {
@@ -182,8 +184,9 @@ impl IoLoop {
             match catch_unwind(AssertUnwindSafe(|| self.turn(&mut poll))) {
                 Ok(true) => return,
                 Ok(false) => {}
-                // If the work for one client panics, only this client fails, and the panic does not reach this place.
-                // After any other panic, all clients may have missed events of this round.
+                // If the work for one client panics, only this client fails, and the panic does not reach this code.
+                // After any other panic, each client may have missed an event, so the I/O thread serves all clients
+                // again.
                 Err(_) => {
                     self.schedule_all();
                     thread::sleep(PAUSE);
@@ -192,7 +195,7 @@ impl IoLoop {
         }
     }
 
-    /// Does one round of work. Returns true if the thread must end.
+    /// Does one round of the work of the I/O thread. Returns true if the I/O thread must end.
     fn turn(&mut self, poll: &mut CheckedPoll) -> bool {
         let can_wait = poll.is_ours() || self.replace_poll(poll);
         // The thread reads received data before it checks the timers. If the process was stopped for some time, the

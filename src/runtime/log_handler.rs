@@ -4,8 +4,8 @@
 //! If a client logs a line while the handler is running, the log queues the line. If the queue is full, the log drops
 //! the line. The log reports the number of dropped lines in a separate line.
 //!
-//! This file does not know clients: it receives all lines through `tracing`. A Rust program can use `tracing` directly,
-//! so the module installs no subscriber until the program sets a handler.
+//! The code in this file does not depend on clients, because it receives all lines through `tracing`. A Rust program
+//! can use `tracing` directly, so the library installs no subscriber until the program sets a handler.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -100,13 +100,13 @@ impl fmt::Debug for LogDispatch {
 
 /// Sets the handler for log lines. The library calls `handler` for each line up to this level, from all clients of this
 /// process. A later call replaces the handler. When the call returns, the previous handler is no longer running, unless
-/// that handler itself makes the call. The argument `None` turns logging off. If lines are already queued, the call
-/// first delivers these lines to the previous handler, for up to two seconds.
+/// the previous handler itself has called this function. The argument `None` turns logging off. In this case, the
+/// function first waits for up to two seconds until the previous handler has received the queued lines.
 ///
 /// This function is for languages without `tracing`. The function installs the library's subscriber as the global
 /// subscriber of the process. A Rust program may need a different global subscriber. A handler may call every function
-/// of the library, but the handler must not wait for other participants. If a handler causes log lines on its own
-/// thread, the log delivers only warnings and errors.
+/// of the library, but the handler must not wait for other participants. If the handler itself causes log lines, the
+/// log delivers only the warnings and errors among them.
 ///
 /// Errors: UNSUPPORTED if `tracing` already has a subscriber; EXHAUSTED, INTERNAL.
 pub fn set_log_handler(level: Level, dispatch: LogDispatch, handler: Option<Arc<LogHandler>>) -> Result<()> {
@@ -125,7 +125,7 @@ pub fn set_log_handler(level: Level, dispatch: LogDispatch, handler: Option<Arc<
 }
 
 /// Changes the highest level of lines that the handler receives, or turns logging off until the next call. Without a
-/// handler, this function has no effect. This function does not wait for running calls.
+/// handler, this function has no effect. This function does not wait for a running call of the handler.
 pub fn set_log_level(level: Option<Level>) {
     let sink = LOG_SINK.get();
     let state = sink.state.lock();
@@ -163,8 +163,8 @@ struct State {
 }
 
 thread_local! {
-    /// While this thread runs the log handler, this value is the fork epoch of its process. Otherwise, this value is
-    /// `None`. Without this value, a handler that logs a line would cause endless calls of the handler.
+    /// The fork epoch of this process while this thread runs the log handler, otherwise `None`. Without this value, a
+    /// handler that logs a line would cause endless calls of the handler.
     #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
     static IN_LOG_HANDLER: std::cell::Cell<Option<ForkEpoch>> = std::cell::Cell::new(None);
 }
@@ -174,8 +174,8 @@ impl LogSink {
         let mut state = self.state.lock();
         let is_own = state.is_dispatching_thread();
         if by.is_none() && !is_own {
-            // This method waits only for lines that were logged before the wait. If clients log lines all the time, the
-            // wait still ends.
+            // This method waits only for lines that were logged before the wait. The wait therefore ends even if
+            // clients continue to log lines.
             let left = state.calls_started + state.queue.len() as u64 + u64::from(state.dropped > 0);
             let has_more = |state: &mut State| state.handler.is_some() && state.calls_finished < left;
             state = self.state.wait_while(state, Some(DRAIN_TIMEOUT), has_more);
@@ -193,7 +193,7 @@ impl LogSink {
             let begun = state.calls_started;
             state = self.state.wait_while(state, None, |state| state.calls_finished < begun);
         }
-        // The dispatcher that was notified may have been replaced.
+        // This method may have replaced a dispatcher that was notified. The new dispatcher was not notified yet.
         state.is_dispatch_scheduled = false;
         if !state.is_idle() {
             self.schedule_dispatch(&mut state);
@@ -230,7 +230,8 @@ impl LogSink {
             CallbackDispatcher::None | CallbackDispatcher::Polling(_) => {}
             CallbackDispatcher::EventThread(place) => place.schedule(Arc::new(self)),
             CallbackDispatcher::Notifier(notifier) => {
-                // Rust has already printed the panic. After the next line, the library calls the notifier again.
+                // If the notifier panicked, Rust has already printed the panic. The library calls the notifier again
+                // after the next line.
                 let notified = catch_unwind(AssertUnwindSafe(|| notifier(EventSource::new(Arc::new(self)))));
                 state.is_dispatch_scheduled = notified.is_ok();
             }
@@ -323,8 +324,8 @@ impl State {
 }
 
 /// Installs the subscriber as the global subscriber of the process. Only the first call installs the subscriber. If a
-/// process makes a second subscriber, `tracing` takes a lock to register callsites. If another thread forks at that
-/// time, the child would wait for the lock forever.
+/// process created a second subscriber, `tracing` would take a lock to register callsites. If another thread forked at
+/// that time, the child would wait for the lock forever.
 fn install_subscriber() -> Result<()> {
     let is_ours = || tracing::dispatcher::get_default(|dispatch| dispatch.is::<LogSubscriber>());
     if is_ours() || subscriber::set_global_default(LogSubscriber).is_ok() || is_ours() {

@@ -1,5 +1,5 @@
 //! The shell around the engine: the I/O thread, sockets, the clock, the event thread and the log. The shell transfers
-//! bytes and makes no decisions about locks. This file only declares the modules and exports their items.
+//! bytes and makes no decisions about locks.
 
 mod attempt_inputs;
 mod callback;

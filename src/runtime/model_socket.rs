@@ -1,5 +1,6 @@
-//! The connection of a client in the models, and the ways to wait for this connection. The models transfer the bytes
-//! without a real socket. A poller reports the connection to the I/O thread, once for each change.
+//! A simulated connection, and the ways in which threads of the models wait for this connection. The connection
+//! transfers bytes without a real socket. A simulated poller reports each change of the connection to the I/O thread
+//! once.
 
 #![allow(dead_code, clippy::needless_pass_by_ref_mut, reason = "what it stands for, and what only tests use")]
 
@@ -113,7 +114,7 @@ impl Connection {
         Self { wire: Arc::clone(socket) }
     }
 
-    /// In the models, no client opens a connection.
+    /// Always fails, because no client opens a connection in the models.
     pub(super) fn connect(io: &IoThread, _: Token, _: SocketAddr, _: Option<TlsStream>) -> io::Result<Self> {
         let _ = io.poller();
         Err(io::ErrorKind::Unsupported.into())

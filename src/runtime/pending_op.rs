@@ -1,5 +1,6 @@
-//! Started operations of the engine, and the wait of a calling thread for an answer. The waiting thread itself checks
-//! the deadline, and reads the socket if the shell allows it. This file does not depend on locks or sessions.
+//! Operations of the engine that have started, and the code with which a thread waits for their answers. The waiting
+//! thread itself checks the deadline, and reads the socket if the shell allows it. The code in this file does not
+//! depend on locks or sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,7 @@ impl PendingOp {
         Ok(Self { shell: Arc::clone(shell), op, slot, deadline })
     }
 
-    /// Returns the same operation with a deadline.
+    /// Sets the deadline of the operation, and returns the operation.
     pub(crate) fn with_deadline(self, deadline: Time) -> Self {
         Self { deadline: Some(deadline), ..self }
     }
@@ -102,7 +103,7 @@ impl PendingOp {
         }
     }
 
-    /// Waits for at most `slice`.
+    /// Waits for the answer for at most `slice`. Returns `None` if the operation has not ended.
     pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
         if let Err(forked) = self.shell.check_process() {
             return Some(Err(forked));
@@ -122,7 +123,7 @@ impl PendingOp {
         if let Some(answer) = self.slot.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
             return Some(answer);
         }
-        // If the operation has ended, some thread has received the answer and is about to deliver it.
+        // If the operation has ended, a thread has received the answer and is about to deliver it.
         if self.shell.expire_op(self.op) { self.slot.wait(None) } else { None }
     }
 }

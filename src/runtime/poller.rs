@@ -1,6 +1,6 @@
 //! The poller of the I/O thread, which consists of mio's epoll and a wake socket. If the program closes the descriptors
-//! of the poller, the poller detects this. This file does not depend on clients, and uses only their sockets and
-//! tokens.
+//! of the poller, the poller detects this. The code in this file does not depend on clients, and uses only their
+//! sockets and tokens.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -47,13 +47,14 @@ impl CheckedPoll {
         &self.poller
     }
 
-    /// Returns whether the thread can wait at this poller. This requires that other threads can end the wait.
+    /// Returns whether the descriptors of the poller still belong to the library. Only then can other threads end a
+    /// wait of the I/O thread.
     pub(super) fn is_ours(&self) -> bool {
         self.poller.is_ours() && self.poller.owns(self.poll.as_raw_fd())
     }
 
-    /// Waits until an event occurs, `limit` has passed, or the next check of the descriptors is due. Returns the tokens
-    /// of the clients that have events.
+    /// Waits until an event occurs, `limit` has passed, or the I/O thread must check its descriptors again. Returns the
+    /// tokens of the clients that have events.
     pub(super) fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<Token>> {
         self.events.clear();
         self.poll.poll(
@@ -91,9 +92,9 @@ impl Poller {
         self.registry.reregister(source, token, interest)
     }
 
-    /// Makes the thread wait only for the end of the connection. The library mio has no such setting, because it always
-    /// asks the kernel to report some kind of data. Even if this kind is out-of-band data, the kernel reports all
-    /// received data. If the number now names a file that is not registered with this poller, the call fails.
+    /// Makes the poller report only the end of the connection. The library mio has no such setting, because it always
+    /// asks the kernel to report some kind of data. Even if mio asks only for out-of-band data, the kernel reports all
+    /// received data. If `socket` now names a file that is not registered with this poller, the call fails.
     pub(super) fn mask_readiness(&self, socket: RawFd, token: Token) -> io::Result<()> {
         control(self.registry.as_raw_fd(), libc::EPOLL_CTL_MOD, socket, token, 0)
     }

@@ -1,6 +1,6 @@
 //! Writes the log records of the core to the log, with `tracing`. A slow subscriber delays no other thread, because the
-//! writing thread holds no lock for which other threads wait. The core decides what is logged; this file decides the
-//! text of each line.
+//! writing thread holds no lock for which other threads wait. The core creates the log records, and the code in this
+//! file determines the text of each line.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const LOCK: &str = "zklock::lock";
 /// The `tracing` target of log lines about requests and about the answers of servers.
 const REQUEST: &str = "zklock::request";
 
-/// Returns the highest level that a subscriber or logger currently accepts.
+/// Returns the highest level of log records that a subscriber or logger currently accepts.
 pub(super) fn enabled_level() -> Option<Level> {
     let traced = LevelFilter::current();
     // Without a `tracing` subscriber, `tracing` sends its events to the logger of the `log` crate.
@@ -42,7 +42,7 @@ pub(super) fn emit(record: &LogRecord, span: &mut Span) {
     }
 }
 
-/// Logs a warning, because a client does not verify the identity of its servers.
+/// Logs a warning that a client does not verify the identity of its servers.
 pub(super) fn unverified_servers() {
     warn!(target: SESSION, "servers are not verified, because tls.verify is none");
 }

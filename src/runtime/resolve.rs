@@ -1,5 +1,5 @@
-//! Resolves the names of servers without blocking the I/O thread. This file does not choose an address and does not
-//! connect.
+//! Resolves the names of servers without blocking the I/O thread. The code in this file does not choose an address and
+//! does not connect.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,8 +17,8 @@ pub(super) type ResolveResult = Result<Vec<SocketAddr>, Arc<io::Error>>;
 type ResolveCallback = Box<dyn FnOnce(ResolveResult) + Send>;
 type HostPort = (String, u16);
 
-/// The callers that wait for each name. A process does not resolve a name a second time while the first resolution
-/// runs. A resolver that hangs therefore blocks only one thread, even if many clients ask for the name.
+/// The callers that wait for the addresses of each name. While one thread resolves a name, the process starts no second
+/// thread for this name. A resolver that hangs therefore blocks only one thread, even if many clients ask for the name.
 static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> =
     PerProcess::new(|| Mutex::new(HashMap::new()));
 

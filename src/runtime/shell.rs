@@ -1,14 +1,14 @@
-//! The shell of one client. The shell contains the engine, the socket, and the handlers that receive the answers. One
-//! lock protects all of them. The shell makes no decisions about locks or sessions.
+//! The shell of one client. The shell contains the engine, the socket, and the answer handlers. One mutex protects all
+//! three parts. The engine, and not the shell, makes all decisions about locks and sessions.
 //!
-//! A calling thread or the I/O thread takes the lock, passes input to the engine, and carries out the engine's output.
-//! The thread writes bytes directly to the socket. After the thread has released the lock, the thread passes each
-//! answer to the handler of the answer.
+//! A calling thread or the I/O thread locks the mutex, passes input to the engine, and applies the engine's output. The
+//! thread writes bytes directly to the socket. After the thread has unlocked the mutex, the thread passes each answer
+//! to its answer handler.
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Another thread may receive the answer. Even then, only the calling thread
-//! itself ends its turn as the reader.
+//! is answered or its time limit has passed. Even if another thread receives the answer, only the calling thread itself
+//! ends its turn as the reader.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -40,11 +40,11 @@ pub(crate) struct Shell {
     token: Token,
     this: Weak<Self>,
     state: Mutex<State>,
-    /// If a thread needs the lock of `event_delivery` and the lock of `state`, the thread must take the lock of `state`
+    /// A thread that needs both the lock of `state` and the lock of `event_delivery` must take the lock of `state`
     /// first.
     event_delivery: Arc<EventDelivery>,
-    /// The span of the current session, for programs that use `tracing`. The thread that writes to the log locks this
-    /// span, and holds no other lock at that time.
+    /// The `tracing` span of the current session. A thread that writes log records locks this span, and holds no other
+    /// lock at that time.
     span: Mutex<Span>,
 }
 
@@ -53,27 +53,28 @@ struct State {
     socket_state: SocketState,
     /// The number of attempts to connect so far. Each attempt begins with a different address of the server.
     attempts: usize,
-    /// Loads credentials and TLS files before an attempt to connect. If the client is closed, this value loads nothing.
+    /// The sources of the credentials and TLS files for an attempt to connect. The value is empty if the client is
+    /// closed.
     inputs: Arc<AttemptInputs>,
     /// The progress of loading the credentials and TLS files.
     loading: LoadingState,
-    /// The names that are being resolved, each on its own thread. The shell does not resolve a name a second time while
-    /// the first resolution runs.
+    /// The servers whose names are being resolved, each on its own thread. While this list contains a server, the shell
+    /// does not start to resolve its name again.
     resolving: Vec<Server>,
     /// Addresses that the resolver returned while the client was connecting to another server.
     resolved: Vec<LateAddresses>,
     answer_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
-    /// The answer handlers of hold waits. A thread becomes the reader only if `answer_handlers` contains no entry of
-    /// another operation. This map is separate, because no thread waits for the answer of a hold wait.
+    /// The answer handlers of hold waits. No thread waits for the answer of a hold wait, so these handlers must not
+    /// prevent a calling thread from becoming the reader. For this reason, `answer_handlers` does not contain them.
     hold_wait_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
     reader: Option<SocketReader>,
     /// The reader uses this object to wait for the socket. The value is `None` if the client is closed.
     socket_waiter: Option<Arc<SocketWaiter>>,
     /// The receive buffer.
     buffer: Box<[u8]>,
-    /// True while a thread is writing records to the log. This thread continues until no records remain.
+    /// True while a thread is writing log records of this client to the log. No other thread may then write records.
     is_emitting_records: bool,
-    /// The time at which the I/O thread will run the next timers.
+    /// The time at which the I/O thread will run the next timers of this client.
     timer_at: Option<Time>,
     /// True if a thread has panicked while it worked on this state. After a panic, the shell no longer uses the engine.
     has_failed: bool,
@@ -106,11 +107,11 @@ enum SocketState {
     Connected(Connection),
 }
 
-/// Whether a thread loads the inputs for an attempt to connect. The shell uses this value only if loading can block. One
-/// thread at a time loads the inputs of a client.
+/// The progress of loading the inputs for an attempt to connect. The shell uses this value only if loading can block.
+/// One thread at a time loads the inputs of a client.
 #[derive(Default)]
 struct LoadingState {
-    /// True while a thread is loading.
+    /// True while a thread is loading the inputs.
     is_running: bool,
     /// Set if inputs were loaded for a later attempt.
     ready: Option<ReadyInputs>,
@@ -118,7 +119,8 @@ struct LoadingState {
     has_succeeded: bool,
 }
 
-/// Describes inputs that were loaded in advance. A later attempt to connect uses these inputs.
+/// Describes inputs that a thread has loaded before an attempt to connect needs them. A later attempt to connect uses
+/// these inputs.
 struct ReadyInputs {
     loaded_at: Time,
     /// The number of connections that the client had established when the inputs were loaded.
@@ -181,20 +183,20 @@ impl Shell {
         })
     }
 
-    /// Returns whether the client has a handler that is called only for lost holds. If so, the library must call this handler
-    /// before the session ends.
+    /// Returns whether the client has a handler that receives only losses. The library must call such a handler before
+    /// the session ends.
     pub(crate) fn has_loss_handlers(&self) -> bool {
         self.event_delivery.has_loss_handlers()
     }
 
-    /// Waits until the handlers for all queued events have been called, or until the time `end`. The caller must have
-    /// begun to close the engine.
+    /// Waits until the handlers for all queued events have been called, or until the time `end`. The caller must call
+    /// this method after the engine has begun to close.
     pub(crate) fn deliver_losses(&self, end: Time) {
         self.event_delivery.deliver_losses(end);
     }
 
-    /// If the program polls, this method calls the handlers for the last events on the calling thread. It starts no
-    /// call of a handler after the time `deadline`. The caller must call this method once, after the engine has begun
+    /// If the program polls, this method calls the handlers for the last events on the calling thread. The method calls
+    /// no further handler after the time `deadline`. The caller must call this method once, after the engine has begun
     /// to close.
     pub(crate) fn deliver_remaining(&self, deadline: Time) {
         self.event_delivery.deliver_remaining(deadline);
@@ -205,8 +207,8 @@ impl Shell {
     pub(crate) fn stop(&self, deadline: Time) {
         let (io, inputs) = {
             let mut state = self.lock_state();
-            // This statement closes the descriptor, unless a reader still uses the descriptor. In that case, the reader
-            // closes the descriptor.
+            // This statement closes the descriptor of the socket waiter, unless a reader still uses the socket waiter.
+            // In that case, the reader closes the descriptor.
             state.socket_waiter = None;
             (state.io_thread.take(), std::mem::take(&mut state.inputs))
         };
@@ -233,18 +235,19 @@ impl Shell {
         Ok(&self.event_delivery)
     }
 
-    /// Fails with FORKED in a child of the process that made the client.
+    /// Fails with FORKED in a child of the process that created the client.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.epoch.check()
     }
 
-    /// Reads the engine, and returns the result of `question`.
+    /// Calls `question` with the engine, and returns the result.
     pub(crate) fn read_engine<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check_process()?;
         self.with_locked_state(lock(&self.state), |state, _| question(&state.engine, clock::now()))
     }
 
-    /// Changes the engine with `order`. `order` must not start an operation whose answer the caller needs.
+    /// Calls `order`, which changes the engine, and applies the engine's output. `order` must not start an operation
+    /// whose answer the caller needs.
     pub(crate) fn update_engine(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
         self.check_process()?;
         self.with_state(|state, deferred| {
@@ -274,7 +277,7 @@ impl Shell {
             self.apply_engine_output(state, now, deferred);
             Ok(before)
         })??;
-        // If a hook has forked a child, the child does not use the previous handler.
+        // A hook may have forked this process. The child must not use the previous handler.
         self.check_process()?;
         before.into_iter().for_each(|before| self.event_delivery.wait_for_removed(before));
         Ok(())
@@ -328,8 +331,8 @@ impl Shell {
         }
     }
 
-    /// Ends an operation if its deadline has passed. The calling thread reads the clock. Returns true if this method
-    /// has delivered the answer, or if another thread is about to deliver the answer.
+    /// Ends an operation if its deadline has passed. The calling thread itself reads the clock. Returns true if this
+    /// method has delivered the answer, or if another thread is about to deliver the answer.
     pub(crate) fn expire_op(&self, op: OpId) -> bool {
         let is_answered = self.with_state(|state, deferred| {
             if state.reader.is_some() {
@@ -355,8 +358,8 @@ impl Shell {
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
-    /// at once if another thread must read instead. This is so if several threads wait, if another thread already reads
-    /// or is about to deliver the answer, or if the client has no connection.
+    /// at once if this thread must not read the socket. This is the case if several threads wait, another thread
+    /// already reads or is about to deliver the answer, or the client has no connection.
     pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };
@@ -364,7 +367,7 @@ impl Shell {
             let mut seen = turn.socket_waiter.wait(turn.socket, end.map(|end| end - clock::now()));
             if end.is_some_and(|end| clock::now() >= end) {
                 // The time limit applies even if the socket is readable, because answers for other operations may
-                // arrive all the time.
+                // arrive continuously.
                 seen = WakeReason::TimedOut;
             }
             self.on_wakeup(&mut turn, seen);
@@ -377,8 +380,8 @@ impl Shell {
     fn try_become_reader(&self, op: OpId) -> Option<ReaderTurn<'_>> {
         let mut deferred = DeferredWork::default();
         let taken = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
-            // If other threads also wait, this thread does not become the reader. Otherwise, the answers of the other
-            // threads would be late while this thread waits for a processor or does its own work.
+            // If other threads also wait, this thread does not become the reader. It could delay the answers of the
+            // other threads while it waits for a processor or does its own work.
             let is_alone = state.answer_handlers.len() == 1 && state.answer_handlers.contains_key(&op);
             let is_free = is_alone && state.reader.is_none() && matches!(state.socket_state, SocketState::Connected(_));
             let waiter = state.socket_waiter.clone().filter(|_| is_free)?;
@@ -396,7 +399,8 @@ impl Shell {
         Some(turn)
     }
 
-    /// Continues the turn of the reader after a wait for the socket.
+    /// Reads the socket after the reader has woken up. Ends the turn of the reader if its operation is answered or its
+    /// time limit has passed.
     fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
         let mut deferred = DeferredWork::default();
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
@@ -431,8 +435,8 @@ impl Shell {
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
             let more = work(state);
             self.apply_engine_output(state, clock::now(), deferred);
-            // If the deadline moves to a later time, the planned time does not change. Otherwise, the next call would
-            // have an earlier deadline than planned, and would have to wake the I/O thread again.
+            // If the next timeout of the engine moves to a later time, `timer_at` does not change. A later call with an
+            // earlier timeout then need not wake the I/O thread again.
             (state.timer_at, more)
         });
         // The calling thread is the I/O thread itself, so it needs no wake-up.
@@ -460,7 +464,8 @@ impl Shell {
 
     // Applying the output of the engine.
 
-    /// Locks the state for work that passes input to the engine. The engine can add log records during this work.
+    /// Locks the state for work that passes input to the engine. Sets the level of the log records that the engine adds
+    /// during this work.
     fn lock_state(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
         state.engine.log_buffer().set_max_level(report::enabled_level());
@@ -485,8 +490,8 @@ impl Shell {
         result
     }
 
-    /// Runs `work` on the state of the client. All work on a client, on any thread, goes through this method. A panic
-    /// in `work` fails this client, but does not reach the caller, because the calling thread may serve other clients
+    /// Runs `work` on the state of the client. All work on a client, on any thread, uses this method. If `work` panics,
+    /// only this client fails. The panic does not reach the caller, because the calling thread may serve other clients
     /// too.
     ///
     /// Errors: INTERNAL if the client has failed.
@@ -515,7 +520,7 @@ impl Shell {
             std::mem::take(&mut state.answer_handlers).into_iter().chain(std::mem::take(&mut state.hold_wait_handlers));
         deferred.answers.extend(handlers.map(|(op, handler)| (handler, op, Err(client_failed_error()))));
         deferred.reader_to_wake = state.socket_waiter.take().or_else(|| deferred.reader_to_wake.take());
-        // This last call of the engine only marks the holds as LOST and returns the last events. The engine may panic a
+        // This last call to the engine only marks the holds as LOST and returns the last events. The engine may panic a
         // second time during this call.
         let engine = &mut state.engine;
         let _ = catch_unwind(AssertUnwindSafe(|| {
@@ -526,8 +531,8 @@ impl Shell {
         }));
     }
 
-    /// Applies the outputs of the engine for which the thread must hold the lock. The caller applies the other outputs
-    /// after it has released the lock.
+    /// Applies the outputs of the engine for which the thread must hold the lock. Adds the other outputs to `deferred`,
+    /// which the caller applies after it has released the lock.
     fn apply_engine_output(&self, state: &mut State, now: Time, deferred: &mut DeferredWork) {
         loop {
             while let Some(command) = state.engine.poll_command() {
@@ -646,7 +651,7 @@ impl Shell {
         }
     }
 
-    /// Loads the inputs of the next attempt while the client keeps its connection.
+    /// Starts to load the inputs for the next attempt to connect, while the client is still connected.
     fn load_before_departure(&self, state: &mut State, now: Time) {
         if let Err(error) = self.start_loading_thread(state) {
             state.engine.loading_failed(now, &error, false);
@@ -654,7 +659,8 @@ impl Shell {
         }
     }
 
-    /// Loads the inputs on a thread, unless a thread is already loading them. Errors: EXHAUSTED if no thread can be started.
+    /// Starts a thread that loads the inputs, unless a thread is already loading the inputs. Errors: EXHAUSTED if no
+    /// thread can be started.
     fn start_loading_thread(&self, state: &mut State) -> Result<()> {
         if state.loading.is_running {
             return Ok(());
@@ -675,7 +681,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Returns whether the client may still connect. A forked child does not use the locks of its parent.
+    /// Returns whether the client may still connect. A forked child returns false without locking the state, because a
+    /// thread of the parent may hold the lock.
     fn wants_inputs(&self) -> bool {
         let is_open = |state: MutexGuard<'_, State>| state.io_thread.is_some() && !state.has_failed;
         self.check_process().is_ok() && is_open(lock(&self.state))
@@ -704,8 +711,8 @@ impl Shell {
                 }
                 Err(error) => {
                     state.engine.loading_failed(now, &error, !state.loading.has_succeeded);
-                    // The client continues to use inputs that were loaded earlier. The credentials are an exception:
-                    // the engine does not keep credentials that it has sent.
+                    // The client continues to use inputs that were loaded earlier, except credentials. The engine does
+                    // not keep credentials that it has sent.
                     let has_credentials = !state.inputs.has_credentials() || state.engine.has_credentials();
                     (!state.loading.has_succeeded || !has_credentials).then_some(error)
                 }
@@ -787,15 +794,15 @@ impl Shell {
         });
     }
 
-    /// Starts to connect to one of the addresses of a server. Each attempt begins with a different address. If one address
-    /// never answers, the client therefore still tries the other addresses.
+    /// Starts to connect to one of the addresses of a server. Each attempt begins with a different address. If one
+    /// address never answers, the client therefore still tries the other addresses.
     fn connect_to_any(&self, state: &mut State, now: Time, server: &Server, mut addresses: Vec<SocketAddr>) {
         let first = state.attempts % addresses.len().max(1);
         addresses.rotate_left(first);
         self.connect_to_next(state, now, server, addresses, "no address");
     }
 
-    /// Starts to connect to the first address that does not fail at once.
+    /// Tries the addresses in order, until an attempt to connect does not fail at once.
     fn connect_to_next(
         &self,
         state: &mut State,
@@ -875,8 +882,8 @@ impl IoClient for Shell {
         })
     }
 
-    /// Reads received data before it runs the timers. If the reader thread was stopped, this data may show that no timer
-    /// has to run.
+    /// Reads received data before it runs the timers. If the reader thread was stopped, this data may show that no
+    /// timer has to run.
     fn on_timer(&self) -> (Option<Time>, bool) {
         self.run_on_io_thread(|state| {
             self.check_connection(state);
@@ -904,7 +911,7 @@ impl LateAddresses {
 impl State {
     /// Returns whether the next attempt to connect can use inputs that are already loaded. If an attempt fails before
     /// the client has sent its credentials, the next attempt uses the same inputs. A client that has left a server on
-    /// purpose can therefore return even if the inputs cannot be loaded a second time.
+    /// purpose can therefore connect again even if the inputs cannot be loaded a second time.
     fn has_ready_inputs(&self, now: Time) -> bool {
         let Some(ready) = &self.loading.ready else { return false };
         let is_recent = now - ready.loaded_at <= MAX_INPUT_AGE;
@@ -952,26 +959,26 @@ fn lose_connection(state: &mut State, now: Time, cause: &io::Error) {
     }
 }
 
-/// Closes the connection on purpose.
+/// Closes the connection, because the engine has ended it.
 fn close_connection(state: &mut State) {
     if let SocketState::Connected(connection) = std::mem::replace(&mut state.socket_state, SocketState::Idle) {
         connection.close();
     }
 }
 
-/// A resolver may return the addresses of a server after the attempt to connect has failed. For at most this time, the
-/// client keeps these addresses for the next attempt.
-/// A name can move to another address within seconds, as the name of a pod does in Kubernetes. With a shorter time, a
-/// client whose resolver is slow would resolve the names of its servers again and again, without an attempt to connect.
+/// The longest time for which the client keeps addresses that the resolver returned too late for an attempt to connect.
+/// The next attempt uses these addresses. A name can move to another address within seconds, as the name of a pod does
+/// in Kubernetes. With a shorter time, a client whose resolver is slow would resolve the names of its servers again and
+/// again, without an attempt to connect.
 const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
-/// An attempt to connect loads the inputs again if the last load is longer ago than this time. This time is longer than
-/// a client needs to leave a server on purpose and to try another server.
+/// The longest time for which an attempt to connect can use inputs that were loaded earlier. A client needs less time
+/// to leave a server on purpose and to try another server.
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
 /// After this number of log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;
 /// The number of bytes that one read can return.
 const BUFFER: usize = 16 * 1024;
-/// The number of reads from one socket before the thread serves other clients.
+/// The largest number of reads from one socket before the I/O thread serves other clients.
 const READS: usize = 4;
 
 /// Selects whether a thread reads a socket until the socket is empty. A thread that receives only one event for each
@@ -1041,7 +1048,7 @@ fn update_interest(state: &mut State) -> io::Result<()> {
     connection.set_interest(watch)
 }
 
-/// The work that remains after the lock is released.
+/// The work that a thread does after it has released the lock of the state.
 #[derive(Default)]
 struct DeferredWork {
     answers: VecDeque<(Arc<dyn AnswerHandler>, OpId, Result<Answer>)>,
@@ -1063,7 +1070,7 @@ struct ReaderTurn<'a> {
     is_over: bool,
 }
 
-/// Ends the turn after a panic, so that another thread can read the socket.
+/// Ends the turn of the reader after a panic, so that another thread can read the socket.
 impl Drop for ReaderTurn<'_> {
     fn drop(&mut self) {
         if !self.is_over {
@@ -1072,7 +1079,7 @@ impl Drop for ReaderTurn<'_> {
     }
 }
 
-/// Receives the answer of one operation of the engine.
+/// An answer handler, which receives the answer of one operation of the engine.
 pub(crate) trait AnswerHandler: Send + Sync {
     /// Receives the answer. The library calls this method exactly once, and holds no lock during the call. The calling
     /// thread often reads for other threads, so this method must not block.

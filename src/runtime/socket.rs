@@ -1,11 +1,11 @@
-//! Sockets with checks. If the program closes the descriptor of such a socket, the library detects this. No call in
-//! this file blocks.
+//! Sockets that check their descriptor before each use, to detect that the program has closed the descriptor. No method
+//! of these sockets blocks.
 //!
 //! Some programs, for example daemons, close all descriptors of the process, including the descriptors of the library.
 //! The numbers of these descriptors can then name other files. Before each use of a descriptor, the library therefore
 //! checks which file its number names. Every call on a socket also has a flag that forbids blocking, and the kernel
 //! refuses the call if the file is not a socket. The program can still close the descriptor between the check and the
-//! call. This time is less than a microsecond.
+//! call, which is a time of less than a microsecond.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -46,7 +46,7 @@ impl<T: AsRawFd> CheckedSocket<T> {
         if self.is_ours() { Ok(&mut self.inner) } else { Err(socket_closed_error()) }
     }
 
-    /// Returns the socket without a check, for callers that have just made the check.
+    /// Returns the socket without a check, for callers that have just verified that the socket belongs to the library.
     pub(super) fn unchecked(&mut self) -> &mut T {
         &mut self.inner
     }

@@ -1,5 +1,5 @@
-//! Lets a calling thread wait until a client's socket is readable. While this thread reads the socket, the I/O thread
-//! does not. Other threads can end the wait. This file does not read the socket.
+//! Lets a calling thread wait until a client's socket is readable. While a calling thread waits, the I/O thread does
+//! not read the socket. Other threads can end the wait. The code in this file does not read the socket.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
@@ -12,9 +12,9 @@ use super::poller::DESCRIPTOR_CHECK_INTERVAL;
 use super::sync::{Mutex, lock};
 use super::wake_socket::WakeSocket;
 
-/// The place where a thread waits for the socket of one client. Only one thread at a time may wait.
+/// The object with which a thread waits for the socket of one client. Only one thread at a time may wait.
 pub(super) struct SocketWaiter {
-    /// The value is `None` if the descriptor was lost and the library could not make a new descriptor. Without a
+    /// The value is `None` if the descriptor was lost and the library could not create a new descriptor. Without a
     /// descriptor, the waiting thread checks the socket once per `DESCRIPTOR_CHECK_INTERVAL`.
     wake_socket: Mutex<Option<Arc<WakeSocket>>>,
 }
@@ -43,8 +43,8 @@ impl SocketWaiter {
         }
     }
 
-    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. If another thread
-    /// closes the socket during the wait, that thread also ends the wait, so the closed descriptor does no harm.
+    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. A thread that closes
+    /// the socket during the wait also ends the wait, so the waiting thread does not use the closed descriptor.
     pub(super) fn wait(&self, socket: Option<RawFd>, limit: Option<Duration>) -> WakeReason {
         let alarm = lock(&self.wake_socket).clone();
         let watched = |fd: Option<RawFd>| libc::pollfd {
@@ -77,7 +77,7 @@ impl SocketWaiter {
     }
 
     /// Makes the descriptor unreadable again after a wake-up. If the program has closed the descriptor, this method
-    /// makes a new descriptor. Otherwise, another file with the same number could end every wait.
+    /// creates a new descriptor. Otherwise, another file with the same number could end every wait.
     fn reset(&self, alarm: Option<Arc<WakeSocket>>) {
         match alarm {
             Some(alarm) if alarm.is_ours() => alarm.clear(),

@@ -1,6 +1,6 @@
 //! Wake sockets. A thread polls the descriptor of a wake socket, and another thread makes the descriptor readable to
 //! wake the polling thread. A wake socket is not an eventfd, because the library cannot distinguish its own eventfd
-//! from an eventfd of the program. This file does not poll.
+//! from an eventfd of the program. The code in this file does not poll descriptors.
 
 use std::io;
 use std::net::Shutdown;
@@ -12,9 +12,9 @@ use zklock_process::resource_error;
 
 use super::socket::CheckedSocket;
 
-/// A descriptor that [`signal`](Self::signal) makes readable and [`clear`](Self::clear) makes unreadable. A forked
-/// child inherits the descriptor, but a program started by exec does not. This value uses two descriptors of the
-/// process, and closes them when it is dropped.
+/// A descriptor. A call of [`signal`](Self::signal) makes it readable, and a call of [`clear`](Self::clear) makes it
+/// unreadable. A forked child inherits the descriptor, but a program started by exec does not. This value uses two
+/// descriptors of the process, and closes them when it is dropped.
 #[derive(Debug)]
 pub struct WakeSocket {
     readable: CheckedSocket<UnixDatagram>,
@@ -22,15 +22,15 @@ pub struct WakeSocket {
 }
 
 impl WakeSocket {
-    /// Makes a descriptor that is initially not readable. Errors: EXHAUSTED if the process or the machine has no
+    /// Creates a descriptor that is initially not readable. Errors: EXHAUSTED if the process or the machine has no
     /// descriptors left.
     pub fn new() -> Result<Self> {
         Self::open().map_err(no_descriptor)
     }
 
     pub(super) fn open() -> io::Result<Self> {
-        // The program may have a duplicate of the descriptor. When the library closes a datagram socket, the only
-        // effect on this duplicate is that it becomes readable.
+        // These sockets are datagram sockets, because the program may have a duplicate of the descriptor. When the
+        // library closes its datagram sockets, poll(2) reports no error for the duplicate.
         let (readable, far) = UnixDatagram::pair()?;
         Ok(Self { readable: CheckedSocket::new(readable)?, peer: CheckedSocket::new(far)? })
     }
@@ -66,7 +66,7 @@ impl AsRawFd for WakeSocket {
 pub struct OnceWakeSocket(CheckedSocket<UnixDatagram>);
 
 impl OnceWakeSocket {
-    /// Makes a descriptor that is initially not readable. Errors: EXHAUSTED if the process or the machine has no
+    /// Creates a descriptor that is initially not readable. Errors: EXHAUSTED if the process or the machine has no
     /// descriptors left.
     pub fn new() -> Result<Self> {
         // A datagram socket does not become readable when its peer is closed.

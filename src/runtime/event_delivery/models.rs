@@ -83,7 +83,7 @@ fn push_during_close_without_wait_is_dropped() {
 }
 
 /// The new handler receives the events that are queued after the program has added the handler. The handler of the
-/// config receives these events too. A closed client does not keep the new handler alive.
+/// config receives these events too. A closed client must not refer to the new handler.
 #[test]
 fn handler_added_during_push_and_close_is_dropped_with_client() {
     loom::model(|| {
@@ -111,7 +111,7 @@ fn handler_added_during_push_and_close_is_dropped_with_client() {
     });
 }
 
-/// Dropping a listener relies on the property that this test checks.
+/// The implementation of `Drop` for listeners relies on the rule that this model checks.
 #[test]
 fn a_handler_that_was_removed_neither_runs_nor_is_called_again() {
     loom::model(|| {
@@ -213,8 +213,8 @@ fn polling_handler_can_close_its_own_client() {
     });
 }
 
-/// After each notification, a thread of the program calls the handlers for one event. The Python binding works in the
-/// same way.
+/// After each call of the notifier, a thread of the program calls the handlers for one event. The Python binding works
+/// in the same way.
 #[test]
 fn dispatch_per_notification_delivers_all_events() {
     loom::model(|| {
@@ -281,13 +281,13 @@ fn close_does_not_wait_after_handlers_were_discarded() {
     });
 }
 
-/// Closes the event delivery in the same steps in which the library closes a client.
+/// Closes the event delivery with the same steps that close the event delivery of a real client.
 fn close_delivery(delivery: &Arc<EventDelivery>, timeout: Duration) {
     delivery.deliver_remaining(clock::now() + timeout);
     delivery.close(timeout);
 }
 
-/// Makes a client whose program polls for events. The second returned value counts the calls of the handler.
+/// Creates an event delivery for a program that polls. The second returned value counts the calls of the handler.
 fn polling() -> (Arc<EventDelivery>, Arc<AtomicUsize>) {
     let called = Arc::new(AtomicUsize::new(0));
     (with_handler(counting(&called, thread::yield_now)), called)
@@ -301,8 +301,8 @@ fn with_handler(handler: Arc<EventHandler>) -> Arc<EventDelivery> {
     Arc::new(EventDelivery::new(CallbackDispatcher::Polling(WakeSocket::new().unwrap()), Some(handler)))
 }
 
-/// Makes a handler that counts its calls. During each call, the handler runs `meanwhile`, and checks that no other call
-/// of this handler is running.
+/// Creates a handler that counts its calls. During each call, the handler runs `meanwhile`, and checks that no other
+/// call of this handler is running.
 fn counting(called: &Arc<AtomicUsize>, meanwhile: fn()) -> Arc<EventHandler> {
     let (called, running) = (Arc::clone(called), AtomicUsize::new(0));
     Arc::new(move |_| {

@@ -1,5 +1,5 @@
-//! Contains the handlers of one client, and selects the handlers that receive an event or a revocation request. The
-//! registry starts no threads and calls no handler.
+//! The registry of the handlers of one client. The registry selects the handlers that receive an event or a revocation
+//! request. The registry starts no threads and calls no handler.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 /// A handler for revocation requests. The handler receives the path of the requested node.
 pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
 
-/// Selects the events of a lock or of leases that a listener receives.
+/// Selects which events of a lock or of leases a listener receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(i32)]
 #[non_exhaustive]
@@ -20,11 +20,12 @@ pub enum Listen {
     /// The listener receives every change of every hold.
     #[default]
     All = 0,
-    /// The listener receives only losses: a hold changes from [`Held`](crate::LockState::Held) or
+    /// The listener receives only losses. A loss is the change of a hold from [`Held`](crate::LockState::Held) or
     /// [`Suspended`](crate::LockState::Suspended) to [`Uncertain`](crate::LockState::Uncertain) or
-    /// [`Lost`](crate::LockState::Lost), or its client is closed. If the client is closed, the new state in the event
-    /// is [`Free`](crate::LockState::Free). Before the closing client ends its session, the client waits for up to one
-    /// second until the handler returns. During this wait, no other client can acquire the lock.
+    /// [`Lost`](crate::LockState::Lost). If the program closes the client, the end of each safe hold is also a loss,
+    /// and the new state in the event is [`Free`](crate::LockState::Free). In this case, the client waits for up to one
+    /// second until the handler returns, before it ends the session. During this wait, no other client can acquire the
+    /// lock.
     Loss = 1,
 }
 
@@ -113,8 +114,8 @@ impl Registry {
         self.revocation_handlers.get(&lock).copied()
     }
 
-    /// Returns the handlers that receive this event or request. The handlers are in the order in which they must be
-    /// called.
+    /// Returns the ids of the handlers that receive this event or request. The ids are in the order in which the
+    /// handlers must be called.
     pub(super) fn matching<'a>(&'a self, notification: &'a Notification) -> impl Iterator<Item = HandlerId> + 'a {
         let of_lock = match notification {
             Notification::Event(Event::Lock { lock, .. }) | Notification::Forfeit(Event::Lock { lock, .. }) => {
@@ -138,7 +139,7 @@ impl Registry {
         self.entries.get(&id).is_some_and(|entry| entry.which == Listen::Loss)
     }
 
-    /// Returns whether any handler receives only losses.
+    /// Returns whether the registry contains a handler that receives only losses.
     pub(super) const fn has_loss_handlers(&self) -> bool {
         self.loss_handler_count > 0
     }

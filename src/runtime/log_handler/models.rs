@@ -115,7 +115,7 @@ fn event_thread_dispatcher(event_thread: &'static EventThread) -> CallbackDispat
     CallbackDispatcher::EventThread(Registration::on_thread(event_thread).unwrap())
 }
 
-/// Replaces the handler. Returns the lines that the new handler receives.
+/// Replaces the handler. The returned list contains all lines that the new handler receives.
 fn set_handler(sink: &'static LogSink, event_thread: &'static EventThread) -> Received {
     let received = Received::default();
     let seen = Arc::clone(&received);

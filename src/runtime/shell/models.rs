@@ -1,7 +1,7 @@
-//! Loom models of an operation. Several things can happen to an operation at the same time: its answer arrives, its
-//! deadline passes, a thread cancels it, or its client is closed. Loom tries every order of these events. For every
-//! order, the engine must give exactly one answer, and the waiting thread must wake up with this answer. Afterwards,
-//! the shell must keep no data of the operation, and some thread must still read the socket.
+//! Loom models of an operation. Several events can occur at the same time: the answer arrives, the deadline passes, a
+//! thread cancels the operation, or the client is closed. Loom tries every order of these events. In every order, the
+//! engine must answer the operation exactly once, and the waiting thread must return this answer. Afterwards, the shell
+//! must contain no data of the operation, and a thread must still read the socket.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
@@ -229,7 +229,7 @@ struct ConnectedClient {
     wire: Arc<ModelSocket>,
 }
 
-/// Tries all orders of the scene. Returns all results that occurred in the different orders.
+/// Runs the scene in every order of its steps. Returns the name of each result that occurred.
 fn ends_at_a_socket(
     scene: impl Fn(&Arc<ConnectedClient>) -> Result<Answer> + Send + Sync + 'static,
 ) -> Vec<&'static str> {
@@ -267,7 +267,7 @@ impl ConnectedClient {
         acquire(&self.shell, AcquireLimit::Unlimited)
     }
 
-    /// The server refuses all requests that it has received, one after the other.
+    /// Makes the server refuse all requests that it has received, one after the other.
     fn refuse(&self) {
         let mut asked = self.wire.take_output();
         while !asked.is_empty() {
@@ -281,11 +281,12 @@ impl ConnectedClient {
     }
 }
 
-/// The status is TIMEOUT or CONNECTION, depending on the time since the last answer of the server.
+/// The name of both TIMEOUT and CONNECTION in the models. The time since the last answer of the server determines which
+/// status occurs.
 const TIMED_OUT: &str = "late";
 
-/// Starts an acquire operation, and waits for the operation with `wait`. Returns all results that occurred in the
-/// different orders.
+/// Starts an acquire operation, and calls `wait` to wait for its end, in every order of the steps. Returns the name of
+/// each result that occurred.
 fn ends_of(
     acquire_limit: AcquireLimit,
     wait: impl Fn(Arc<PendingOp>) -> Result<Answer> + Send + Sync + 'static,
@@ -306,7 +307,7 @@ fn ends_of(
     seen.iter().copied().collect()
 }
 
-/// Makes a client with a session. The models play the role of its I/O thread and its server.
+/// Creates a client with a session. The model itself acts as the I/O thread and as the server of this client.
 pub(crate) fn connected() -> Arc<Shell> {
     let now = clock::now();
     let config = SessionConfig {
@@ -369,16 +370,16 @@ fn refusal(requests: &mut Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A server that has one client and carries out its requests.
+/// A simulated server that carries out the requests of one client.
 #[derive(Default)]
 pub(crate) struct Server {
-    /// The paths of the nodes, each with the id of the session that owns the node.
+    /// The paths of the nodes, each with the czxid of the node.
     nodes: Vec<(String, i64)>,
     last: i64,
 }
 
 impl Server {
-    /// Answers all requests in one step. Also answers the further requests that the client sends because of these
+    /// Answers all requests in one step. Also answers the requests that the client sends after it has received these
     /// answers.
     pub(crate) fn serve(&mut self, shell: &Shell) {
         let source = shell.update_engine(|engine, now| {

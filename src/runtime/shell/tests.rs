@@ -1,4 +1,4 @@
-//! Tests that a panic in the work for a client fails only this client, regardless of the place of the panic.
+//! Tests that a panic during work for one client fails only this client, regardless of the code that panics.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -104,7 +104,7 @@ fn a_panic_on_the_io_thread_fails_its_client_and_no_other() {
     let closed = Event::client(ClientState::Closed, ClientState::Connecting);
     assert!(heard.lock().unwrap().contains(&closed));
 
-    // The I/O thread serves a client that the program makes after the failure.
+    // The I/O thread also serves a client that the program creates after the failure.
     let (listener, address) = listen();
     let other = sound_client(&address);
     let _call = connect(&other).unwrap();

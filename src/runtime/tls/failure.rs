@@ -1,6 +1,5 @@
-//! Describes failures of TLS in plain words. A failure is a *refusal* if the client does not accept the certificate of
-//! the server, or the server does not accept the certificate of the client. A refusal has the status AUTH. All other
-//! failures have the status CONNECTION.
+//! Describes failures of TLS in plain words. A failure is a *refusal* if the client or the server does not accept the
+//! certificate of the other side. A refusal has the status AUTH. All other failures have the status CONNECTION.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -145,7 +144,7 @@ fn describe_alert(alert: AlertDescription, cx: &Circumstances<'_>) -> io::Error 
     }
 }
 
-/// The name of an alert in RFC 8446.
+/// Returns the name that RFC 8446 uses for an alert.
 fn alert_name(alert: AlertDescription) -> String {
     let mut name = String::new();
     for letter in format!("{alert:?}").replace("CA", "Ca").chars() {
@@ -208,7 +207,8 @@ fn presented_names(presented: &[String]) -> String {
     format!("it is for {}{more}", names.join(", "))
 }
 
-/// rustls shows the names of a certificate as `DnsName("host")` and `IpAddress(127.0.0.1)`.
+/// Returns a name of a certificate without its type. rustls formats such names as `DnsName("host")` and
+/// `IpAddress(127.0.0.1)`.
 fn presented_name(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"')

@@ -1,5 +1,5 @@
-//! Files with certificates and revocation lists in PEM format, and the stamps that show whether a file has changed. If a
-//! file is a keystore or has another format, the error contains the command that converts it.
+//! Reads files with certificates and revocation lists in PEM format, and detects whether a file has changed. If a file
+//! is a keystore or has another format, the error contains a command that converts the file to PEM.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,7 +25,7 @@ const DIRECTORY_LIMIT: usize = 10_000;
 /// The PEM label of a certificate.
 const CERTIFICATE: &str = "CERTIFICATE";
 
-/// A file that an option names.
+/// A file, and the option that names the file.
 #[derive(Clone, Copy)]
 pub(super) struct NamedFile<'a> {
     pub(super) option: &'static str,
@@ -66,7 +66,7 @@ impl NamedFile<'_> {
         Ok(lists)
     }
 
-    /// Decodes the sections with a label. Sections with other labels are neither copied nor decoded.
+    /// Decodes the sections that have the label `label`. Sections with other labels are neither copied nor decoded.
     fn sections<T: PemObject>(self, bytes: &[u8], label: &str) -> Result<Vec<T>> {
         let sections = pem::sections(bytes, label).map_err(|why| self.refuse(&why))?;
         let decoded: std::result::Result<_, PemError> = sections.into_iter().map(T::from_pem_slice).collect();
@@ -85,8 +85,8 @@ impl NamedFile<'_> {
         if path.bytes().all(is_plain) { path.into_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
     }
 
-    /// Replaces the extension of the path by `suffix`. Returns the new path for use in a shell command. The new path never
-    /// names the file itself, so that the command does not overwrite the file.
+    /// Replaces the extension of the path by `suffix`. Returns the new path for use in a shell command. The new path
+    /// never names the file itself, so that the command does not overwrite the file.
     pub(super) fn for_shell_with(self, suffix: &str) -> String {
         let is_own = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(suffix));
         let suffix = if is_own { &format!("converted.{suffix}") } else { suffix };
@@ -126,8 +126,8 @@ fn add_roots(roots: &mut RootCertStore, file: NamedFile<'_>, certificates: &[Cer
     Ok(())
 }
 
-/// The regular files of a directory, sorted. Hidden files are left out: Kubernetes keeps the versions of a mounted secret
-/// in hidden directories.
+/// Returns the regular files of a directory, sorted by name. Hidden files are omitted, because Kubernetes stores the
+/// versions of a mounted secret under hidden names.
 fn files_of_directory(directory: NamedFile<'_>) -> Result<Vec<PathBuf>> {
     let failed = |error: io::Error| directory.refuse(&error.to_string());
     let mut files = Vec::new();
@@ -145,7 +145,8 @@ fn files_of_directory(directory: NamedFile<'_>) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Identifies the content of files without reading them. If a file or a name is replaced, the stamps differ.
+/// Identifies the content of files without reading them. If a file changes, or if a path leads to another file, the
+/// stamps differ.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -159,8 +160,8 @@ struct Stamp {
 }
 
 impl Stamps {
-    /// Adds a file, or a directory and its files. The caller must call this method before it reads the file. If the file
-    /// changes at the same time, the next stamps differ.
+    /// Adds the stamp of a file, or the stamps of a directory and its files. The caller must call this method before it
+    /// reads the file. If the file changes during the read, the next stamps then differ.
     pub(super) fn add(&mut self, path: &Path) {
         let stamp = fs::metadata(path).ok().map(|metadata| Stamp {
             device: metadata.dev(),
@@ -255,7 +256,7 @@ const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 
-/// Skips the length of a DER element.
+/// Skips the length field of a DER element, and returns the bytes after the field.
 fn after_length(bytes: &[u8]) -> Option<&[u8]> {
     let (&first, rest) = bytes.split_first()?;
     let further = if first < 0x80 { 0 } else { usize::from(first & 0x7f) };

@@ -1,5 +1,5 @@
-//! A loaded configuration of TLS, and the certificate of the client in it. Connections share this value while the files of
-//! the settings stay the same.
+//! A TLS configuration that was loaded from the files of the settings, with the certificate of the client. All
+//! connections share this configuration until one of the files changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

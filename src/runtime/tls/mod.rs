@@ -1,6 +1,6 @@
-//! TLS, with rustls. The settings of a program become a rustls configuration ([`TlsSource`]), and each connection gets a
-//! [`TlsStream`], which encrypts and decrypts between the session and the socket. This directory knows no sessions and
-//! no locks.
+//! TLS, implemented with rustls. A [`TlsSource`] converts the settings of the program to a rustls configuration. Each
+//! connection has a [`TlsStream`], which encrypts and decrypts bytes between the session and the socket. The code in
+//! this directory does not depend on sessions or locks.
 
 mod failure;
 mod files;

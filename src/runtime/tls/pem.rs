@@ -1,19 +1,21 @@
-//! The sections of a PEM file. rustls decodes every section that it knows, and does not erase what it decodes. This file
-//! therefore cuts out the wanted sections first, so that a private key in the same file is never copied.
+//! Finds the sections of a PEM file that have one label. rustls would decode sections with other labels too, and does
+//! not erase the decoded data. The code in this file therefore selects the wanted sections first, so that a private key
+//! in the same file is never copied.
 
 use std::result::Result;
 
 use zklock_core::path::quote;
 
-/// Returns the sections with a label, each from its first line to its last. All other text is ignored. A returned section
-/// contains only Base64 between these lines, so that it cannot contain a part of a damaged section after it.
+/// Returns the sections that have the label `label`, each from its first line to its last line. All other text is
+/// ignored. A returned section contains only Base64 text between its first and last line, so that the section cannot
+/// contain a part of another section.
 ///
-/// Errors: what is wrong with the file.
+/// Fails with a message that describes the problem of the file.
 pub(super) fn sections<'a>(pem: &'a [u8], label: &str) -> Result<Vec<&'a [u8]>, String> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let missing_end = || format!("is not valid PEM: the line {} is missing", quote(&end));
     let mut sections = Vec::new();
-    // The position of the first line of a section whose last line is still to come.
+    // The position of the first line of the current section, or `None` outside such a section.
     let mut open = None;
     let mut next = 0;
     for line in pem.split_inclusive(|byte| b"\r\n".contains(byte)) {

@@ -1,5 +1,5 @@
-//! The private key of the client. Formats: PKCS#8 with or without encryption, PKCS#1 and SEC1, all in PEM. This file
-//! erases every copy of a key that it makes.
+//! Reads the private key of the client from a PEM file. The supported formats are PKCS#8 with or without encryption,
+//! PKCS#1 and SEC1. The code in this file erases every copy of a key that it creates.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use zklock_core::error::Result;
 use super::files::NamedFile;
 use super::provider;
 
-/// The PEM labels of private keys, with the format of each. The value is `None` for an encrypted key.
+/// The PEM label and the format of each kind of private key. The format is `None` for an encrypted key.
 const LABELS: [(&str, Option<KeyFormat>); 4] = [
     ("PRIVATE KEY", Some(KeyFormat::Pkcs8)),
     ("ENCRYPTED PRIVATE KEY", None),
@@ -45,7 +45,8 @@ pub(super) fn read_private_key(
     let Some((section, format)) = first_key(&pem) else {
         return Err(file.refuse("contains no private key; expected PEM with \"-----BEGIN PRIVATE KEY-----\""));
     };
-    // OpenSSL's format of encrypted keys before PKCS#8. It derives the key from the password with one round of MD5.
+    // This header marks the format that OpenSSL used for encrypted keys before PKCS#8. This format is weak, because it
+    // applies only one round of MD5 to the password.
     if contains(section, b"Proc-Type: 4,ENCRYPTED") {
         return Err(refuse_encryption(file, "encrypted in the old format of OpenSSL (\"Proc-Type: 4,ENCRYPTED\")"));
     }
@@ -66,13 +67,13 @@ pub(super) fn read_private_key(
     })
 }
 
-/// Finds the first private key of a PEM file. Returns its lines, from the first line with the label to the last.
+/// Returns the section of the first private key in a PEM file, and the format of the key.
 fn first_key(pem: &[u8]) -> Option<(&[u8], Option<KeyFormat>)> {
     let found = LABELS.iter().filter_map(|(label, format)| {
         let begin = find(pem, format!("-----BEGIN {label}-----").as_bytes())?;
         let end = format!("-----END {label}-----");
         let section = pem.get(begin..)?;
-        // If the last line is missing, `decode` fails.
+        // If the last line of the section is missing, `decode` fails later.
         let length = find(section, end.as_bytes()).map_or(section.len(), |at| at + end.len());
         Some((begin, section.get(..length)?, *format))
     });

@@ -1,5 +1,6 @@
-//! The cryptography of TLS. The features of this crate select it. The library passes the provider to each configuration
-//! and never installs it for the process, because the program may use rustls itself.
+//! The cryptography provider of TLS, which the features of this crate select. The library passes this provider to each
+//! rustls configuration. The library never installs a provider for the whole process, because the program may use
+//! rustls itself.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use rustls::sign::SigningKey;
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs", feature = "rustls-openssl")))]
 compile_error!("zklock needs one of the features ring, aws-lc-rs and rustls-openssl");
 
-/// The cryptography that the Cargo features select: `rustls-openssl` if it is enabled, otherwise `aws-lc-rs`, otherwise `ring`.
+/// The cryptography that the Cargo features select: `rustls-openssl` if it is enabled, otherwise `aws-lc-rs`, otherwise
+/// `ring`.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     #[cfg(feature = "rustls-openssl")]
     let provider = rustls_openssl::default_provider();
@@ -22,7 +24,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Makes a signing key. This function borrows `key`, so that the caller can erase `key` later.
+/// Creates a signing key from a private key. This function borrows `key`, so that the caller can erase `key` later.
 /// `KeyProvider::load_private_key` would take ownership of `key`.
 pub(super) fn signing_key(
     provider: &CryptoProvider,

@@ -1,4 +1,5 @@
-//! The TLS settings of a client, as the program has set them. This file reads no files.
+//! The TLS settings that the program has set for a client. The code in this file does not read the files that the
+//! settings name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub(crate) struct TlsSettings {
     pub(crate) requires_tls13_by_default: Option<bool>,
 }
 
-/// What the client verifies of a server.
+/// Selects what the client verifies about a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Verification {
     /// The certificate chain and the name of the server.
@@ -37,13 +38,13 @@ pub(crate) enum Verification {
     Full,
     /// The certificate chain only.
     Chain,
-    /// Nothing. The server must still own the private key of its certificate.
+    /// Nothing, except that the server owns the private key of its certificate.
     None,
 }
 
 impl TlsSettings {
-    /// Sets the name that the certificates of the servers must contain. Returns `None` if a certificate cannot contain the
-    /// name.
+    /// Sets the name that the certificates of the servers must contain. Returns `None` if a certificate cannot contain
+    /// the name.
     pub(crate) fn set_server_name(&mut self, name: &str) -> Option<()> {
         self.server_name = Some(ServerName::try_from(name.to_owned()).ok()?);
         Some(())

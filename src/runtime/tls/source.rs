@@ -1,5 +1,6 @@
-//! The TLS configuration of a client. A [`TlsSource`] reads the files that the settings name, and reads a file again after
-//! the file has changed. While the files stay the same, all connections share one configuration, so that TLS sessions are resumed.
+//! The TLS configuration of a client. A [`TlsSource`] reads the files that the settings name, and reads a file again
+//! after the file has changed. While the files stay the same, all connections share one configuration, so that TLS
+//! sessions are resumed.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +35,7 @@ const PASSWORD_LIMIT: usize = 4096;
 pub(crate) struct TlsSource {
     settings: TlsSettings,
     provider: Arc<CryptoProvider>,
-    /// The roots of the system. The source reads them once.
+    /// The CA certificates of the system. The source reads these certificates at most once.
     system_roots: Mutex<Option<Arc<RootCertStore>>>,
     loaded: Mutex<Option<Loaded>>,
 }
@@ -45,8 +46,8 @@ struct Loaded {
 }
 
 impl TlsSource {
-    /// Makes the source of a client. The value is `None` if the settings do not turn TLS on. The caller must have checked
-    /// the settings.
+    /// Creates the TLS source of a client. Returns `None` if the settings do not turn TLS on. The caller must have
+    /// checked the settings.
     pub(crate) fn new(settings: &TlsSettings) -> Option<Self> {
         if !settings.is_enabled() {
             return None;
@@ -170,7 +171,7 @@ impl TlsSource {
         let signing_key = read_private_key(key, self.key_password()?.as_ref(), &self.provider)?;
         let certified_key = CertifiedKey::new(chain, signing_key);
         match certified_key.keys_match() {
-            // A provider may not know the public key of a private key.
+            // A provider may be unable to compute the public key of a private key.
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Some(Arc::new(certified_key)))
             }
@@ -181,8 +182,8 @@ impl TlsSource {
             Err(rustls::Error::InvalidCertificate(CertificateError::BadEncoding)) => {
                 Err(cert.refuse("begins with a certificate that is not valid X.509"))
             }
-            // The certificate cannot be compared with the key, for example because its version is 1. Servers accept such
-            // certificates of clients.
+            // The certificate cannot be compared with the key, for example because its version is 1. Servers accept
+            // such certificates of clients.
             Err(_) => Ok(Some(Arc::new(certified_key))),
         }
     }

@@ -1,6 +1,7 @@
-//! TLS on one connection. A stream turns the bytes of a session into TLS records and back. It contains data that no
-//! event of the socket announces: decrypted bytes ([`TlsStream::has_unread`]) and records to send
-//! ([`TlsStream::wants_write`]). No call blocks.
+//! TLS on one connection. A stream converts the bytes of a session to TLS records, and received TLS records to bytes of
+//! the session. A stream can contain decrypted bytes ([`TlsStream::has_unread`]) and records to send
+//! ([`TlsStream::wants_write`]). The socket reports no events for these bytes and records. No method of the stream
+//! blocks.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -25,9 +26,9 @@ pub(in crate::runtime) struct TlsStream {
     has_ended: bool,
 }
 
-/// The bytes that identify a TLS record: its type and its major version.
+/// The number of bytes that identify a TLS record: one byte for its type and one byte for its major version.
 const FIRST_BYTES: usize = 2;
-/// The largest number of reads with which the stream looks for an alert of the server after the connection is lost.
+/// After the connection is lost, the stream reads at most this many times to find an alert of the server.
 const READS_FOR_ALERT: usize = 8;
 
 impl TlsStream {
@@ -104,7 +105,7 @@ impl TlsStream {
         if accepted == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(accepted) }
     }
 
-    /// Sends the records that wait, as far as the socket has room.
+    /// Sends the waiting records until the socket has no more room.
     pub(in crate::runtime) fn flush<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Records(socket)) {
@@ -127,15 +128,15 @@ impl TlsStream {
         self.unread > 0 || self.has_ended
     }
 
-    /// Sends the alert `close_notify`, so that the server knows that no more data follows. If the socket has no room,
+    /// Sends the alert `close_notify`, which notifies the server that no more data follows. If the socket has no room,
     /// the server does not receive the alert.
     pub(in crate::runtime) fn close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) {
         self.connection.send_close_notify();
         let _ = self.flush(socket);
     }
 
-    /// Receives records once and decrypts them. Returns the number of received bytes, which is 0 if the server has closed
-    /// the connection.
+    /// Reads the socket once, and decrypts the received records. Returns the number of received bytes, which is 0 if
+    /// the server has closed the connection.
     fn receive_records<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) -> io::Result<usize> {
         let mut records = FirstBytes { socket, seen: &mut self.first_bytes };
         let count = self.connection.read_tls(&mut records)?;
@@ -149,15 +150,15 @@ impl TlsStream {
                 Ok(count)
             }
             Err(error) => {
-                // The reason for the failure, for the log of the server.
+                // Sends an alert with the reason for the failure, which the server can write to its log.
                 let _ = self.connection.write_tls(&mut Records(socket));
                 Err(self.describe(&error))
             }
         }
     }
 
-    /// Returns the reason why the server closed a connection to which the client cannot write. The server may have sent
-    /// an alert before it closed the connection.
+    /// Returns the reason why a write to the socket has failed with `cause`. If the server sent an alert before it
+    /// closed the connection, the alert is the reason. Otherwise, `cause` is the reason.
     fn reason_for_close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>, cause: io::Error) -> io::Error {
         for _ in 0..READS_FOR_ALERT {
             match self.receive_records(socket) {
@@ -181,7 +182,7 @@ impl TlsStream {
     }
 }
 
-/// The socket as the destination of records.
+/// Writes TLS records to the socket.
 struct Records<'a, T: AsRawFd>(&'a CheckedSocket<T>);
 
 impl<T: AsRawFd> Write for Records<'_, T> {
@@ -194,7 +195,7 @@ impl<T: AsRawFd> Write for Records<'_, T> {
     }
 }
 
-/// The socket as the source of records. The source keeps a copy of the first bytes.
+/// Reads TLS records from the socket, and keeps a copy of the first bytes.
 struct FirstBytes<'a, T: AsRawFd> {
     socket: &'a CheckedSocket<T>,
     seen: &'a mut Vec<u8>,

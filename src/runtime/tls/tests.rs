@@ -1,5 +1,5 @@
-//! Tests of the files that TLS reads, and of the stream between two ends in this process. `tests/integration/tls` tests
-//! real servers.
+//! Tests of the files that TLS reads, and of a TLS stream whose client and server are both in this process.
+//! `tests/integration/tls` tests TLS with real servers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -72,7 +72,7 @@ fn keys_of_all_supported_formats_are_read() {
             assert!(read_key(&encrypted, None).unwrap_err().contains("set tls.key_password or tls.key_password_file"));
         }
     }
-    // Deriving a key with scrypt takes long without optimization.
+    // Without compiler optimization, scrypt with its default cost would take too long.
     let scrypt = file("scrypt.key");
     openssl(&[
         "pkcs8",
@@ -154,11 +154,11 @@ fn files_are_read_again_only_if_they_have_changed() {
     let first = source.loaded_config().unwrap();
     source.load().unwrap();
     assert!(Arc::ptr_eq(&first, &source.loaded_config().unwrap()));
-    // A failed reload keeps the configuration.
+    // After a failed reload, the source still uses the previous configuration.
     all.write("client.key", "");
     assert!(source.load().unwrap_err().message().contains("contains no private key"));
     assert!(Arc::ptr_eq(&first, &source.loaded_config().unwrap()));
-    // The rotation has replaced the key, but not yet the certificate.
+    // The rotation of the files has replaced the key, but not yet the certificate.
     let next = all.intermediate.client("next", Validity::Now);
     all.write("client.key", next.key());
     assert!(source.load().unwrap_err().message().contains("does not belong to the first certificate of tls.cert"));
@@ -172,7 +172,7 @@ fn mutual(all: &Certificates) -> TlsSettings {
     TlsSettings { ca: path("ca.pem"), cert: path("client.pem"), key: path("client.key"), ..TlsSettings::default() }
 }
 
-/// A client and a server of one connection.
+/// The client end and the server end of one connection.
 struct Pair {
     client: TlsStream,
     socket: CheckedSocket<UnixStream>,
@@ -191,7 +191,7 @@ impl Pair {
         Self { client, socket: CheckedSocket::new(near).unwrap(), server, far }
     }
 
-    /// Connects, and completes the handshake.
+    /// Connects the client to the server, and completes the TLS handshake.
     fn connect(all: &Certificates) -> Self {
         let mut pair = Self::new(all, &mutual(all));
         while !pair.client.continue_handshake(&pair.socket).unwrap() {
@@ -329,15 +329,15 @@ fn both_ends_of_a_closed_connection_report_its_end() {
     let mut buffer = [0; 64];
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 4);
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
-    // The server ends without the closing record.
+    // The server closes the connection without the closing record of TLS.
     let mut pair = Pair::connect(&all);
     pair.far.shutdown(Shutdown::Both).unwrap();
     assert_eq!(pair.read(64).unwrap(), b"");
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
 }
 
-/// In TLS 1.3 the client learns only after its handshake that the server refused its certificate. The server may have
-/// closed the connection before.
+/// In TLS 1.3 the client learns only after its handshake that the server refused its certificate. The server may
+/// already have closed the connection at that time.
 #[test]
 fn a_refusal_is_reported_even_if_the_next_write_fails() {
     let all = Certificates::create();
