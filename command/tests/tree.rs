@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use zklock_test_support::{assert_not_late, wait_until};
+use zklock_test_support::{Proxy, ZooKeeper, assert_not_late, wait_until};
 
-use crate::common::{PROGRAM, Running, TEST_TIMEOUT, file, path, process, program, raw, send, wait_for_queue, zklock};
+use crate::common::{
+    PROGRAM, Running, TEST_TIMEOUT, file, path, process, program, raw, send, wait_for_queue, zklock, zklock_on,
+};
 
 /// Leaves its session, its process group and its parent.
 const DAEMON: &str = "(setsid sh -c '(sleep 60 &) ; sleep 60' &)";
@@ -118,10 +120,13 @@ fn a_signal_after_the_end_of_the_command_ends_the_waits_that_follow() {
     let arguments = ["run", "--json", "--min-hold", "10m", "-o", "session.timeout=60000", &path("late")];
     // The process that is left behind ignores TERM, so the tree ends after the grace period of 7.5 s. The signal arrives earlier.
     let script = "trap '' TERM; (while :; do sleep 0.1; done) & exit 0";
-    let mut call = zklock(&[&arguments[..], &["sh", "-c", script]].concat());
+    let proxy = Proxy::start(&ZooKeeper::shared().address());
+    let mut call = zklock_on(&proxy.address(), &[&arguments[..], &["sh", "-c", script]].concat());
     call.command().stderr(fs::File::create(&log).unwrap());
     let mut call = call.start();
     wait_until(TEST_TIMEOUT, || fs::read_to_string(&log).unwrap().contains("\"exited\""));
+    // Otherwise a server might confirm the release before `zklock` ends.
+    proxy.black_hole(true);
     call.signal(libc::SIGTERM);
     assert_eq!(call.wait(), 81);
     assert_eq!(call.tree(), []);
