@@ -65,7 +65,7 @@ fn client_stays_at_its_server_until_the_credentials_for_the_next_are_loaded() {
     let proxy = Proxy::start(&server.address());
     let (fails, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (is_failing, counted) = (Arc::clone(&fails), Arc::clone(&calls));
-    let config = Config::new().session_timeout(4 * SECOND).auth_callback("digest", move || {
+    let config = Config::new().session_timeout(12 * SECOND).auth_callback("digest", move || {
         counted.fetch_add(1, Ordering::SeqCst);
         let sealed = is_failing.load(Ordering::SeqCst);
         if sealed { Err("the vault is sealed".into()) } else { Ok(b"alice:secret".to_vec()) }
