@@ -373,7 +373,8 @@ class Lock:
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
         not undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing.
         Raises LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the
-        session timeout. The release takes effect even if the call raises LockLost or ConnectionLost.
+        session timeout. Raises Exhausted if the process had no descriptor for a connection. In these three cases,
+        the release takes effect.
         """
     def release_nowait(self) -> None:
         """Release the lock once for the calling thread. The call does not block, because the library removes the
@@ -556,8 +557,10 @@ class Lock:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the lock. The errors are the same as for ``release()``. If both the block and the release fail,
-        the exception of the block propagates, with a note about the failed release.
+        """Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe
+        at the end of the block and no server confirms the release, the method logs a warning and raises nothing.
+        If both the block and the release fail, the exception of the block propagates, with a note about the
+        failed release.
         """
 
 @final
@@ -637,8 +640,8 @@ class Hold:
 
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
         not undo the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
-        Raises ConnectionLost if no server confirmed the release within the session timeout. The release takes
-        effect even if the call raises LockLost or ConnectionLost.
+        Raises ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the
+        process had no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
     def release_nowait(self) -> None:
         """Release the lock. The call does not block, because the library removes the node in the background.
@@ -704,8 +707,9 @@ class Hold:
         /,
     ) -> None:
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same
-        as for ``release()``. If both the block and the release fail, the exception of the block propagates, with
-        a note about the failed release.
+        as for ``release()``, with one exception: if the hold was safe at the end of the block and no server
+        confirms the release, the method logs a warning and raises nothing. If both the block and the release
+        fail, the exception of the block propagates, with a note about the failed release.
         """
 
 @final
@@ -808,8 +812,9 @@ class Leases:
 
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
         not undo the release. Raises NotOwner if the leases were already released, and LockLost if one of the
-        leases was lost. Raises ConnectionLost if no server confirmed the release within the session timeout. The
-        release takes effect even if the call raises LockLost or ConnectionLost.
+        leases was lost. Raises ConnectionLost if no server confirmed the release within the session timeout, and
+        Exhausted if the process had no descriptor for a connection. The release takes effect unless the call
+        raises NotOwner.
         """
     def release_nowait(self) -> None:
         """Release all leases of this object. The call does not block, because the library removes the nodes in the
@@ -870,8 +875,9 @@ class Leases:
         /,
     ) -> None:
         """Release the leases, unless the block has already released the leases. The errors are the same as for
-        ``release()``. If both the block and the release fail, the exception of the block propagates, with a note
-        about the failed release.
+        ``release()``, with one exception: if the leases were safe at the end of the block and no server confirms
+        the release, the method logs a warning and raises nothing. If both the block and the release fail, the
+        exception of the block propagates, with a note about the failed release.
         """
 
 @final
