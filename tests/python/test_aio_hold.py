@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -577,32 +577,54 @@ BLOCKS: dict[str, Callable[[Client, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
-    loops: Loops, own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    async def main() -> None:
-        async with Client(own_server.address, session_timeout=6) as client:
-            async with BLOCKS[kind](client, path) as held:
-                own_server.pause()
-                assert held.is_held
+def end_blocks_without_a_server(
+    loops: Loops, server: ZooKeeper, path: str, work: Callable[[Any], Coroutine[Any, Any, None]]
+) -> list[type | None]:
+    """End a block of each kind while the server answers nothing. ``work`` is the end of each block. Return the type of
+    the exception of each block.
+    """
+
+    async def run(kind: str, entered: asyncio.Semaphore, paused: asyncio.Event) -> type | None:
+        async with Client(server.address, session_timeout=6) as client:
+            try:
+                async with BLOCKS[kind](client, f"{path}/{kind}") as held:
+                    entered.release()
+                    await paused.wait()
+                    await work(held)
+            except zklock.Error as error:
+                return type(error)
             assert not held.is_held
-            own_server.resume()
+            return None
 
-    loops.run(main())
-    assert "no server has confirmed the release yet: no answer from" in caplog.text
+    async def main() -> list[type | None]:
+        entered, paused = asyncio.Semaphore(0), asyncio.Event()
+        blocks = [asyncio.create_task(run(kind, entered, paused)) for kind in BLOCKS]
+        for _ in blocks:
+            await entered.acquire()
+        server.pause()
+        paused.set()
+        errors = await asyncio.gather(*blocks)
+        server.resume()
+        return errors
+
+    return loops.run(main())
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
-    loops: Loops, own_server: ZooKeeper, path: str, kind: str
+def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
+    loops: Loops, own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with Client(own_server.address, session_timeout=6) as client:
-            with pytest.raises((zklock.ConnectionLost, zklock.LockLost)):
-                async with BLOCKS[kind](client, path) as held:
-                    own_server.pause()
-                    await until(lambda: not held.is_held)
-            own_server.resume()
+    async def work(held: Any) -> None:
+        assert held.is_held
 
-    loops.run(main())
+    assert end_blocks_without_a_server(loops, own_server, path, work) == [None] * len(BLOCKS)
+    assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
+
+
+def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
+    loops: Loops, own_server: ZooKeeper, path: str
+) -> None:
+    async def work(held: Any) -> None:
+        await until(lambda: not held.is_held)
+
+    errors = end_blocks_without_a_server(loops, own_server, path, work)
+    assert set(errors) <= {zklock.ConnectionLost, zklock.LockLost}

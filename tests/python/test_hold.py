@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import zklock
-from conftest import Inspector, Waiter, wait_until
+from conftest import LIMIT, Inspector, Waiter, wait_until
 from server import ZooKeeper
 from zklock import Client, Hold, LockState
 from zklock.testing import StandaloneServer
@@ -140,28 +141,46 @@ BLOCKS: dict[str, Callable[[Client, str], zklock.Lock | Hold | zklock.Leases]] =
 }
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+def end_blocks_without_a_server(server: ZooKeeper, path: str, work: Callable[[Any], None]) -> list[type | None]:
+    """End a block of each kind while the server answers nothing. ``work`` is the end of each block. Return the type of
+    the exception of each block.
+    """
+    entered, paused = threading.Barrier(len(BLOCKS) + 1), threading.Event()
+
+    def run(kind: str) -> type | None:
+        with Client(server.address, session_timeout=6) as client:
+            try:
+                with BLOCKS[kind](client, f"{path}/{kind}") as held:
+                    entered.wait(LIMIT)
+                    assert paused.wait(LIMIT)
+                    work(held)
+            except zklock.Error as error:
+                return type(error)
+            assert not held.is_held
+            return None
+
+    blocks = [Waiter(lambda kind=kind: run(kind)) for kind in BLOCKS]
+    entered.wait(LIMIT)
+    server.pause()
+    paused.set()
+    errors = [block.result() for block in blocks]
+    server.resume()
+    return errors
+
+
 def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
-    own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture, kind: str
+    own_server: ZooKeeper, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Client(own_server.address, session_timeout=6) as client:
-        with BLOCKS[kind](client, path) as held:
-            own_server.pause()
-            assert held.is_held
-        assert not held.is_held
-        own_server.resume()
-    assert "no server has confirmed the release yet: no answer from" in caplog.text
+    def work(held: Any) -> None:
+        assert held.is_held
+
+    assert end_blocks_without_a_server(own_server, path, work) == [None] * len(BLOCKS)
+    assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
-    own_server: ZooKeeper, path: str, kind: str
-) -> None:
-    with Client(own_server.address, session_timeout=6) as client:
-        with pytest.raises((zklock.ConnectionLost, zklock.LockLost)), BLOCKS[kind](client, path) as held:
-            own_server.pause()
-            wait_until(lambda: not held.is_held)
-        own_server.resume()
+def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(own_server: ZooKeeper, path: str) -> None:
+    errors = end_blocks_without_a_server(own_server, path, lambda held: wait_until(lambda: not held.is_held))
+    assert set(errors) <= {zklock.ConnectionLost, zklock.LockLost}
 
 
 def test_a_hold_of_a_closed_client_is_lost(server: ZooKeeper, path: str) -> None:
