@@ -580,7 +580,7 @@ typedef struct zkl_metrics {
     /** The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead. */
     uint64_t acquires_timeout;
     /**
-     * The number of acquires that the program ended. These acquires ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+     * The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
      * the program freed the handle or the client.
      */
     uint64_t acquires_canceled;

@@ -1,5 +1,6 @@
 //! Operations as futures. A task can await an operation on any executor, and the wait needs no thread and no timer. The
-//! code in this file does not depend on the kind of operation, because closures poll the operation and register a hook.
+//! caller passes two closures: one polls the operation, and one registers a hook. The code therefore works for every kind
+//! of operation.
 //!
 //! A poll checks the state of the operation without waiting. The first poll registers a hook, which wakes the task when
 //! the operation ends.

@@ -375,7 +375,7 @@ impl Operation {
     }
 }
 
-/// A method of [`LockTarget`] that starts one call of an operation to an engine.
+/// A method of [`LockTarget`] that calls an engine, and so starts a part of an operation.
 type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
 
 impl AnswerHandler for Operation {

@@ -971,8 +971,8 @@ fn close_connection(state: &mut State) {
 /// in Kubernetes. With a shorter time, a client whose resolver is slow would resolve the names of its servers again and
 /// again, without an attempt to connect.
 const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
-/// The longest time for which an attempt to connect can use inputs that were loaded earlier. A client needs less time
-/// to leave a server on purpose and to try another server.
+/// An attempt to connect does not use credentials or TLS files that were loaded longer ago than this. A client needs
+/// less time to leave a server on purpose and to try another server.
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
 /// After this number of log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;

@@ -64,7 +64,7 @@ pub struct zkl_metrics {
     pub acquires_ok: u64,
     /// The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead.
     pub acquires_timeout: u64,
-    /// The number of acquires that the program ended. These acquires ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+    /// The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
     /// the program freed the handle or the client.
     pub acquires_canceled: u64,
     /// The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time.

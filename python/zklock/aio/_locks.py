@@ -272,7 +272,7 @@ class Lock:
 
     @property
     def is_held_in_process(self) -> bool:
-        """Whether some task holds the lock through this lock object and the hold is safe at this moment."""
+        """Whether some task has a safe hold of the lock that was acquired through this lock object."""
         return self._native.is_held_in_process
 
     @property

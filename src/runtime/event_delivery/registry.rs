@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zklock_core::engine::{Event, LockId, LockState, Notification};
 
-/// A handler of the program for events.
+/// A closure of the program that the client calls for each event.
 pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 
 /// A handler for revocation requests. The handler receives the path of the requested node.

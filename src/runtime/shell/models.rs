@@ -1,7 +1,7 @@
 //! Loom models of an operation. Several events can occur at the same time: the answer arrives, the deadline passes, a
 //! thread cancels the operation, or the client is closed. Loom tries every order of these events. In every order, the
 //! engine must answer the operation exactly once, and the waiting thread must return this answer. Afterwards, the shell
-//! must contain no data of the operation, and a thread must still read the socket.
+//! must have removed the operation, and one of the threads must continue to read the socket.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
