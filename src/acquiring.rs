@@ -63,9 +63,9 @@ impl Acquiring {
         self.operation.wait_for(slice, true)
     }
 
-    /// Returns the same result as [`wait_for`](Self::wait_for), but a later drop has a different effect. After this
-    /// method has returned `Ok`, dropping this value releases the lock. After `wait_for` has returned `Ok`, dropping
-    /// this value does not release the lock.
+    /// Returns the same result as [`wait_for`](Self::wait_for). The two methods differ only in the effect of a later
+    /// drop of this value. After this method has returned `Ok`, dropping this value releases the lock. After `wait_for`
+    /// has returned `Ok`, dropping this value does not release the lock.
     pub fn look_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, false)
     }

@@ -84,15 +84,15 @@ impl Client {
         Ok(Connecting { client, call, awaiting: WakerRegistration::default(), span })
     }
 
-    /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). If the
-    /// list contains a chroot, this chroot must be the chroot of the client. The chroot of the client does not change.
+    /// Replaces the server list of the client. `servers` has the same form as in [`connect`](Self::connect). A chroot
+    /// in the new list must be equal to the chroot of the client. The chroot of the client does not change.
     ///
     /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its
     /// server, except in two cases. If the new list does not contain the server, the client moves to a server of the
-    /// list. If the list has grown, some clients move to an added server, so that each server has about the same number
-    /// of clients. Before a client moves to another server, it waits for the answers to its requests, for at most a
-    /// sixth of the session timeout. While the client moves to another server, its holds are SUSPENDED. A hold is lost
-    /// only if the client reaches no server of the new list before the session ends.
+    /// list. If the new list contains more servers than the old list, some clients move to an added server. Each server
+    /// then has about the same number of clients. Before a client moves to another server, it waits for the answers to
+    /// its requests, for at most a sixth of the session timeout. While the client moves to another server, its holds
+    /// are SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
     ///
     /// Errors: INVALID if the list is not valid or has another chroot; CLOSED, FORKED. Does not block. Any thread may
     /// call this method.
@@ -299,10 +299,10 @@ impl Client {
     /// write. `version` is the version that the node must have, or `None` if the call must create the node. The parent
     /// of the node must exist.
     ///
-    /// Returns the new version. Returns `None` if the version of the node differs from `version`. Also returns `None`
-    /// if the node exists although `version` is `None`, or if no node exists although `version` is a number. If the
-    /// connection was lost during the write, the client reads the node and compares the data. Two writes with different
-    /// meanings must therefore have different data.
+    /// Returns the new version. Returns `None` if the version of the node differs from `version`. If `version` is
+    /// `None`, an existing node also causes the result `None`. If `version` is a number, a missing node also causes the
+    /// result `None`. If the connection was lost during the write, the client reads the node and compares the data. Two
+    /// writes with different meanings must therefore have different data.
     ///
     /// Fails with LOST if the node of the hold does not exist. Fails with INVALID if a path is not valid or `data` is
     /// longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
@@ -638,7 +638,8 @@ impl fmt::Debug for WeakClient {
 
 impl WeakClient {
     /// Returns whether the program still uses the client or a lock, a semaphore or leases of the client. Unlike
-    /// `upgrade`, this method creates no reference, so the caller cannot become the last user of the client.
+    /// `upgrade`, this method creates no reference to the client. Such a reference could become the last one, and the
+    /// caller would then close the client.
     pub(crate) fn has_users(&self) -> bool {
         self.inner.strong_count() > 0
     }

@@ -1,5 +1,5 @@
-//! The data that all clones, locks, semaphores and leases of one client share, and the code that closes the client. The
-//! code in this file does not create locks, and refers to a lock only through a [`LockTarget`].
+//! The data that the clones, locks, semaphores and leases of one client share. This module also contains the code that
+//! closes the client. The code in this file does not create locks, and refers to a lock only through a [`LockTarget`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
@@ -92,7 +92,7 @@ impl ClientInner {
             }
             Ok(())
         })?;
-        // The new thread waits only for this value, so it receives the value.
+        // The new thread waits until it receives this value, so `send` succeeds.
         sender.send(self.start_close()?).map_err(|_| Status::Internal.into())
     }
 
@@ -107,8 +107,8 @@ impl ClientInner {
         let deadline = now() + CLOSE_LIMIT;
         let mut closing = SessionClose { shell, deadline, is_begun: false, call: None };
         if self.shell.has_loss_handlers() {
-            // This call fails if the client has failed. The later wait for the end of the session then reports the
-            // failure.
+            // This call fails if the client has failed. `PendingClose` then reports the failure when it waits for the
+            // end of the session.
             let _ = self.shell.update_engine(|engine, now| engine.begin_close(now));
         } else {
             closing.begin();
@@ -136,7 +136,7 @@ impl ClientInner {
         multis.push(StepwiseMulti { steps: Arc::downgrade(steps), notices: Arc::clone(notices) });
     }
 
-    /// Closes the multi-locks that `which` selects. The acquires of these multi-locks then fail, because one of the
+    /// Closes the multi-locks that `which` selects. An acquire of a closed multi-lock then fails, because one of its
     /// member locks is no longer usable.
     pub(crate) fn close_stepwise_multis(&self, which: impl Fn(&[LockTarget]) -> bool) {
         let closed = |multi: &StepwiseMulti| {
@@ -227,7 +227,7 @@ impl Drop for ClientInner {
     fn drop(&mut self) {
         if self.shell.check_process().is_err() {
             // In a forked child, threads of the parent may have left locks held or data incomplete. The child therefore
-            // does not drop the shell, and leaks its memory.
+            // leaks the shell instead of dropping it.
             std::mem::forget(Arc::clone(&self.shell));
             return;
         }

@@ -17,7 +17,8 @@ use crate::runtime::{EventDelivery, PendingOp, RevocationHandler, Scope, Shell};
 /// default limit of the servers.
 pub const MAX_DATA: usize = 512 * 1024;
 
-/// A lock in the engine of one client. When the last user drops this value, the library closes the lock.
+/// A lock in the engine of one client. When the program drops the last reference to this value, the library closes the
+/// lock.
 pub(crate) struct ClientLock {
     pub(crate) client: Arc<ClientInner>,
     pub(crate) id: LockId,
@@ -54,8 +55,8 @@ impl ClientLock {
         self.check_open()?;
         let about = |engine: &Engine, now| engine.is_open(self.id).then(|| question(engine, now));
         let answer = self.client.shell.read_engine(about)?.ok_or_else(|| self.closed_error())?;
-        // If another thread has closed the client since the first check, the holds of the client have ended, and the
-        // answer is not valid.
+        // Another thread may have closed the client since the first check. In this case, the answer is not valid,
+        // because the holds of the client have ended.
         self.check_open()?;
         Ok(answer)
     }
@@ -133,7 +134,8 @@ impl ClientLock {
     }
 
     /// Closes the client lock. This method first removes the lock from the engine, and then the handler for revocation
-    /// requests. In this order, no thread can set a handler for a removed lock.
+    /// requests. If the method removed the handler first, another thread could set a new handler before the lock is
+    /// removed.
     pub(crate) fn close(&self) -> Result<()> {
         // If the client has failed, this call fails. The following statements must run nevertheless.
         let removed = self.client.shell.update_engine(|engine, now| engine.remove_lock(now, self.id));

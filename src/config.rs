@@ -183,9 +183,9 @@ impl Config {
     /// be 1024 to 1073741824. The default is 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1
     /// MiB.
     ///
-    /// The transaction that ends a session contains the paths of all its nodes. If a server has written a transaction
-    /// longer than twice its `jute.maxbuffer`, the server cannot start again. The limit must therefore not exceed the
-    /// `jute.maxbuffer` of any server.
+    /// When a session ends, the server writes a transaction that contains the paths of all nodes of the session. If a
+    /// server has written a transaction longer than twice its `jute.maxbuffer`, the server cannot start again. The
+    /// limit must therefore not exceed the `jute.maxbuffer` of any server.
     pub fn max_path_bytes(self, bytes: usize) -> Self {
         self.with_checked(size("session.max_path_bytes", bytes), |config, bytes| config.max_path_bytes = bytes)
     }
@@ -201,9 +201,9 @@ impl Config {
     }
 
     /// Controls whether the client creates the chroot of its server list if the chroot is missing. By default, the
-    /// setting is off, and connecting to a missing chroot fails with SERVER. A client then cannot create a misspelled
-    /// chroot by accident. A misspelled chroot is dangerous, because programs with different chroots do not exclude
-    /// each other.
+    /// setting is off, and connecting to a missing chroot fails with SERVER. With this default, a client never creates
+    /// a chroot whose name was misspelled. A misspelled chroot is dangerous, because programs with different chroots do
+    /// not exclude each other.
     pub fn create_chroot(self, create: bool) -> Self {
         Self { create_chroot: create, ..self }
     }
@@ -217,13 +217,14 @@ impl Config {
     }
 
     /// Sets the handler for state changes. The client calls `handler` for every change of the session and of all holds.
-    /// The client makes one call at a time, in the order of the changes. By default, the library calls handlers on its
-    /// event thread. This thread calls the handlers of all clients of the process, one handler at a time. With
-    /// [`poll_events`](Self::poll_events), the program calls the handlers on its own threads. After the last call of
-    /// the handler, and before [`Client::close`](crate::Client::close) returns, the client drops the handler.
+    /// The client calls the handler for one change at a time, in the order in which the changes occurred. By default,
+    /// the library calls handlers on its event thread. This thread calls the handlers of all clients of the process,
+    /// one handler at a time. With [`poll_events`](Self::poll_events), the program calls the handlers on its own
+    /// threads. After the last call of the handler, and before [`Client::close`](crate::Client::close) returns, the
+    /// client drops the handler.
     ///
-    /// A handler may call any method, but must not wait for other participants. The event that would end such a wait
-    /// may be queued behind the event of the running handler. In a handler, these calls fail with DEADLOCK:
+    /// A handler may call any method, but must not wait for other participants. Otherwise the thread could wait for an
+    /// event that is queued behind the event of the running handler. In a handler, these calls fail with DEADLOCK:
     /// - [`Lock::acquire`](crate::Lock::acquire) and [`Semaphore::acquire`](crate::Semaphore::acquire), unless the
     ///   timeout is zero
     /// - a wait for an acquire in progress, unless the acquire has ended, its timeout is zero, or the time limit of the
@@ -232,9 +233,9 @@ impl Config {
     ///
     /// If a hold and the session change at the same moment, the client delivers the event of the hold first. Each
     /// client queues up to 1024 separate events. Beyond this limit, the client merges the events of each hold into one
-    /// event, and the events of the session into another event. Merging removes intermediate states. Each event still
-    /// begins with the last state of the previous event, and the last event ends with the current state. The client
-    /// never drops the loss of a hold or of a session.
+    /// event, and the events of the session into another event. Merging removes intermediate states. After a merge,
+    /// each event still begins with the state in which the previous event ended. The last event ends with the current
+    /// state. The client never drops the loss of a hold or of a session.
     pub fn on_event(self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Self { handler: Some(Arc::new(handler)), ..self }
     }
@@ -266,7 +267,8 @@ impl Config {
         self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
     }
 
-    /// Fails with the first error that a setting caused, or with the error for two settings that exclude each other.
+    /// Returns the first error that a setting has caused. If no setting has caused an error, the method checks whether
+    /// two settings exclude each other.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_values()?;
         if self.digest.is_some() && self.digest_file.is_some() {

@@ -1,6 +1,6 @@
 //! Operations as futures. A task can await an operation on any executor, and the wait needs no thread and no timer. The
-//! caller passes two closures: one polls the operation, and one registers a hook. The code therefore works for every kind
-//! of operation.
+//! caller passes a closure that polls the operation, and a closure that registers a hook. With these closures, the code
+//! in this file works for every kind of operation.
 //!
 //! A poll checks the state of the operation without waiting. The first poll registers a hook, which wakes the task when
 //! the operation ends.
@@ -15,7 +15,8 @@ use crate::runtime::Hook;
 /// The registration of a task that awaits an operation. The value is empty if no task awaits the operation.
 #[derive(Default)]
 pub(crate) struct WakerRegistration {
-    /// The cell that this value shares with the hook of the operation. The first poll creates the cell.
+    /// The waker cell, which this value shares with the completion hook of the operation. The first poll creates the
+    /// cell.
     cell: Option<Arc<WakerCell>>,
 }
 

@@ -53,7 +53,7 @@ pub fn close_nowait(client: &Client) -> Result<()> {
 }
 
 /// Returns whether the program still uses the client, or a lock, a semaphore or leases of the client. In contrast to
-/// `upgrade`, this function cannot make the caller the last user of the client.
+/// `upgrade`, this function creates no reference to the client. The caller can therefore not cause the client to close.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }

@@ -39,8 +39,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Removes the handler, and does not wait for a running call of the handler. Objects whose drop must not wait use
-    /// this method.
+    /// Removes the handler, and does not wait for a running call of the handler. An object calls this method if its own
+    /// drop must not wait.
     #[doc(hidden)]
     pub fn remove_nowait(mut self) {
         let places = mem::take(&mut self.handlers);
@@ -68,8 +68,8 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// The listener of an object whose handler the program can replace. Dropping this value does not wait for a running
-/// handler.
+/// The current listener of an object. The program can replace the handler of the object. Dropping this value does not
+/// wait for a running handler.
 #[derive(Default)]
 pub(crate) struct ReplaceableListener(Mutex<Option<Listener>>);
 

@@ -30,8 +30,8 @@ use crate::wait_lost::{self, WaitLost};
 /// that share one lock object exclude each other like threads of different processes, and acquire the lock in the order
 /// of their calls. Any thread may call any method of a lock.
 ///
-/// All clones of a lock object share its holds. When the program drops the last clone, the library releases all of
-/// these holds without waiting for the server.
+/// All clones of a lock object share its holds. When the program drops the last clone, the library releases all holds
+/// of the lock object, and does not wait for the server.
 #[derive(Clone)]
 pub struct Lock {
     client_locks: Arc<[ClientLock]>,
@@ -75,9 +75,10 @@ impl Lock {
     ///
     /// If one transaction cannot join the queues of all member locks, the library acquires the member locks in several
     /// steps. The mutexes and read/write locks come first, grouped by client and sorted by the connect strings of the
-    /// clients. The semaphore mutexes follow, sorted by connect string and path. If the acquire of a member lock fails,
-    /// the library releases the member locks that it has already acquired, in reverse order. Programs do not deadlock
-    /// if all of them write their server lists in the same way and use one client for each ensemble.
+    /// clients. After these locks, the library acquires the semaphore mutexes, sorted by connect string and path. If
+    /// the acquire of a member lock fails, the library releases the member locks that it has already acquired, in
+    /// reverse order. Programs do not deadlock if all of them write their server lists in the same way and use one
+    /// client for each ensemble.
     ///
     /// If an acquire succeeds, there was a moment at which the owner held all member locks. When a successful acquire
     /// returns, each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). A member lock can
@@ -121,9 +122,9 @@ impl Lock {
     /// [`multi`](Self::multi).
     ///
     /// A lock created with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
-    /// deadlock after about a third of a second. The acquire of the zklock program then leaves its queues and joins
-    /// them again. Locks created with `multi_in_order`, in contrast, deadlock if programs list the same locks in
-    /// different orders.
+    /// deadlock after about a third of a second. To end the deadlock, the acquire of the zklock program leaves its
+    /// queues and joins them again. Locks created with `multi_in_order`, in contrast, deadlock if programs list the
+    /// same locks in different orders.
     ///
     /// Fails with the same errors as [`multi`](Self::multi).
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
@@ -162,8 +163,8 @@ impl Lock {
     /// - CLOSED if the lock or the client was closed.
     /// - DEADLOCK if the thread would wait for itself. One example is a thread that already holds the same path through
     ///   another lock object of the client. Another example is a thread that holds the read lock and acquires the write
-    ///   lock. An acquire of a semaphore mutex never fails with DEADLOCK in these cases, because the thread waits
-    ///   instead.
+    ///   lock. If a thread acquires a semaphore mutex a second time, the second acquire waits and does not fail with
+    ///   DEADLOCK for this reason.
     /// - DEADLOCK if a handler makes the call and the timeout is not zero.
     /// - LOST if the thread's hold was lost and the thread has not released that hold yet.
     /// - FOREIGN if another lock recipe uses the path.
@@ -198,8 +199,9 @@ impl Lock {
     }
 
     /// Acquires the lock like [`acquire`](Self::acquire), but not for the calling thread. The hold belongs to a new
-    /// owner, which only the returned guard represents. Any thread may use and drop the guard. The guard contains a
-    /// clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is released.
+    /// owner, and only the returned guard refers to this owner. Any thread may use and drop the guard. The guard
+    /// contains a clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is
+    /// released.
     pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
         let owner = Owner::unique();
         self.acquire_as(owner, timeout)?;
@@ -324,7 +326,7 @@ impl Lock {
 
     /// Returns the state of a hold that was acquired through this lock object. The hold may belong to any owner in this
     /// process. If several owners hold the lock, for example several readers, the result is the state of one of their
-    /// holds. The result is [`Lost`](LockState::Lost) only if all of these holds are lost.
+    /// holds. The result is [`Lost`](LockState::Lost) only if all owners in this process have lost their holds.
     pub fn state_in_process(&self) -> Result<LockState> {
         Ok(state_of(self.view_in_process()?))
     }
@@ -586,20 +588,21 @@ impl Lock {
     /// deletes the node. The default of `max_passes` is 0, so that every release deletes the node.
     ///
     /// The setting applies to later acquires of this lock object. A release can also pass the mutex to another lock
-    /// object of the same client, if both have the same path and enable local hand-over. All waiters of these lock
-    /// objects share a single node. The waiters acquire the mutex in the order in which they began to wait. Local
-    /// hand-over helps if many threads of one process acquire the same lock.
+    /// object of the same client. Both lock objects must have the same path and enable local hand-over. All waiters of
+    /// these lock objects share a single node. The waiters acquire the mutex in the order in which they began to wait.
+    /// Local hand-over helps if many threads of one process acquire the same lock.
     ///
     /// Local hand-over delays other processes. If the shared node is ahead of a waiter of another process, that waiter
-    /// waits for at most `max_passes` additional holds. If the lock objects have different values of `max_passes`, each
-    /// release uses the value of the lock object that releases. After a release has deleted the node, the next waiter
-    /// of this process joins the end of the queue. Waiters of this process do not overtake each other. If a waiter
-    /// stops waiting, the next waiter of this process takes over its place in the queue.
+    /// waits for at most `max_passes` additional holds. Lock objects of one mutex can have different values of
+    /// `max_passes`. Each release then uses the value of the lock object through which the program releases the mutex.
+    /// After a release has deleted the node, the next waiter of this process joins the end of the queue. Waiters of
+    /// this process do not overtake each other. If a waiter stops waiting, the next waiter of this process takes over
+    /// its place in the queue.
     ///
-    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held). It also requires that the
-    /// client has received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)).
-    /// After a local hand-over, the data of the node does not change. All holds under one node have the same fencing
-    /// token. A store that needs to distinguish these holds must also compare the fencing pass
+    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held). In addition, the client must
+    /// have received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)). After a
+    /// local hand-over, the data of the node does not change. All holds under one node have the same fencing token. A
+    /// store that needs to distinguish these holds must also compare the fencing pass
     /// ([`fencing_pass`](Self::fencing_pass)).
     ///
     /// A multi-lock joins the queue with a separate node, and takes no part in local hand-over. If another owner of
@@ -670,7 +673,8 @@ impl Lock {
         self.weakest_view(|client_lock| client_lock.read_engine(|engine, now| engine.hold_of_any(now, client_lock.id)))
     }
 
-    /// Combines the views of the holds of all client locks. The result is as safe as the least safe hold.
+    /// Combines the views of the holds of all client locks. The result contains the worst state and the shortest
+    /// remaining time of all these holds.
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
         // The closure runs for all client locks. If one client lock is closed, this method fails, even if the owner
         // does not hold another client lock.
@@ -688,7 +692,8 @@ impl Lock {
 }
 
 /// A guard for a hold that belongs to the thread that created the guard. Dropping the guard releases the hold. If this
-/// release fails, the guard logs the error. To receive the error instead, call [`release`](Self::release).
+/// release fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release)
+/// instead of dropping the guard.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a> {
     lock: &'a Lock,
@@ -696,8 +701,8 @@ pub struct Guard<'a> {
 }
 
 /// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
-/// releases the hold. If this release fails, the guard logs the error. To receive the error instead, call
-/// [`release`](Self::release).
+/// releases the hold. If this release fails, the guard logs the error. To receive the error of the release, call
+/// [`release`](Self::release) instead of dropping the guard.
 ///
 /// The hold of this guard belongs to no thread and no task. If the thread that created the guard acquires the lock
 /// again, the thread waits until the guard is released.

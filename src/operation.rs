@@ -66,7 +66,7 @@ struct Progress {
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,
     hooks: Vec<Hook>,
-    /// The `tracing` span of the operation. When the operation ends, a disabled span replaces it.
+    /// The `tracing` span of the operation. When the operation ends, the library replaces this span by a disabled span.
     span: Span,
 }
 
@@ -116,8 +116,8 @@ impl Operation {
         let mut expired_call = None;
         let mut read = None;
         loop {
-            // The loop repeats this check, because a hook on this thread may have forked the process, and this thread
-            // may now run in the child.
+            // A hook on this thread may have forked the process, and this thread may now run in the child. The loop
+            // therefore checks the process in each round.
             if let Err(forked) = self.check_process() {
                 return Some(Err(forked));
             }
@@ -289,8 +289,8 @@ impl Operation {
         }
         self.progress.notify();
         if self.cancellation.is_closed() {
-            // The program may have closed the lock before the engine received this call. The close then did not end
-            // this call.
+            // The program may have closed the lock before the engine received this call. In this case, the close has
+            // not ended this call, so this thread ends the call now.
             drop(progress);
             self.with_step(step, LockTarget::close_waits);
             progress = self.lock();
@@ -375,7 +375,7 @@ impl Operation {
     }
 }
 
-/// A method of [`LockTarget`] that calls an engine, and so starts a part of an operation.
+/// A method of [`LockTarget`] that calls an engine to start a part of an operation.
 type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
 
 impl AnswerHandler for Operation {

@@ -302,7 +302,7 @@ impl Config {
     }
 
     /// Sets an option by its name, and returns the names of all options that the call has set. Some names of ZooKeeper
-    /// options have no effect in zklock. For such a name, the function returns only the name itself.
+    /// options have no effect in zklock. For a name without an effect, the function returns only this name.
     fn set_and_list<'a>(&mut self, name: &'a str, value: &str) -> Result<Vec<&'a str>> {
         let Some(translations) = zookeeper_options::translate(name, value)? else {
             ConfigOption::find(name)?.apply(self, value)?;
@@ -351,7 +351,8 @@ pub fn read_options(file: impl AsRef<Path>) -> Result<Vec<FileOption>> {
 fn parse(bytes: &[u8]) -> std::result::Result<Vec<FileOption>, String> {
     let mut scratch = Config::new();
     let mut options: Vec<FileOption> = Vec::new();
-    // One entry for each option that is set so far: the option, its name in the file, and the line number.
+    // The options that the file has set so far. Each entry contains the option, its name in the file, and the line
+    // number.
     let mut known: Vec<(&str, &str, usize)> = Vec::new();
     for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         let refuse = |why: &str| format!(", line {number}: {why}");
@@ -364,7 +365,8 @@ fn parse(bytes: &[u8]) -> std::result::Result<Vec<FileOption>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // If the line has no `=` after its name, the rest of the line may be a secret, so the message must not show it.
+        // In a line without `=` after the name, the rest of the line may be a secret. The message must not contain the
+        // rest.
         let first = line.split([' ', '\t', ':', '=']).next().unwrap_or_default();
         let Some((name, value)) = line.split_once('=').filter(|(name, _)| name.trim() == first) else {
             return Err(refuse(&format!("{} is not an option; expected name = value", quote(first))));

@@ -63,12 +63,13 @@ impl Semaphore {
     /// participants. The semaphore serves requests in the order of their arrival, so a small request does not overtake
     /// a large request.
     ///
-    /// If the number of leases is a shared count, `quantity` may exceed the count. The call then waits until the count
-    /// is large enough.
+    /// If the number of leases is a shared count, `quantity` may exceed the count. The call then waits until the shared
+    /// count has grown to `quantity`.
     ///
     /// Curator clients acquire several leases one by one, so a Curator client can hold one lease while it waits for a
-    /// second lease. If a semaphore has only two leases and a zklock client needs both, the zklock client then waits
-    /// too. Both clients wait until one of their timeouts ends.
+    /// second lease. Suppose that the semaphore has only two leases, and that a zklock client needs both leases. The
+    /// zklock client then waits for the lease of the Curator client. This deadlock ends when the timeout of one of the
+    /// two clients passes.
     ///
     /// A call that fails acquires nothing. The errors are:
     /// - TIMEOUT if the leases were not acquired within the timeout. The call never returns TIMEOUT early.
@@ -106,8 +107,8 @@ impl Semaphore {
     }
 
     /// Cancels all acquires of this semaphore object that wait at this moment, in all threads. The canceled acquires
-    /// fail with CANCELED. The call does not affect later acquires and existing leases. If leases are granted at the
-    /// same moment, a waiting acquire may still succeed. Does not block.
+    /// fail with CANCELED. The call does not affect later acquires and existing leases. An acquire may still succeed if
+    /// its leases are granted during this call. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.check_open()?;
         self.client_lock.update_engine(|engine, now| engine.cancel_waits(now, self.client_lock.id))
@@ -232,8 +233,8 @@ impl Leases {
     }
 
     /// Returns the fencing token of the leases, which grows with every acquire of the semaphore. If the semaphore has
-    /// several leases, the tokens show the order of the acquires. In this case, a token does not prove that its owner
-    /// is the only holder.
+    /// several leases, the tokens show the order of the acquires. With several leases, the owner of a token need not be
+    /// the only holder.
     ///
     /// Fails with LOST if a lease was lost. Fails with NOT_OWNER if the leases were released. Other errors: CLOSED,
     /// FORKED.
@@ -358,8 +359,8 @@ impl AcquiringLeases {
         self.operation.wait_for(slice, false)
     }
 
-    /// Cancels the acquire. The acquire then ends with CANCELED, unless it has already ended or succeeds at the same
-    /// moment. Does not block.
+    /// Cancels the acquire. The acquire then ends with CANCELED, unless the acquire has already ended or is about to
+    /// succeed. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.operation.cancel()
     }
@@ -370,8 +371,8 @@ impl AcquiringLeases {
         self.operation.on_done(Box::new(hook))
     }
 
-    /// Ends the acquire in the same way as dropping this value. If another thread waits for the acquire, the call
-    /// of that thread fails with CLOSED.
+    /// Ends the acquire, like the drop of this value. If another thread waits for the acquire, the call of that thread
+    /// fails with CLOSED.
     pub fn abandon(&self) {
         self.operation.abandon();
     }

@@ -1,9 +1,10 @@
 //! Waits for the loss of a hold. The code in this file does not depend on the types of locks and leases. Instead, the
 //! caller passes a closure that returns the state of the hold.
 //!
-//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After
-//! such a report, the wait ends even if the hold is safe again a moment later. Second, the session lease can end. The
-//! waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
+//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After a
+//! report of the engine, the wait ends even if the hold becomes safe again a moment later. Second, the session lease
+//! can end. The waiting thread itself compares the session lease with the clock, so the wait does not depend on other
+//! threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl WaitLost {
         view: impl Fn() -> Result<Option<HoldView>> + Send + Sync + 'static,
         path: &Arc<str>,
     ) -> Result<Self> {
-        // The call of `safe_duration` below reports whether the hold is missing or already unsafe.
+        // If the owner has no hold, or if the hold is already unsafe, `safe_duration` below reports this.
         let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
         let mut wait = Self { signal, view, path, hold_waits: Vec::new() };
         match wait.safe_duration()? {

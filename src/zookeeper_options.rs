@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
 use zklock_core::path::quote;
 
-/// The effect that an option name of ZooKeeper's own client has in zklock.
+/// What zklock does when the program sets an option name of ZooKeeper's own client.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(crate) enum Translation {
@@ -25,14 +25,14 @@ const PROTOCOL: &str = "zookeeper.ssl.protocol";
 /// The name of the option that lists the protocols that the client offers.
 const ENABLED_PROTOCOLS: &str = "zookeeper.ssl.enabledProtocols";
 
-/// Returns whether a file may contain both names, although both names set the same option. The effect of such a pair
-/// does not depend on the order of the names.
+/// Returns whether a file may contain both of these names. Two names that set the same option normally exclude each
+/// other. In a file, either order of the two names has the same effect.
 pub(crate) fn is_pair(one: &str, other: &str) -> bool {
     matches!((one, other), (PROTOCOL, ENABLED_PROTOCOLS) | (ENABLED_PROTOCOLS, PROTOCOL))
 }
 
-/// Translates an option of ZooKeeper. Returns `None` if the name is not a name of ZooKeeper. The result is empty if
-/// zklock always behaves as the option demands.
+/// Translates an option of ZooKeeper. Returns `None` if the name is not a name of ZooKeeper. If the option requests
+/// something that zklock always does, the result is empty.
 ///
 /// Errors: INVALID if the option has no equivalent.
 pub(crate) fn translate(name: &str, value: &str) -> Result<Option<Vec<Translation>>> {

@@ -40,7 +40,8 @@ fn acquire_proceeds_without_waiter() {
     check(&["OK"], 2, AcquireLimit::Unlimited, |scenario| {
         let servers = [scenario.spawn_server(0), scenario.spawn_server(1)];
         servers.into_iter().for_each(|server| server.join().unwrap());
-        // The thread of server 1 may have ended before the second step sent a request, so server 1 runs again.
+        // The thread of server 1 may have ended before the second step sent its request, so the test runs server 1 a
+        // second time.
         scenario.serve(1);
         scenario.operation.wait_for(Duration::ZERO, true).unwrap()
     });
@@ -149,8 +150,9 @@ fn abandon_races_with_next_step() {
     });
 }
 
-/// If a member lock is released before the operation has succeeded, the operation acquires this member lock again. If
-/// the release happens later, this member lock remains released. The other member lock remains held in both cases.
+/// If a member lock is released before the operation has succeeded, the operation acquires this member lock again. If a
+/// member lock is released after the operation has succeeded, this member lock remains released. The release never
+/// affects the other member lock, which remains held.
 #[test]
 fn release_of_member_races_with_answer_of_next_step() {
     loom::model(|| {
@@ -213,8 +215,8 @@ fn hooks_run_once() {
     });
 }
 
-/// The name of both TIMEOUT and CONNECTION in the models. The time since the last answer of the server determines which
-/// status occurs.
+/// In the models, this name means that the operation ended with TIMEOUT or CONNECTION. The status depends on the time
+/// since the last answer of the server.
 const TIMED_OUT: &str = "late";
 
 /// An operation with several steps. Each step uses a different client, which has its own server.
@@ -225,8 +227,8 @@ struct Scenario {
     operation: Arc<Operation>,
 }
 
-/// Runs the scene in every order of its events. The operation must end only in the expected ways, and each expected end
-/// must occur in at least one order. A node must remain if and only if the operation succeeds.
+/// Runs `scene` once for each possible order of its events. The operation must end only in the expected ways, and each
+/// expected end must occur in at least one order. A node must remain if and only if the operation succeeds.
 fn check(
     expected: &[&str],
     steps: usize,

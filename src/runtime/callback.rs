@@ -45,7 +45,7 @@ pub(crate) fn run_hook(hook: Hook) {
     call_logging_panic("the completion hook of a call", hook);
 }
 
-/// Records that the calling thread will run only callbacks from now on.
+/// Records that the calling thread counts as running a callback from now on.
 pub fn mark_callback_thread() {
     IN_CALLBACK.with(|within| within.set(Some(ForkEpoch::current())));
 }

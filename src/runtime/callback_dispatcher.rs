@@ -17,9 +17,9 @@ use super::wake_socket::WakeSocket;
 pub(crate) enum DispatchMode {
     /// The event thread of the library.
     EventThread,
-    /// A thread of the program, which polls a descriptor.
+    /// A thread of the program that polls a descriptor.
     Polling,
-    /// A thread of the program, which this notifier wakes.
+    /// A thread of the program that this notifier wakes.
     Notifier(Arc<Notifier>),
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum DispatchMode {
 /// of the event source.
 pub(crate) type Notifier = dyn Fn(EventSource) + Send + Sync;
 
-/// The object with which the library makes the selected thread call handlers.
+/// The callback dispatcher, which makes the selected thread call the handlers.
 #[derive(Default)]
 pub(super) enum CallbackDispatcher {
     /// No handler has been registered yet.

@@ -102,8 +102,8 @@ impl Connection {
         if Arc::ptr_eq(&self.poller, &io.poller()) { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
     }
 
-    /// Changes the conditions for which the I/O thread waits. If a condition is already true, the I/O thread receives
-    /// an event at once.
+    /// Changes the socket conditions that the I/O thread waits for. If a condition is already true, the I/O thread
+    /// receives an event at once.
     pub(super) fn set_interest(&mut self, watch: SocketInterest) -> io::Result<()> {
         if watch != self.interest {
             match watch.to_mio() {
@@ -175,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// Requires a new check of the socket. A thread calls this method after it has locked the client, because the
-    /// program may have closed the socket before.
+    /// Records that the next use of the socket must check the socket again. A thread calls this method after it has
+    /// locked the client, because the program may have closed the socket before.
     pub(super) fn reset_check(&mut self) {
         self.is_checked = false;
     }

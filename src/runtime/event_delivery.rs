@@ -56,7 +56,7 @@ struct State {
     /// handlers.
     is_left_to_program: bool,
     registry: Registry,
-    /// The handlers of a closed client that a thread of the program must still drop.
+    /// The handlers that remain after the client was closed. A thread of the program must drop these handlers.
     closed_handlers: Registry,
     /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
     /// handlers before this handler returns, so the list can contain several entries.
@@ -167,7 +167,7 @@ impl EventDelivery {
         }
     }
 
-    /// Removes all handlers and all queued events. If a handler is running, its call continues.
+    /// Removes all handlers and all queued events. A handler that is running at this moment continues to run.
     pub(crate) fn discard_handlers(&self) {
         let mut state = self.state.lock();
         let queue = std::mem::replace(&mut state.queue, CoalescingQueue::new(MAX_UNMERGED));
@@ -466,7 +466,7 @@ impl State {
         matches!(self.dispatcher, CallbackDispatcher::Polling(_))
     }
 
-    /// Returns whether the thread that closes the client must call the handlers for the last events itself.
+    /// Returns whether the handlers for the last events run on the thread that closes the client.
     const fn closing_thread_dispatches(&self) -> bool {
         self.is_polled() && !self.is_left_to_program
     }
@@ -482,8 +482,8 @@ impl State {
     }
 }
 
-/// Calls a handler. Then drops its reference to the handler, which may run a destructor of the program. In a child that
-/// the handler has forked, this function does not drop the handler, because the parent drops the handler.
+/// Calls a handler. Then drops the passed reference to the handler. The drop may run a destructor of the program. In a
+/// child that the handler has forked, this function does not drop the handler, because the parent drops the handler.
 fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
     let call = move || {
         match (&handler, notification) {

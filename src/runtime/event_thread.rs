@@ -20,8 +20,9 @@ use super::sync::{Builder, JoinHandle, Monitor, thread_local};
 static EVENT_THREAD: PerProcess<EventThread> = PerProcess::new(EventThread::default);
 
 thread_local! {
-    /// The fork epoch of this process if this thread is the event thread, otherwise `None`. The event thread must not
-    /// wait for itself. If a handler forks a child, the copy of this thread in the child is not an event thread.
+    /// The fork epoch of this process if this thread is the event thread, otherwise `None`. The library uses this value
+    /// to ensure that the event thread does not wait for itself. If a handler forks a child, the copy of this thread in
+    /// the child is not an event thread.
     #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
     static IS_EVENT_THREAD: Cell<Option<ForkEpoch>> = Cell::new(None);
 }
@@ -102,15 +103,15 @@ impl Drop for Registration {
         let shared = &self.thread.state;
         let mut state = shared.lock();
         state.registrations -= 1;
-        // The event thread must not start another call of a handler of this registration.
+        // From now on, the event thread must not start a handler that belongs to this registration.
         let (own, others) = std::mem::take(&mut state.ready).into_iter().partition(|(id, _)| *id == self.id);
         state.ready = others;
         shared.notify();
         if !is_event_thread() {
             // The event thread may still be running a handler of this registration.
             state = shared.wait_while(state, None, |state| state.current == Some(self.id));
-            // If no registration is left, this thread waits until the event thread has ended. This thread does not wait
-            // if the event thread is busy with another source, or if a new client registers.
+            // If no registration is left, this thread waits until the event thread has ended. This second wait also
+            // ends if the event thread has work for another source, or if a new client registers.
             state = shared.wait_while(state, None, |state| {
                 state.is_running && state.registrations == 0 && state.current.is_none() && state.ready.is_empty()
             });
@@ -136,9 +137,9 @@ impl EventThread {
                 // client would block. The panic handler of Rust has already printed the panic.
                 let _ = catch_unwind(AssertUnwindSafe(|| source.dispatch_next()));
                 if !is_event_thread() {
-                    // This process is a child that the handler has forked, and this thread is its only thread. This
-                    // thread must not lock the state, because another thread may have held the lock during the fork.
-                    // The thread ends, because no client in the child needs it.
+                    // This process is a child that the handler has forked, and this thread is its only thread. Another
+                    // thread of the parent may have held the lock of the state during the fork, so this thread must not
+                    // lock the state. The thread ends, because no client in the child needs it.
                     return;
                 }
                 state = self.state.lock();
@@ -198,7 +199,7 @@ mod tests {
         registration.schedule(Arc::new(Panicking));
         registration.schedule(Arc::new(ReportingSource(Mutex::new(sender))));
         receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-        // Dropping the registration waits until the thread has ended.
+        // The drop of the registration waits until the event thread has ended.
         drop(registration);
     }
 }

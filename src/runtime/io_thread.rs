@@ -23,8 +23,7 @@ static IO_THREAD: PerProcess<Mutex<Option<RunningThread>>> = PerProcess::new(|| 
 
 thread_local! {
     /// The fork epoch of the process in which this thread drives I/O, or `None`. A thread drives I/O if it reads
-    /// sockets for other threads. Such a thread is the I/O thread, or a calling thread that reads instead of the I/O
-    /// thread.
+    /// sockets for other threads. The I/O thread drives I/O, and so does a calling thread while it is the reader.
     static DRIVES_IO: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
 }
 
@@ -121,7 +120,7 @@ impl IoThread {
 }
 
 /// Returns whether the calling thread drives I/O, which means that the thread reads sockets for other threads. Such a
-/// thread must not wait for an answer, because it may itself have to read the answer.
+/// thread must not wait for an answer, because only this thread may be able to read the answer from the socket.
 pub(crate) fn is_driving_io() -> bool {
     DRIVES_IO.try_with(Cell::get).unwrap_or_default() == Some(ForkEpoch::current())
 }
@@ -137,8 +136,9 @@ pub(super) fn while_driving_io(work: impl FnOnce()) {
     }
 }
 
-/// Runs `work` on a new thread. Use this function for work that waits for the I/O thread. A thread that serves other
-/// clients must not do such work itself. If the work fails, this function logs the error.
+/// Runs `work` on a new thread. Use this function for work that waits for the I/O thread. A thread that serves clients
+/// must start such work with this function, because the work could block the thread. If the work fails, this function
+/// logs the error.
 pub(crate) fn spawn_in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let run = || {
         if let Err(error) = work() {
@@ -185,8 +185,8 @@ impl IoLoop {
                 Ok(true) => return,
                 Ok(false) => {}
                 // If the work for one client panics, only this client fails, and the panic does not reach this code.
-                // After any other panic, each client may have missed an event, so the I/O thread serves all clients
-                // again.
+                // Any other panic can make the I/O thread miss events of every client, so the I/O thread serves all
+                // clients again.
                 Err(_) => {
                     self.schedule_all();
                     thread::sleep(PAUSE);
@@ -198,9 +198,9 @@ impl IoLoop {
     /// Does one round of the work of the I/O thread. Returns true if the I/O thread must end.
     fn turn(&mut self, poll: &mut CheckedPoll) -> bool {
         let can_wait = poll.is_ours() || self.replace_poll(poll);
-        // The thread reads received data before it checks the timers. If the process was stopped for some time, the
-        // thread therefore processes the answers first. The poller reports each change of a socket only once. If a
-        // socket has too much data for this round, the next round reads the rest.
+        // The thread reads received data before it checks the timers. After a long stop of the process, the thread
+        // therefore handles the received answers before it handles timeouts. The poller reports each change of a socket
+        // only once. If a socket has too much data for this round, the next round reads the rest.
         let mut ready = match if can_wait { poll.wait(self.poll_timeout()) } else { Ok(Vec::new()) } {
             Ok(ready) => ready,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Vec::new(),

@@ -28,7 +28,8 @@ use super::sync::{Monitor, MutexGuard, ThreadId, current_thread, thread_local};
 
 /// The largest number of lines in the queue.
 const MAX_QUEUED_LINES: usize = 4096;
-/// When the program removes a handler, the removal waits at most this long until the queued lines are delivered.
+/// When the program removes a handler, the removal waits for the delivery of the queued lines, but not longer than this
+/// time.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A line of the log.
@@ -105,8 +106,8 @@ impl fmt::Debug for LogDispatch {
 ///
 /// This function is for languages without `tracing`. The function installs the library's subscriber as the global
 /// subscriber of the process. A Rust program may need a different global subscriber. A handler may call every function
-/// of the library, but the handler must not wait for other participants. If the handler itself causes log lines, the
-/// log delivers only the warnings and errors among them.
+/// of the library, but the handler must not wait for other participants. If the handler calls the library and the call
+/// logs lines, the log delivers only the warnings and errors of that call.
 ///
 /// Errors: UNSUPPORTED if `tracing` already has a subscriber; EXHAUSTED, INTERNAL.
 pub fn set_log_handler(level: Level, dispatch: LogDispatch, handler: Option<Arc<LogHandler>>) -> Result<()> {
@@ -193,7 +194,7 @@ impl LogSink {
             let begun = state.calls_started;
             state = self.state.wait_while(state, None, |state| state.calls_finished < begun);
         }
-        // This method may have replaced a dispatcher that was notified. The new dispatcher was not notified yet.
+        // The replaced dispatcher may have been notified of queued lines. The new dispatcher was not notified yet.
         state.is_dispatch_scheduled = false;
         if !state.is_idle() {
             self.schedule_dispatch(&mut state);
@@ -324,8 +325,8 @@ impl State {
 }
 
 /// Installs the subscriber as the global subscriber of the process. Only the first call installs the subscriber. If a
-/// process created a second subscriber, `tracing` would take a lock to register callsites. If another thread forked at
-/// that time, the child would wait for the lock forever.
+/// process created a second subscriber, `tracing` would take a lock to register callsites. A child that another thread
+/// forks at this moment would wait for the lock of `tracing` forever.
 fn install_subscriber() -> Result<()> {
     let is_ours = || tracing::dispatcher::get_default(|dispatch| dispatch.is::<LogSubscriber>());
     if is_ours() || subscriber::set_global_default(LogSubscriber).is_ok() || is_ours() {
@@ -361,7 +362,7 @@ impl Subscriber for LogSubscriber {
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
         // While a thread runs the log handler, the log ignores the lines of this thread, except warnings and errors. A
-        // warning may report a problem of another client, so the log must not ignore it.
+        // warning or an error may concern another client, so the log must accept it.
         let is_outside_handler =
             IN_LOG_HANDLER.try_with(std::cell::Cell::get).unwrap_or_default() != Some(ForkEpoch::current());
         if !is_outside_handler && level_of(metadata) > Level::Warn {

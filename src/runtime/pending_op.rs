@@ -123,7 +123,8 @@ impl PendingOp {
         if let Some(answer) = self.slot.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
             return Some(answer);
         }
-        // If the operation has ended, another thread has its answer and will put it into the slot at once.
+        // If the operation has already ended, another thread has received its answer. That thread will put the answer
+        // into the slot at once.
         if self.shell.expire_op(self.op) { self.slot.wait(None) } else { None }
     }
 }

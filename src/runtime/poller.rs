@@ -1,5 +1,5 @@
-//! The poller of the I/O thread, which consists of mio's epoll and a wake socket. If the program closes the descriptors
-//! of the poller, the poller detects this. The code in this file does not depend on clients, and uses only their
+//! The poller of the I/O thread, which consists of mio's epoll and a wake socket. The poller detects when the program
+//! has closed the descriptors of the poller. The code in this file does not depend on clients, and uses only their
 //! sockets and tokens.
 
 use std::io;
@@ -16,8 +16,8 @@ use super::wake_socket::WakeSocket;
 /// The token of the waker. The tokens of clients are larger.
 pub(super) const WAKER: Token = Token(0);
 
-/// The longest time for which a thread waits before it checks that its descriptors still belong to the library. If the
-/// program closes a descriptor on which a thread waits, no other thread can wake the waiting thread.
+/// If a thread waits longer than this time, it interrupts the wait to check that its descriptors still belong to the
+/// library. If the program closes a descriptor on which a thread waits, no other thread can wake the waiting thread.
 pub(super) const DESCRIPTOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The part of the poller that any thread may use.
@@ -47,8 +47,8 @@ impl CheckedPoll {
         &self.poller
     }
 
-    /// Returns whether the descriptors of the poller still belong to the library. Only then can other threads end a
-    /// wait of the I/O thread.
+    /// Returns whether the descriptors of the poller still belong to the library. If the descriptors do not belong to
+    /// the library, other threads cannot end a wait of the I/O thread.
     pub(super) fn is_ours(&self) -> bool {
         self.poller.is_ours() && self.poller.owns(self.poll.as_raw_fd())
     }
@@ -92,8 +92,8 @@ impl Poller {
         self.registry.reregister(source, token, interest)
     }
 
-    /// Makes the poller report only the end of the connection. The library mio has no such setting, because it always
-    /// asks the kernel to report some kind of data. Even if mio asks only for out-of-band data, the kernel reports all
+    /// Makes the poller report only the end of the connection. The library mio has no such setting, because mio always
+    /// requests events for some kind of data. Even if mio asks only for out-of-band data, the kernel reports all
     /// received data. If `socket` now names a file that is not registered with this poller, the call fails.
     pub(super) fn mask_readiness(&self, socket: RawFd, token: Token) -> io::Result<()> {
         control(self.registry.as_raw_fd(), libc::EPOLL_CTL_MOD, socket, token, 0)
@@ -108,8 +108,8 @@ impl Poller {
     }
 
     /// Returns whether the number `epoll` still names the epoll of this poller. The caller must have checked that the
-    /// waker belongs to the library. All epoll files have the same inode number, but the waker is registered only with
-    /// this epoll.
+    /// waker belongs to the library. Every epoll file has the same inode number, so this method instead checks whether
+    /// the waker is registered with `epoll`.
     fn owns(&self, epoll: RawFd) -> bool {
         control(epoll, libc::EPOLL_CTL_MOD, self.waker.as_raw_fd(), WAKER, libc::EPOLLIN).is_ok()
     }
@@ -125,7 +125,7 @@ impl Drop for Poller {
 }
 
 /// Calls epoll_ctl(2) to set the events for which `epoll` reports `socket`. If one of the events has already occurred,
-/// the epoll reports it at once.
+/// the kernel reports the event at once.
 fn control(epoll: RawFd, what: libc::c_int, socket: RawFd, token: Token, events: libc::c_int) -> io::Result<()> {
     let mut event = libc::epoll_event { events: (libc::EPOLLET | events) as u32, u64: token.0 as u64 };
     // SAFETY: the event is valid during the call. If the number does not name an epoll, the call fails.
@@ -146,7 +146,7 @@ mod tests {
     /// Replaces the file behind the descriptor `number` with a new epoll that does not belong to the library.
     fn steal(number: RawFd) -> OwnedFd {
         let stranger = Poll::new().unwrap();
-        // SAFETY: the test takes the number from its owner on purpose.
+        // SAFETY: the test deliberately replaces the file behind the number.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);
         // SAFETY: the number names a new file, which has no other owner.
         unsafe { OwnedFd::from_raw_fd(number) }

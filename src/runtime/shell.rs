@@ -7,8 +7,8 @@
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Even if another thread receives the answer, only the calling thread itself
-//! ends its turn as the reader.
+//! is answered or its time limit has passed. Another thread may receive the answer of the reader's operation.
+//! Nevertheless, only the calling thread ends its own turn as the reader.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -43,8 +43,8 @@ pub(crate) struct Shell {
     /// A thread that needs both the lock of `state` and the lock of `event_delivery` must take the lock of `state`
     /// first.
     event_delivery: Arc<EventDelivery>,
-    /// The `tracing` span of the current session. A thread that writes log records locks this span, and holds no other
-    /// lock at that time.
+    /// The `tracing` span of the current session. A thread locks this span while it writes log records, and holds no
+    /// other lock at that time.
     span: Mutex<Span>,
 }
 
@@ -64,21 +64,23 @@ struct State {
     /// Addresses that the resolver returned while the client was connecting to another server.
     resolved: Vec<LateAddresses>,
     answer_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
-    /// The answer handlers of hold waits. No thread waits for the answer of a hold wait, so these handlers must not
-    /// prevent a calling thread from becoming the reader. For this reason, `answer_handlers` does not contain them.
+    /// The answer handlers of hold waits. No thread waits for the answer of a hold wait. A hold wait must therefore not
+    /// prevent a calling thread from becoming the reader. The field `answer_handlers` therefore does not contain the
+    /// handlers of hold waits.
     hold_wait_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
     reader: Option<SocketReader>,
     /// The reader uses this object to wait for the socket. The value is `None` if the client is closed.
     socket_waiter: Option<Arc<SocketWaiter>>,
     /// The receive buffer.
     buffer: Box<[u8]>,
-    /// True while a thread is writing log records of this client to the log. No other thread may then write records.
+    /// True while a thread is writing log records of this client to the log. While the value is true, no other thread
+    /// may write log records of this client.
     is_emitting_records: bool,
     /// The time at which the I/O thread will run the next timers of this client.
     timer_at: Option<Time>,
     /// True if a thread has panicked while it worked on this state. After a panic, the shell no longer uses the engine.
     has_failed: bool,
-    /// The I/O thread, while the client is registered with it.
+    /// The I/O thread that serves the client. The value is `None` while the client is not registered.
     io_thread: Option<Arc<IoThread>>,
 }
 
@@ -91,7 +93,7 @@ struct LateAddresses {
 
 enum SocketState {
     Idle,
-    /// A thread is loading the inputs of the attempt to connect to this server.
+    /// A thread is loading the inputs for an attempt to connect to this server.
     Loading(Server),
     Resolving(Server),
     Connecting {
@@ -123,7 +125,7 @@ struct LoadingState {
 /// these inputs.
 struct ReadyInputs {
     loaded_at: Time,
-    /// The number of connections that the client had established when the inputs were loaded.
+    /// The value of the counter `Metrics::connections` when the inputs were loaded.
     connections: u64,
 }
 
@@ -208,7 +210,7 @@ impl Shell {
         let (io, inputs) = {
             let mut state = self.lock_state();
             // This statement closes the descriptor of the socket waiter, unless a reader still uses the socket waiter.
-            // In that case, the reader closes the descriptor.
+            // If a reader still uses the socket waiter, the reader closes the descriptor.
             state.socket_waiter = None;
             (state.io_thread.take(), std::mem::take(&mut state.inputs))
         };
@@ -218,8 +220,8 @@ impl Shell {
         if let Some(io) = io {
             io.deregister(self.token);
         }
-        // This thread has released the lock before this call. The call waits for handlers, and a handler may need the
-        // lock.
+        // This thread has released the lock before this call. The call waits for handlers, and a handler may lock this
+        // mutex.
         self.event_delivery.close(deadline - clock::now());
     }
 
@@ -358,8 +360,8 @@ impl Shell {
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
-    /// at once if this thread must not read the socket. This is the case if several threads wait, another thread
-    /// already reads or is about to deliver the answer, or the client has no connection.
+    /// at once if this thread must not read the socket. This thread must not read if other threads also wait, if
+    /// another thread reads or has the answer, or if the client has no connection.
     pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };
@@ -380,8 +382,8 @@ impl Shell {
     fn try_become_reader(&self, op: OpId) -> Option<ReaderTurn<'_>> {
         let mut deferred = DeferredWork::default();
         let taken = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
-            // If other threads also wait, this thread does not become the reader. It could delay the answers of the
-            // other threads while it waits for a processor or does its own work.
+            // If other threads also wait, this thread does not become the reader. As the reader, this thread could
+            // delay the answers of the other threads while it waits for a processor or does its own work.
             let is_alone = state.answer_handlers.len() == 1 && state.answer_handlers.contains_key(&op);
             let is_free = is_alone && state.reader.is_none() && matches!(state.socket_state, SocketState::Connected(_));
             let waiter = state.socket_waiter.clone().filter(|_| is_free)?;
@@ -404,8 +406,8 @@ impl Shell {
     fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
         let mut deferred = DeferredWork::default();
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
-            // The reader reads the socket even after its time limit. If the thread was stopped for some time, its
-            // answer may already be in the socket.
+            // The reader reads the socket once more even if its time limit has passed. If this thread was stopped for
+            // some time, the socket may already contain the answer.
             if seen != WakeReason::WokenUp {
                 receive(state, ReadExtent::Available);
             }
@@ -435,8 +437,8 @@ impl Shell {
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
             let more = work(state);
             self.apply_engine_output(state, clock::now(), deferred);
-            // If the next timeout of the engine moves to a later time, `timer_at` does not change. A later call with an
-            // earlier timeout then need not wake the I/O thread again.
+            // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call sets
+            // an earlier timeout again, the call then need not wake the I/O thread.
             (state.timer_at, more)
         });
         // The calling thread is the I/O thread itself, so it needs no wake-up.
@@ -446,8 +448,8 @@ impl Shell {
         result.unwrap_or((None, false))
     }
 
-    /// Drops the connection if another part of the program has closed its descriptor, or if the I/O thread no longer
-    /// waits for events of the connection.
+    /// Drops the connection if another part of the program has closed its descriptor. Also drops the connection if the
+    /// I/O thread no longer waits for events of the connection.
     fn check_connection(&self, state: &mut State) {
         let (SocketState::Connecting { connection, .. }
         | SocketState::Securing { connection, .. }
@@ -464,8 +466,8 @@ impl Shell {
 
     // Applying the output of the engine.
 
-    /// Locks the state for work that passes input to the engine. Sets the level of the log records that the engine adds
-    /// during this work.
+    /// Locks the state, so that the caller can pass input to the engine. Sets the level of the log records that the
+    /// engine adds during this work.
     fn lock_state(&self) -> MutexGuard<'_, State> {
         let mut state = lock(&self.state);
         state.engine.log_buffer().set_max_level(report::enabled_level());
@@ -509,8 +511,8 @@ impl Shell {
     }
 
     /// Ends the client after a panic. Pending and later calls fail with INTERNAL, and all holds are LOST. The client
-    /// drops its connection, but does not end its session. The servers end the session after the session timeout. Until
-    /// that time, no other client can acquire the locks that this client held.
+    /// drops its connection, but does not end its session. The servers end the session after the session timeout.
+    /// Before the servers end the session, no other client can acquire the locks of this client.
     fn fail(&self, state: &mut State, deferred: &mut DeferredWork) {
         if std::mem::replace(&mut state.has_failed, true) {
             return;
@@ -531,7 +533,7 @@ impl Shell {
         }));
     }
 
-    /// Applies the outputs of the engine for which the thread must hold the lock. Adds the other outputs to `deferred`,
+    /// Applies the outputs of the engine that require the lock of the state. Adds the other outputs to `deferred`,
     /// which the caller applies after it has released the lock.
     fn apply_engine_output(&self, state: &mut State, now: Time, deferred: &mut DeferredWork) {
         loop {
@@ -724,8 +726,8 @@ impl Shell {
                     self.resolve(state, now, server);
                 }
                 (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
-                // The client has not left its server yet, or loading took longer than the attempt to connect. The next
-                // attempt uses the inputs.
+                // The client is not waiting for these inputs now. Either it has not left its server yet, or loading
+                // took longer than the attempt to connect. The next attempt uses the inputs.
                 (other, failed) => {
                     state.socket_state = other;
                     let connections = state.engine.metrics().connections;
@@ -802,7 +804,7 @@ impl Shell {
         self.connect_to_next(state, now, server, addresses, "no address");
     }
 
-    /// Tries the addresses in order, until an attempt to connect does not fail at once.
+    /// Tries the addresses in order. Stops at the first address for which the attempt to connect does not fail at once.
     fn connect_to_next(
         &self,
         state: &mut State,
@@ -855,7 +857,7 @@ impl Shell {
                 return continue_securing(state, now);
             }
             None => {
-                // The event belongs to an earlier state of the socket, so the attempt continues.
+                // The event reports an earlier state of the socket, so the attempt to connect continues.
                 state.socket_state = SocketState::Connecting { server, connection, others };
                 return;
             }
@@ -882,8 +884,8 @@ impl IoClient for Shell {
         })
     }
 
-    /// Reads received data before it runs the timers. If the reader thread was stopped, this data may show that no
-    /// timer has to run.
+    /// Reads received data before it runs the timers. The thread that reads the socket may have been stopped for some
+    /// time. The unread data can then make a timer unnecessary.
     fn on_timer(&self) -> (Option<Time>, bool) {
         self.run_on_io_thread(|state| {
             self.check_connection(state);
@@ -910,8 +912,8 @@ impl LateAddresses {
 
 impl State {
     /// Returns whether the next attempt to connect can use inputs that are already loaded. If an attempt fails before
-    /// the client has sent its credentials, the next attempt uses the same inputs. A client that has left a server on
-    /// purpose can therefore connect again even if the inputs cannot be loaded a second time.
+    /// the client has sent its credentials, the next attempt uses the same inputs. If a client leaves a server on
+    /// purpose, it can therefore connect again even if a second load of the inputs would fail.
     fn has_ready_inputs(&self, now: Time) -> bool {
         let Some(ready) = &self.loading.ready else { return false };
         let is_recent = now - ready.loaded_at <= MAX_INPUT_AGE;
@@ -968,11 +970,11 @@ fn close_connection(state: &mut State) {
 
 /// The longest time for which the client keeps addresses that the resolver returned too late for an attempt to connect.
 /// The next attempt uses these addresses. A name can move to another address within seconds, as the name of a pod does
-/// in Kubernetes. With a shorter time, a client whose resolver is slow would resolve the names of its servers again and
-/// again, without an attempt to connect.
+/// in Kubernetes. With a shorter time, the addresses of a slow resolver would always be too old. The client would then
+/// resolve the names of its servers repeatedly, without an attempt to connect.
 const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
-/// An attempt to connect does not use credentials or TLS files that were loaded longer ago than this. A client needs
-/// less time to leave a server on purpose and to try another server.
+/// The largest age of credentials and TLS files. An attempt to connect does not use older credentials or TLS files. A
+/// client that leaves a server on purpose tries another server in less than this time.
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
 /// After this number of log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;
@@ -981,8 +983,9 @@ const BUFFER: usize = 16 * 1024;
 /// The largest number of reads from one socket before the I/O thread serves other clients.
 const READS: usize = 4;
 
-/// Selects whether a thread reads a socket until the socket is empty. A thread that receives only one event for each
-/// change must empty the socket. Other threads may leave data in the socket, because they check the socket again later.
+/// Selects whether a thread reads a socket until the socket is empty. If a thread receives only one event for each
+/// change of the socket, the thread must read until the socket is empty. Other threads may leave data in the socket,
+/// because they check the socket again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadExtent {
     UntilEmpty,
@@ -991,8 +994,8 @@ enum ReadExtent {
 
 /// Passes received data to the engine. Returns true if the socket may have more data.
 ///
-/// A connection with TLS can contain decrypted data that no event of the socket announces. The function therefore never
-/// stops before the engine has received this data.
+/// A connection with TLS can contain decrypted data that no event of the socket announces. If the connection still
+/// contains such data, the function therefore continues to read.
 fn receive(state: &mut State, extent: ReadExtent) -> bool {
     let mut reads = 0;
     loop {
@@ -1022,8 +1025,8 @@ fn receive(state: &mut State, extent: ReadExtent) -> bool {
     }
 }
 
-/// Sends the engine's output until all bytes are sent or the socket has no more room. A later call sends the rest when
-/// the socket has room again.
+/// Sends the engine's output until all bytes are sent or the socket has no more room. If the socket has no more room, a
+/// later call of this function sends the remaining bytes.
 fn flush(state: &mut State) -> io::Result<()> {
     let SocketState::Connected(connection) = &mut state.socket_state else { return Ok(()) };
     let output = state.engine.output();
@@ -1052,10 +1055,10 @@ fn update_interest(state: &mut State) -> io::Result<()> {
 #[derive(Default)]
 struct DeferredWork {
     answers: VecDeque<(Arc<dyn AnswerHandler>, OpId, Result<Answer>)>,
-    /// Set if the I/O thread must be notified of an earlier timeout.
+    /// The I/O thread, if it must be notified of an earlier timeout.
     io_thread: Option<Arc<IoThread>>,
-    /// Set if the reader must wake up. The reader must wake up when its operation was answered, or when the socket was
-    /// replaced or closed.
+    /// The socket waiter of the reader, if the reader must wake up. The reader must wake up when its operation was
+    /// answered, or when the socket was replaced or closed.
     reader_to_wake: Option<Arc<SocketWaiter>>,
     /// True if log records must be written to the log.
     has_log_records: bool,

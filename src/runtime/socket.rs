@@ -2,10 +2,11 @@
 //! of these sockets blocks.
 //!
 //! Some programs, for example daemons, close all descriptors of the process, including the descriptors of the library.
-//! The numbers of these descriptors can then name other files. Before each use of a descriptor, the library therefore
-//! checks which file its number names. Every call on a socket also has a flag that forbids blocking, and the kernel
-//! refuses the call if the file is not a socket. The program can still close the descriptor between the check and the
-//! call, which is a time of less than a microsecond.
+//! If the program then opens files, these files can have the descriptor numbers of the library's sockets. Before each
+//! use of a descriptor, the library therefore checks that the descriptor still refers to the library's own file. In
+//! addition, every call on a socket has a flag that forbids blocking. The kernel refuses such a call if the file is not
+//! a socket. The program can still close the descriptor after the check and before the call. This period is shorter
+//! than a microsecond.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -29,8 +30,8 @@ struct FileIdentity {
 
 impl<T: AsRawFd> CheckedSocket<T> {
     pub(super) fn new(inner: T) -> io::Result<Self> {
-        // If the program has already closed the socket, its number may name another file. The code must not close that
-        // file.
+        // If the program has already closed the socket, the number of the socket may name another file. Dropping this
+        // value must not close another file.
         let inner = ManuallyDrop::new(inner);
         let file = FileIdentity::of(inner.as_raw_fd())?;
         Ok(Self { inner, file })
@@ -115,10 +116,10 @@ mod tests {
 
     use super::*;
 
-    /// Replaces the socket with another file that has the same descriptor number. A program can cause the same state if
-    /// it closes the library's descriptors and then opens files.
+    /// Replaces the socket with another file that has the same descriptor number. A program has the same effect if it
+    /// closes the library's descriptors and then opens files.
     fn replace(number: RawFd, file: impl AsRawFd) -> OwnedFd {
-        // SAFETY: the test takes the number from its owner on purpose.
+        // SAFETY: the test deliberately replaces the file behind the number.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
         // SAFETY: the number names a new file, which has no other owner.
         unsafe { OwnedFd::from_raw_fd(number) }
@@ -154,7 +155,7 @@ mod tests {
         far.send(b"reply").unwrap();
         socket.receive(&mut [0; 8]).unwrap_err();
         drop(socket);
-        // The other socket is still open, and has received the reply.
+        // The test's other socket is still open, and has received the reply.
         let stranger = CheckedSocket::new(UnixStream::from(stranger)).unwrap();
         assert_eq!(stranger.receive(&mut [0; 8]).unwrap(), 5);
     }

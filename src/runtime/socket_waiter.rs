@@ -43,8 +43,9 @@ impl SocketWaiter {
         }
     }
 
-    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. A thread that closes
-    /// the socket during the wait also ends the wait, so the waiting thread does not use the closed descriptor.
+    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. If another thread
+    /// closes the socket, that thread also ends this wait. The waiting thread therefore does not use the closed
+    /// descriptor.
     pub(super) fn wait(&self, socket: Option<RawFd>, limit: Option<Duration>) -> WakeReason {
         let alarm = lock(&self.wake_socket).clone();
         let watched = |fd: Option<RawFd>| libc::pollfd {
@@ -56,7 +57,8 @@ impl SocketWaiter {
         let mut polled = [watched(alarm.as_ref().map(|alarm| alarm.as_raw_fd())), watched(socket)];
         let slice = limit.map_or(DESCRIPTOR_CHECK_INTERVAL, |limit| limit.min(DESCRIPTOR_CHECK_INTERVAL));
         let slice_spec = libc::timespec {
-            // A slice is short, so the conversion succeeds. On musl, the name of the type is deprecated.
+            // The slice is at most `DESCRIPTOR_CHECK_INTERVAL`, so its number of seconds fits into `tv_sec`. On musl,
+            // the name of the type is deprecated.
             tv_sec: slice.as_secs().try_into().unwrap_or_default(),
             tv_nsec: slice.subsec_nanos().into(),
         };
@@ -77,7 +79,7 @@ impl SocketWaiter {
     }
 
     /// Makes the descriptor unreadable again after a wake-up. If the program has closed the descriptor, this method
-    /// creates a new descriptor. Otherwise, another file with the same number could end every wait.
+    /// creates a new descriptor. Without a new descriptor, another file with the same number could end every wait.
     fn reset(&self, alarm: Option<Arc<WakeSocket>>) {
         match alarm {
             Some(alarm) if alarm.is_ours() => alarm.clear(),

@@ -42,7 +42,7 @@ pub(super) fn current_thread() -> ThreadId {
 pub(crate) struct Monitor<T> {
     value: Mutex<T>,
     changed: Condvar,
-    /// The number of waiting threads. The number changes only while the lock is held.
+    /// The number of waiting threads. A thread changes the number only while it holds the lock.
     waiting: AtomicUsize,
 }
 
@@ -58,8 +58,8 @@ impl<T> Monitor<T> {
     /// Wakes all threads that wait for a change of the value. The caller may already have released the lock. If no
     /// thread waits, which is the usual case, this method makes no system call.
     pub(crate) fn notify(&self) {
-        // A waiting thread has increased the counter before it released the lock. If a thread waited before the change,
-        // the counter is therefore not zero.
+        // Before a waiting thread releases the lock, it increments the counter `waiting`. If a thread was already
+        // waiting when the value changed, this method therefore reads a counter above zero.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
@@ -90,7 +90,8 @@ impl<T> Monitor<T> {
 
 #[cfg(not(zklock_loom))]
 impl<T> Monitor<T> {
-    /// Waits until another thread calls `notify`, for at most `limit`. The wait can also end without such a call.
+    /// Waits until another thread calls `notify`, for at most `limit`. The wait can also end without a call of
+    /// `notify`.
     pub(crate) fn wait<'a>(&'a self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         self.counted(guard, |guard| self.changed.wait_timeout(guard, limit)).unwrap_or_else(PoisonError::into_inner).0
     }

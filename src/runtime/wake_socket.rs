@@ -12,9 +12,9 @@ use zklock_process::resource_error;
 
 use super::socket::CheckedSocket;
 
-/// A descriptor. A call of [`signal`](Self::signal) makes it readable, and a call of [`clear`](Self::clear) makes it
-/// unreadable. A forked child inherits the descriptor, but a program started by exec does not. This value uses two
-/// descriptors of the process, and closes them when it is dropped.
+/// A descriptor. A call of [`signal`](Self::signal) makes the descriptor readable, and a call of [`clear`](Self::clear)
+/// makes the descriptor unreadable. A forked child inherits the descriptor, but a program started by exec does not.
+/// This value uses two descriptors of the process, and closes them when it is dropped.
 #[derive(Debug)]
 pub struct WakeSocket {
     readable: CheckedSocket<UnixDatagram>,
@@ -29,7 +29,7 @@ impl WakeSocket {
     }
 
     pub(super) fn open() -> io::Result<Self> {
-        // These sockets are datagram sockets, because the program may have a duplicate of the descriptor. When the
+        // The library uses datagram sockets here, because the program may have a duplicate of the descriptor. When the
         // library closes its datagram sockets, poll(2) reports no error for the duplicate.
         let (readable, far) = UnixDatagram::pair()?;
         Ok(Self { readable: CheckedSocket::new(readable)?, peer: CheckedSocket::new(far)? })
@@ -49,7 +49,7 @@ impl WakeSocket {
     }
 
     /// Returns whether the descriptor still works. If another part of the program has closed the descriptor, the
-    /// descriptor never becomes readable, and its number may name another file.
+    /// library cannot make it readable. The number of the descriptor may then name another file.
     pub fn is_ours(&self) -> bool {
         self.readable.is_ours() && self.peer.is_ours()
     }
@@ -119,7 +119,7 @@ mod tests {
     fn wake_socket_is_readable_from_signal_to_clear() {
         let fd = WakeSocket::new().unwrap();
         assert_eq!(events(&fd), 0);
-        // The number of calls exceeds the capacity of the buffer.
+        // These calls write more data than the buffer of the socket can contain.
         (0..10_000).for_each(|_| fd.signal());
         assert_eq!(events(&fd), libc::POLLIN);
         fd.clear();

@@ -33,7 +33,7 @@ pub enum Listen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HandlerId(u64);
 
-/// The objects whose events a handler receives.
+/// A scope selects the events for a handler: the events of a client, of a lock, or of some leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The session and all holds of the client.

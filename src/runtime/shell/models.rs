@@ -229,7 +229,8 @@ struct ConnectedClient {
     wire: Arc<ModelSocket>,
 }
 
-/// Runs the scene in every order of its steps. Returns the name of each result that occurred.
+/// Runs `scene` once for each possible order of the steps of its threads. Returns the name of each result that
+/// occurred.
 fn ends_at_a_socket(
     scene: impl Fn(&Arc<ConnectedClient>) -> Result<Answer> + Send + Sync + 'static,
 ) -> Vec<&'static str> {
@@ -281,8 +282,8 @@ impl ConnectedClient {
     }
 }
 
-/// The name of both TIMEOUT and CONNECTION in the models. The time since the last answer of the server determines which
-/// status occurs.
+/// In the models, this name means that the operation ended with TIMEOUT or CONNECTION. The status depends on the time
+/// since the last answer of the server.
 const TIMED_OUT: &str = "late";
 
 /// Starts an acquire operation, and calls `wait` to wait for its end, in every order of the steps. Returns the name of
@@ -379,8 +380,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers all requests in one step. Also answers the requests that the client sends after it has received these
-    /// answers.
+    /// Answers all requests in one step. Continues until the client sends no further requests.
     pub(crate) fn serve(&mut self, shell: &Shell) {
         let source = shell.update_engine(|engine, now| {
             while !engine.output().is_empty() {

@@ -16,7 +16,7 @@ pub(super) struct Circumstances<'a> {
     pub(super) min_version: &'static str,
     /// True if the client has a certificate.
     pub(super) has_certificate: bool,
-    /// True if the server has requested a certificate of the client.
+    /// True if the server has asked the client for a certificate.
     pub(super) is_certificate_requested: bool,
     pub(super) server_name: &'a str,
     /// The first bytes that the server has sent.

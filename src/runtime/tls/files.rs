@@ -86,7 +86,7 @@ impl NamedFile<'_> {
     }
 
     /// Replaces the extension of the path by `suffix`. Returns the new path for use in a shell command. The new path
-    /// never names the file itself, so that the command does not overwrite the file.
+    /// always differs from the old path, so that the command does not overwrite the file.
     pub(super) fn for_shell_with(self, suffix: &str) -> String {
         let is_own = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(suffix));
         let suffix = if is_own { &format!("converted.{suffix}") } else { suffix };
@@ -145,8 +145,8 @@ fn files_of_directory(directory: NamedFile<'_>) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Identifies the content of files without reading them. If a file changes, or if a path leads to another file, the
-/// stamps differ.
+/// Identifies the content of files without reading them. The stamps of a path change if the file changes, or if the
+/// path leads to another file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -161,7 +161,7 @@ struct Stamp {
 
 impl Stamps {
     /// Adds the stamp of a file, or the stamps of a directory and its files. The caller must call this method before it
-    /// reads the file. If the file changes during the read, the next stamps then differ.
+    /// reads the file. If the file changes during the read, a later call computes a different stamp.
     pub(super) fn add(&mut self, path: &Path) {
         let stamp = fs::metadata(path).ok().map(|metadata| Stamp {
             device: metadata.dev(),

@@ -19,7 +19,7 @@ pub(super) struct LoadedTls {
 #[derive(Debug)]
 pub(super) struct ClientIdentity {
     certified_key: Option<Arc<CertifiedKey>>,
-    /// True if a server has requested a certificate of the client.
+    /// True if a server has asked the client for a certificate.
     is_requested: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl LoadedTls {
         self.identity.certified_key.is_some()
     }
 
-    /// Returns whether a server has requested a certificate of the client.
+    /// Returns whether a server has asked the client for a certificate.
     pub(super) fn is_certificate_requested(&self) -> bool {
         self.identity.is_requested.load(Ordering::Relaxed)
     }

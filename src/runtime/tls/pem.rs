@@ -7,8 +7,8 @@ use std::result::Result;
 use zklock_core::path::quote;
 
 /// Returns the sections that have the label `label`, each from its first line to its last line. All other text is
-/// ignored. A returned section contains only Base64 text between its first and last line, so that the section cannot
-/// contain a part of another section.
+/// ignored. Between its first and last line, a returned section contains only Base64 text. A returned section therefore
+/// cannot contain a part of another section.
 ///
 /// Fails with a message that describes the problem of the file.
 pub(super) fn sections<'a>(pem: &'a [u8], label: &str) -> Result<Vec<&'a [u8]>, String> {

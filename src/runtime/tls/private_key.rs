@@ -29,7 +29,8 @@ enum KeyFormat {
     Sec1,
 }
 
-/// A password that decrypts a private key, and the option that contains the password or names its file.
+/// A password that decrypts a private key. The field `option` names the option that sets the password or the password
+/// file.
 pub(super) struct KeyPassword {
     pub(super) option: &'static str,
     pub(super) password: Zeroizing<Vec<u8>>,
@@ -103,7 +104,8 @@ fn decrypt(file: NamedFile<'_>, der: &[u8], password: Option<&KeyPassword>) -> R
     let encrypted = EncryptedPrivateKeyInfoRef::try_from(der).map_err(|_| unsupported())?;
     let data: &[u8] = encrypted.encrypted_data.as_ref();
     match encrypted.encryption_algorithm.decrypt(password, data).map(Zeroizing::new) {
-        // A wrong password can, by chance, result in valid padding. The first byte is then most likely not `SEQUENCE`.
+        // A wrong password can, by chance, result in valid padding. After decryption with a wrong password, the first
+        // byte is most likely not the tag of `SEQUENCE`.
         Ok(key) if key.first() == Some(&0x30) => Ok(key),
         Ok(_) | Err(pkcs5::Error::DecryptFailed) => {
             Err(file.refuse(&format!("cannot be decrypted: the password of option {option} is wrong")))

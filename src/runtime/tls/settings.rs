@@ -38,7 +38,8 @@ pub(crate) enum Verification {
     Full,
     /// The certificate chain only.
     Chain,
-    /// Nothing, except that the server owns the private key of its certificate.
+    /// Neither the certificate chain nor the name. The server must only prove that it owns the private key of its
+    /// certificate.
     None,
 }
 

@@ -69,7 +69,7 @@ impl TlsSource {
     /// Errors: INVALID if a file is not usable; the message names the option and the file. EXHAUSTED if the process or
     /// the machine has no file descriptors left.
     pub(crate) fn load(&self) -> Result<()> {
-        // A file can change while this call reads it. In this case, the stamps of the next call differ.
+        // A file can change while this call reads it. In this case, the next call computes different stamps.
         let stamps = self.stamps();
         if lock(&self.loaded).as_ref().is_some_and(|loaded| loaded.stamps == stamps) {
             return Ok(());
@@ -182,8 +182,8 @@ impl TlsSource {
             Err(rustls::Error::InvalidCertificate(CertificateError::BadEncoding)) => {
                 Err(cert.refuse("begins with a certificate that is not valid X.509"))
             }
-            // The certificate cannot be compared with the key, for example because its version is 1. Servers accept
-            // such certificates of clients.
+            // The library cannot compare some certificates with the key, for example certificates of X.509 version 1.
+            // Servers accept such certificates of clients.
             Err(_) => Ok(Some(Arc::new(certified_key))),
         }
     }

@@ -1,7 +1,7 @@
 //! TLS on one connection. A stream converts the bytes of a session to TLS records, and received TLS records to bytes of
 //! the session. A stream can contain decrypted bytes ([`TlsStream::has_unread`]) and records to send
-//! ([`TlsStream::wants_write`]). The socket reports no events for these bytes and records. No method of the stream
-//! blocks.
+//! ([`TlsStream::wants_write`]). The poller cannot report these bytes and records, because they are not in the socket.
+//! No method of the stream blocks.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -83,8 +83,8 @@ impl TlsStream {
                 Some(Ok(count))
             }
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
-            // The server closed the connection without the closing record of TLS. The session handles every end of a
-            // connection in the same way, because its frames show whether data is missing.
+            // The server closed the connection without the closing record of TLS. For the session, every end of a
+            // connection is the same, because incomplete frames show that data is missing.
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Some(Ok(0)),
             Err(cause) => Some(Err(cause)),
         }

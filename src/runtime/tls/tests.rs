@@ -107,7 +107,7 @@ fn keys_of_other_formats_are_refused_with_the_command_that_converts_them() {
         assert!(refused.contains(said), "{refused}");
         let (_, command) = refused.split_once("convert it with: ").unwrap();
         let arguments: Vec<&str> = command.split(' ').skip(1).collect();
-        // Without these arguments, openssl asks for the passwords.
+        // If `-passin` and `-passout` are missing, openssl asks for the passwords.
         openssl(&[&arguments[..], &["-passin", "env:PASSWORD", "-passout", "env:PASSWORD"]].concat());
         read_key(arguments.last().unwrap(), Some(PASSWORD)).unwrap();
     }
@@ -202,7 +202,7 @@ impl Pair {
         pair
     }
 
-    /// Lets the server read and send everything that it can.
+    /// Makes the server read all data that has arrived, and send all data that it has to send.
     fn run_server(&mut self) -> io::Result<()> {
         loop {
             match self.server.read_tls(&mut self.far) {
@@ -336,8 +336,8 @@ fn both_ends_of_a_closed_connection_report_its_end() {
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
 }
 
-/// In TLS 1.3 the client learns only after its handshake that the server refused its certificate. The server may
-/// already have closed the connection at that time.
+/// In TLS 1.3 the client learns only after its handshake that the server refused its certificate. When the client
+/// learns about the refusal, the server may already have closed the connection.
 #[test]
 fn a_refusal_is_reported_even_if_the_next_write_fails() {
     let all = Certificates::create();

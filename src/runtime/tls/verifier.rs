@@ -1,5 +1,5 @@
 //! Verifiers that skip some checks of the server certificate. The library uses these verifiers only if the program has
-//! turned off these checks.
+//! turned off some checks of the server certificate.
 
 use std::sync::Arc;
 
