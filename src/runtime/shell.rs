@@ -7,8 +7,8 @@
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Another thread may receive the answer of the reader's operation.
-//! Nevertheless, only the calling thread ends its own turn as the reader.
+//! is answered or its time limit has passed. Another thread may receive the answer for which the reader waits.
+//! Nevertheless, only the reader itself ends its turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

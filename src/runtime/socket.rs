@@ -2,7 +2,7 @@
 //! of these sockets blocks.
 //!
 //! Some programs, for example daemons, close all descriptors of the process, including the descriptors of the library.
-//! If the program then opens files, these files can have the descriptor numbers of the library's sockets. Before each
+//! If the program then opens files, these files can get the numbers that the descriptors of the library had. Before each
 //! use of a descriptor, the library therefore checks that the descriptor still refers to the library's own file. In
 //! addition, every call on a socket has a flag that forbids blocking. The kernel refuses such a call if the file is not
 //! a socket. The program can still close the descriptor after the check and before the call. This period is shorter
