@@ -87,8 +87,8 @@ impl Settings {
 #[pyclass(frozen, weakref, name = "_CompletionQueue", module = "zklock")]
 pub(crate) struct CompletionQueue(Arc<SharedQueue>);
 
-/// The part of a completion queue that other threads write to. A thread does not need to be attached to the interpreter in order to
-/// write to this part.
+/// The part of a completion queue that other threads write to. A thread may write to the `SharedQueue` while the thread
+/// is detached from the interpreter.
 struct SharedQueue {
     epoch: ForkEpoch,
     last_key: AtomicU64,
@@ -205,8 +205,8 @@ impl CompletionQueue {
         self.start_acquire(py, lock, owner, timeout, if raises { OnTimeout::Raise } else { OnTimeout::ReturnFalse })
     }
 
-    /// Acquire a lock for an owner. The timeout is the ``timeout`` with which the program made the lock. On success, the result of the
-    /// operation is True. If the timeout passes, the operation raises LockTimeout.
+    /// Acquire a lock for an owner. The call uses the ``timeout`` that the program chose when it made the lock. On
+    /// success, the result of the operation is True. If the timeout passes, the operation raises LockTimeout.
     fn acquire_or_raise(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
         self.start_acquire(py, lock, owner, lock.timeout, OnTimeout::Raise)
     }
@@ -330,7 +330,7 @@ impl CompletionQueue {
 }
 
 /// A pending operation. If the caller drops an ``_Op`` that acquires a lock or leases, the library abandons the acquire
-/// call. If the call has already succeeded, the library releases the lock or the leases. After the drop of any other
+/// call. If the call has already succeeded, the library releases the lock or the leases. If the caller drops any other
 /// ``_Op``, the operation continues.
 #[pyclass(frozen, weakref, name = "_Op", module = "zklock")]
 pub(crate) struct Op {
@@ -340,14 +340,14 @@ pub(crate) struct Op {
 
 #[pymethods]
 impl Op {
-    /// The key that ``take()`` of the completion queue returns when the operation is over.
+    /// The key of the operation. When the operation is over, ``take()`` of the completion queue returns this key.
     #[getter]
     fn key(&self) -> u64 {
         self.key
     }
 
-    /// Whether the operation is over. If an operation is already over when the method that started it returns, the
-    /// completion queue never returns the operation's key.
+    /// Whether the operation is over. If the operation is over immediately after its start, the completion queue never
+    /// returns the key of the operation.
     #[getter]
     fn is_over(&self) -> bool {
         self.lock().as_ref().is_none_or(|work| work.is_over())
@@ -365,7 +365,7 @@ impl Op {
         }
     }
 
-    /// Abandon the operation. The effect is the same as dropping this object. Does not block.
+    /// Abandon the operation. The call has the same effect as a drop of the ``_Op``. Does not block.
     fn abandon(&self) {
         let work = self.lock().take();
         drop(work);
@@ -534,8 +534,8 @@ impl PendingOp for CloseOp {
     }
 }
 
-// The functions below describe the hold of a given owner. The methods of a native lock cannot replace these functions, because those
-// methods always describe the hold of the calling thread.
+// The functions below describe the hold of a given owner. The methods of a native lock always describe the hold of the
+// calling thread, so these methods cannot replace the functions.
 
 /// Return whether an owner holds a lock and the hold is safe now.
 #[pyfunction]

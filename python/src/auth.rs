@@ -25,7 +25,8 @@ pub(crate) struct AuthPairs(Vec<(String, Credentials)>);
 
 enum Credentials {
     Fixed(Zeroizing<Vec<u8>>),
-    /// The core has only a weak reference to the callable, because the callable often refers to its client.
+    /// The core has only a weak reference to the callable. The callable often refers to the client, so a strong
+    /// reference would keep the client alive.
     Callable(Py<CallbackSlot>),
 }
 
@@ -112,7 +113,7 @@ fn call(callable: &WeakCallback) -> Result<Vec<u8>, BoxError> {
     Ok(std::mem::take(&mut *credentials))
 }
 
-/// Locked for reading while a thread of the library is attached to the interpreter.
+/// A thread of the library locks `ATTACHED` for reading while the thread is attached to the interpreter.
 static ATTACHED: PerProcess<RwLock<()>> = PerProcess::new(RwLock::default);
 
 fn start(callable: &WeakCallback, outcome: &Arc<Outcome>) -> Result<(), BoxError> {
@@ -175,7 +176,7 @@ struct AuthCall {
 
 #[pymethods]
 impl AuthCall {
-    /// Return the callable. The calling thread must run nothing but this call from now on.
+    /// Return the callable. After ``begin()``, the calling thread must do only the work of this call.
     fn begin(&self, py: Python<'_>) -> Py<PyAny> {
         mark_callback_thread();
         self.callable.clone_ref(py)
@@ -203,7 +204,8 @@ impl AuthCall {
     }
 }
 
-/// Sets an error if the call has set no result. Without this error, a thread of the library would wait forever for the result.
+/// If the call has no result yet, the drop sets an error as the result. Without this error, a thread of the library
+/// would wait forever for the result.
 impl Drop for AuthCall {
     fn drop(&mut self) {
         self.outcome.set(Err("its thread has ended".to_owned()));

@@ -25,9 +25,10 @@ use crate::wait::{ExitPhase, park_if_exiting};
 #[derive(Default)]
 pub(crate) struct RevocationCallback(OnceLock<Py<CallbackSlot>>);
 
-/// A slot for one callable of the program. A slot may be empty. Callbacks often refer to their locks, so a slot is a Python object that
-/// the garbage collector can find. The core has only a weak reference to the slot. A thread must be attached to the interpreter while
-/// it locks the mutex, and must lock the mutex only for a short time.
+/// A slot for one callable of the program. A slot may be empty. A callback often refers to its lock. The slot is a
+/// Python object, so that the garbage collector can find the cycle of references. The core has only a weak reference to
+/// the slot. A thread may lock the mutex only while the thread is attached to the interpreter, and only for a short
+/// time.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct CallbackSlot(Mutex<Option<Py<PyAny>>>);
 
@@ -49,8 +50,8 @@ impl RevocationCallback {
             whom.queue_call(|py| Ok(Some(PyString::new(py, node_path).into_any().unbind())));
         };
         let handler = callback.is_some().then(|| Box::new(ask) as Handler);
-        // Set the callback before the registration of the handler, because the core may already have a revocation request for the
-        // handler.
+        // Set the callback first, and then register the handler, because a revocation request may already wait in the
+        // core.
         let before = slot.get().replace(callback);
         if let Err(error) = py.detach(|| register(handler)).or_raise(py) {
             slot.get().replace(before);
@@ -117,8 +118,8 @@ impl CallbackSlot {
     }
 }
 
-/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. With any
-/// other kind of reference, a thread could reach a callback that the garbage collector has already destroyed partly.
+/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. A thread
+/// with another kind of reference could reach a callback that the garbage collector has partly destroyed.
 #[derive(Clone)]
 pub(crate) struct WeakCallback(Arc<Py<PyWeakrefReference>>);
 
@@ -242,8 +243,8 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 
-/// Wait for the next pending callback, and return the callback with its argument. Before the next call of this
-/// function, the caller must call the callback. If a callback forks the process, this function returns None in the
+/// Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
+/// callback before it calls ``_next_call()`` again. If a callback forks the process, this function returns None in the
 /// child process. The calling thread of the child process must then end.
 #[pyfunction]
 pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<BoundCall>> {
@@ -253,7 +254,7 @@ pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<BoundCall>> {
     }
     zklock::internal::mark_callback_thread();
     loop {
-        // One event may lead to several recorded calls. Return all recorded calls before the next event.
+        // One event may lead to several recorded calls. Dispatch the next event only when no recorded call is left.
         if let Some(found) = pop_bound_call() {
             park_if_exiting(py, ExitPhase::Closed)?;
             return Ok(Some(found));

@@ -1,5 +1,5 @@
-//! The class `zklock.Client`, and the settings of a client. This file converts arguments, and makes locks and semaphores. The core
-//! decides everything about the session. No call may block while its thread is attached to the interpreter.
+//! The class `zklock.Client`, and the settings of a client. This file converts arguments, and makes locks and
+//! semaphores. The core alone manages the session. No call may block while its thread is attached to the interpreter.
 
 use std::path::PathBuf;
 use std::sync::{self, Arc, PoisonError};
@@ -69,16 +69,16 @@ use crate::{int_args, text};
 /// hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
 /// raises an exception, the library passes the exception to ``sys.unraisablehook``.
 ///
-/// A callback must not wait for a lock, for leases or for a loss. The client may deliver the event that ends such a
-/// wait only after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or leases
-/// therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a lock,
-/// for leases or for a loss.
+/// A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be unable to
+/// deliver the event that would end the wait. In a callback, ``wait_lost()`` and every call that acquires a lock or
+/// leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a
+/// lock, for leases or for a loss.
 ///
 /// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
-/// additional events of the same hold, and additional events of the session. Merged events still report the last state
-/// and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After a client is
-/// garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end even if a
-/// callback does not return.
+/// the additional events of each hold. The client also merges the additional events of the session. Merged events still
+/// report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
+/// a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
+/// even if a callback does not return.
 ///
 /// The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
 /// garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked
@@ -132,11 +132,11 @@ impl Client {
         }))
     }
 
-    /// Closes the session, and lets other greenlets run during the close. Otherwise, a callback that waits for another greenlet could not
-    /// return.
+    /// Closes the session, and lets other greenlets run during the close. A callback may wait for another greenlet, and
+    /// could not return if the close blocked that greenlet.
     fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
         let (start, in_hub, ended) = (Instant::now(), hub.start_wait()?, Arc::new(sync::Mutex::new(None)));
-        // If a callback closes its client, the function must not wait until that callback returns.
+        // If a callback of the client calls this function, the function must not wait until the callback returns.
         let handlers =
             (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
         let handlers = handlers.or_raise(py)?;
@@ -188,7 +188,7 @@ impl SemaphoreSize {
 }
 
 impl Client {
-    /// Makes a semaphore. If a shared count sets the number of leases, the function `counted` makes the semaphore.
+    /// Makes a semaphore. For a semaphore with a shared count, the function `counted` makes the semaphore.
     pub(crate) fn make_semaphore(
         &self,
         py: Python<'_>,
@@ -403,11 +403,11 @@ impl Client {
     /// ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if ``locks`` is empty, or if two locks have the same
     /// path.
     ///
-    /// Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders. A multi-lock of
-    /// Curator acquires its locks one after the other. If a multi-lock of zklock would deadlock with a multi-lock of Curator, the
-    /// multi-lock of zklock leaves its queues and joins the queues again later. If ``in_order`` is True, the library acquires the locks
-    /// one after the other in the given order, like Curator. Use ``in_order`` if multi-locks of Curator use the same paths in the same
-    /// order.
+    /// Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders.
+    /// A multi-lock of Curator acquires its locks one after the other. To avoid a deadlock with a multi-lock of
+    /// Curator, a multi-lock of zklock leaves its queues and joins the queues again later. If ``in_order`` is True, the
+    /// library acquires the locks one after the other in the given order, like Curator. Use ``in_order`` if multi-locks
+    /// of Curator use the same paths in the same order.
     #[pyo3(signature = (locks, *, timeout=None, in_order=false))]
     fn multi<'py>(
         &self,
@@ -570,7 +570,8 @@ impl Client {
         Ok(self.core.metrics().or_raise(py)?.prometheus(&labels))
     }
 
-    /// End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need the session.
+    /// End the session and all holds. Calls that are waiting raise ClientClosed. Later calls that need the session also
+    /// raise ClientClosed.
     ///
     /// The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has received the
     /// last event. A program may call ``close()`` several times. In a forked child process, ``close()`` does nothing, because the

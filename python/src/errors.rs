@@ -45,8 +45,8 @@ pub(crate) fn ignore_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
 }
 
 /// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this
-/// exception as a note. Otherwise `block_error` is None or another object that is not an exception, and the function
-/// raises the error.
+/// exception as a note. If `block_error` is None or another object that is not an exception, the function raises the
+/// error.
 pub(crate) fn attach_to_exception(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,
@@ -64,11 +64,11 @@ pub(crate) fn attach_to_exception(
     Ok(())
 }
 
-/// Ends a `with` block that has released its hold with the result `released`. `was_safe` says whether the hold was safe at the end of the
-/// block.
+/// Handles `released`, which is the result of the release at the end of a `with` block. `was_safe` says whether the
+/// hold was safe at the end of the block.
 ///
-/// A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block, and an exception would
-/// make the program treat the block as failed. The function then logs the missing confirmation.
+/// A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
+/// An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
 pub(crate) fn end_block(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,

@@ -30,13 +30,14 @@ pub(crate) enum CallbackDispatcher {
     Loop,
 }
 
-/// The event callbacks of a client. The locks and semaphores of the client refer to this object, so this object exists
-/// as long as the client, one of its locks or one of its semaphores exists.
+/// The event callbacks of a client. The client, its locks and its semaphores refer to the `ClientEvents` object, and so
+/// keep the object alive.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct ClientEvents {
     names: Arc<EventObjects>,
     listeners: Listeners,
-    /// The callables of the argument `auth`. Like the event callbacks, they exist as long as this object.
+    /// The callables of the argument `auth`. The callables exist as long as the `ClientEvents` object, like the event
+    /// callbacks.
     auth: Vec<Py<CallbackSlot>>,
 }
 
@@ -89,7 +90,7 @@ impl ClientEvents {
         Ok(())
     }
 
-    /// Makes the client report all later events to a callback that was registered with `waits`.
+    /// Makes the client report all later events to the callback that `set_first_callback` registered with `waits`.
     pub(crate) fn start_listening(&self, py: Python<'_>, client: &zklock::Client) -> PyResult<()> {
         let Some(listener) = self.listeners.first(py) else { return Ok(()) };
         let handler = Box::new(listener.get().handler(py, &self.names)?);
@@ -229,8 +230,9 @@ impl Listener {
 
 #[pymethods]
 impl Listener {
-    /// Remove the callback. If another thread is already about to call the callback, this call still happens, and no other call
-    /// follows. A program may call ``stop()`` several times. The callback itself may also call ``stop()``.
+    /// Remove the callback. If another thread is about to call the callback, the library still makes this call. After
+    /// this call, the library does not call the callback again. A program may call ``stop()`` several times. The
+    /// callback itself may also call ``stop()``.
     fn stop(&self) {
         let callback = self.callback.get().replace(None);
         let places = std::mem::take(&mut *lock(&self.core_listeners));

@@ -15,8 +15,8 @@ use zklock::internal::CompletionQueue;
 use crate::errors::OrRaise;
 use crate::imports::imports;
 
-/// Returns the calling greenlet, or `None` if the caller is the main greenlet of a thread. The main greenlet counts as the thread
-/// itself.
+/// Returns the calling greenlet, or `None` if the caller is the main greenlet of a thread. A hold of the main greenlet
+/// belongs to the thread.
 pub(crate) fn current_non_main(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     match current(py)? {
         Some(greenlet) if !greenlet.getattr(intern!(py, "parent"))?.is_none() => Ok(Some(greenlet)),
@@ -93,7 +93,7 @@ impl<'py> Hub<'py> {
     }
 }
 
-/// A wait of a greenlet. The wake queue of a hub exists as long as a `GreenletWait` of the hub exists.
+/// A wait of a greenlet. A `GreenletWait` keeps the wake queue of its hub alive.
 pub(crate) struct GreenletWait<'py> {
     /// The `HubWaits` of the hub.
     waits: Bound<'py, PyAny>,
@@ -112,7 +112,8 @@ impl GreenletWait<'_> {
             return Ok(());
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
-        // If a thread uses the waker now, the queue contains the key, and the hub finds the key when this greenlet waits.
+        // Another thread may use the waker now, and so add the key to the queue. The hub then finds the key when this
+        // greenlet waits.
         self.waits.call_method1(intern!(self.waits.py(), "wait"), (self.waker.key, left)).map(drop)
     }
 }

@@ -174,8 +174,8 @@ impl Hold {
         matches!(self.current_state(), Ok(LockState::Held | LockState::Suspended))
     }
 
-    /// Whether this hold is no longer safe, although the program has not released the hold. ``is_lost`` is True if the state of the
-    /// hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
+    /// Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the state of
+    /// the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
     #[getter]
     fn is_lost(&self) -> bool {
         match self.current_state() {
@@ -218,10 +218,10 @@ impl Hold {
         }
     }
 
-    /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for ``release()``,
-    /// with one exception: if the hold was safe at the end of the block and no server confirms the release, the method logs a warning and
-    /// raises nothing. If both the block and the release fail, the exception of the block propagates, with a note about the failed
-    /// release.
+    /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for
+    /// ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
+    /// release, the method only logs a warning. If both the block and the release fail, the exception of the block
+    /// propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,

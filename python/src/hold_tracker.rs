@@ -23,8 +23,8 @@ pub(crate) struct HoldTracker {
     owner: Owner,
     /// The name of the owner for messages, or `None` if the library cannot observe the end of the owner.
     who: Option<String>,
-    /// A `WeakKeyDictionary` that maps each lock to the number of releases that the owner still has to make. The number does not
-    /// include holds with a `Hold` object, because any thread may release a `Hold`.
+    /// A `WeakKeyDictionary` that maps each lock to the number of releases that the owner still has to make. The number
+    /// excludes the holds of `Hold` objects, because any thread may release a `Hold`.
     entered: Py<PyAny>,
 }
 
@@ -80,8 +80,8 @@ impl HoldTracker {
 
 #[pymethods]
 impl HoldTracker {
-    /// Warns about holds that remain after the end of the greenlet. The greenlet object calls this method when the greenlet ends,
-    /// because the object itself may exist longer.
+    /// Warns about holds that remain after the end of the greenlet. When the greenlet ends, the greenlet object calls
+    /// this method. The drop of the `HoldTracker` may happen later.
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         self.warn_of_holds(py)
     }
@@ -89,7 +89,7 @@ impl HoldTracker {
 
 impl Drop for HoldTracker {
     fn drop(&mut self) {
-        // If the thread cannot attach to an interpreter, all clients were already closed.
+        // If the thread cannot attach to an interpreter, the library has already closed all clients.
         Python::try_attach(|py| {
             let raised = PyErr::take(py);
             if let Err(error) = self.warn_of_holds(py) {
@@ -127,8 +127,8 @@ fn thread_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
         return Ok(known.cast_into()?);
     }
     let thread = imports(py)?.current_thread.bind(py).call0()?;
-    // A dummy thread is a thread that native code started. Python drops the thread-local storage of such a thread whenever the thread
-    // detaches from the interpreter.
+    // A dummy thread is a thread that native code started. Whenever a dummy thread detaches from the interpreter,
+    // Python drops the thread-local storage of the thread.
     let is_foreign = thread.get_type().name()? == "_DummyThread";
     let name_of = || Ok::<_, PyErr>(format!("thread {}", repr(&thread.getattr(intern!(py, "name"))?)?));
     let who = if is_foreign { None } else { Some(name_of()?) };

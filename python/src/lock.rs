@@ -323,7 +323,7 @@ impl Drop for Lock {
     }
 }
 
-/// The advice at the end of a warning about a lock that the library has released.
+/// The advice in the warning that the library has released a lock.
 const KEEP: &str = "keep the object and call release(), or use a with block";
 
 /// The number of seconds for which a hold is safe. The number is zero if there is no hold, or if the hold was lost.

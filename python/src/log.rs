@@ -13,14 +13,14 @@ use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_id
 use crate::errors::OrRaise;
 use crate::imports::imports;
 
-/// The log level that the last call of `sync_level` found. The value is a level of the core, or 0 if logging is off. Until a call has
-/// found a level, the value is `NOT_CALLED`.
+/// The log level that the last call of `sync_level` found. The value is a level of the core, or 0 if logging is off.
+/// The value is `NOT_CALLED` until a call of `sync_level` has found a level.
 static LAST_LEVEL: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(NOT_CALLED));
 const NOT_CALLED: i32 = -1;
 
 /// Reads the current configuration of `logging`. The function runs Python code, so a signal handler may run during the
-/// call and raise an exception. Call the function before an operation begins, so that such an exception does not
-/// interrupt an operation.
+/// call and raise an exception. Call the function before an operation begins. An exception of the signal handler then
+/// cannot interrupt the operation.
 pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
     let wanted: Option<i64> = imports(py)?.log_level.bind(py).call0()?.extract()?;
     let level = wanted.and_then(level_of);

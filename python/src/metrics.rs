@@ -35,7 +35,7 @@ fn histogram<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py,
     imports(py)?.histogram.bind(py).call1((histogram.count(), seconds(histogram.sum()), buckets))
 }
 
-/// Returns the float nearest to a duration in seconds. The text for Prometheus uses the same conversion of durations.
+/// Returns the float nearest to a duration in seconds. The core converts durations for Prometheus in the same way.
 fn seconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e9
 }

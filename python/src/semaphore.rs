@@ -84,8 +84,8 @@ impl Semaphore {
         Ok(Leases::new(leases, this.clone().unbind()))
     }
 
-    /// Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later calls.
-    /// Does not block.
+    /// Cancel all calls that wait for leases of this Semaphore. The cancelled calls raise Canceled. ``cancel()`` does
+    /// not affect later calls. Does not block.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.cancel()).or_raise(py)
     }
@@ -121,9 +121,9 @@ impl Semaphore {
         self.set_revocation_callback(callback)
     }
 
-    /// Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls. Leases that are already
-    /// held stay valid until their release. A program may call ``close()`` several times. In a forked child process, ``close()`` does
-    /// nothing. Does not block.
+    /// Close the semaphore. Calls that are waiting for leases raise ClientClosed. All later calls also raise
+    /// ClientClosed. Leases that are already held stay valid until their release. A program may call ``close()``
+    /// several times. In a forked child process, ``close()`` does nothing. Does not block.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         ignore_forked(py.detach(|| self.core.close())).or_raise(py)
     }
@@ -289,9 +289,10 @@ impl Leases {
         Ok(this)
     }
 
-    /// Release the leases, unless the block has already released the leases. The errors are the same as for ``release()``, with one
-    /// exception: if the leases were safe at the end of the block and no server confirms the release, the method logs a warning and raises
-    /// nothing. If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
+    /// Release the leases, unless the block has already released the leases. The errors are the same as for
+    /// ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms the
+    /// release, the method only logs a warning. If both the block and the release fail, the exception of the block
+    /// propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! The class `zklock.testing.StandaloneServer`. It is for tests, so no other file of the native module may use it.
+//! The class `zklock.testing.StandaloneServer`. The class is for tests, so no other file of the native module may use
+//! the class.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};

@@ -1,6 +1,7 @@
-//! Waits for operations. All waits of the native module use this code. A signal may interrupt any wait. A waiting thread is detached
-//! from the interpreter. The main thread divides a wait into slices, so that Python's signal handlers can run between two slices. A
-//! greenlet waits in its hub, and the hub runs the other greenlets meanwhile.
+//! Waits for operations. Each function of the native module that waits for an operation uses this file. A signal may
+//! interrupt any wait. A waiting thread is detached from the interpreter. The main thread divides a wait into slices,
+//! so that Python's signal handlers can run between two slices. A greenlet waits in its hub, and the hub runs the other
+//! greenlets meanwhile.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
@@ -28,7 +29,7 @@ pub(crate) trait Waitable: Send {
     /// Registers `hook`. When the operation is over, the library calls `hook` once, on any thread.
     fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()>;
 
-    /// The time at which the operation ends even if the library has not called the hook.
+    /// The deadline of the operation. At this time, the operation ends even if the library has not called the hook.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -64,7 +65,7 @@ impl<T: Send> Waitable for Call<T> {
     }
 }
 
-/// A wait for the loss of a hold, with a deadline. The core offers only a wait without a time limit.
+/// A wait for the loss of a hold, with a deadline. A `WaitLost` of the core has no deadline.
 pub(crate) struct TimedWaitLost {
     wait: WaitLost,
     deadline: Option<Instant>,
@@ -200,10 +201,10 @@ pub(crate) fn is_exiting() -> bool {
     EXIT_PHASE.load(Ordering::Acquire) >= ExitPhase::Closing as u8
 }
 
-/// Blocks the calling thread until the process ends, if the interpreter has reached the phase `end`. The function never
-/// blocks the main thread. When the interpreter ends, all threads except the main thread are daemon threads. If a
-/// daemon thread continued, the thread would raise an exception while the interpreter is shutting down. The traceback
-/// could then end the process with a fatal error.
+/// If the interpreter has reached the exit phase `end`, the function blocks the calling thread until the process ends.
+/// The function never blocks the main thread. When the interpreter ends, all threads except the main thread are daemon
+/// threads. If a daemon thread continued, the thread would raise an exception while the interpreter is shutting down.
+/// The traceback could then end the process with a fatal error.
 pub(crate) fn park_if_exiting(py: Python<'_>, end: ExitPhase) -> PyResult<()> {
     if EXIT_PHASE.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
         return Ok(());

@@ -46,9 +46,9 @@ impl Waiting {
         self.0.session_id
     }
 
-    /// The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that other holders must
-    /// release first. If ``waits_for`` is COUNT, ``count`` is the number by which the shared count is too small. The client reports the
-    /// last known number, or zero if no number is known.
+    /// The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that other
+    /// holders must release first. If ``waits_for`` is COUNT, the shared count must first increase by ``count``. The
+    /// client reports the last known number, or zero if no number is known.
     #[getter]
     fn count(&self) -> u64 {
         self.0.count

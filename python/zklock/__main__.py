@@ -8,11 +8,11 @@ from zklock._zklock import _main
 
 def main() -> int:
     """Run the command with the arguments of this process, and return its exit code."""
-    # The command handles SIGINT itself, so remove the handler of the interpreter. If the interpreter started with
-    # SIGINT ignored, the interpreter has set no handler, and SIGINT stays ignored.
+    # Remove Python's handler for SIGINT, because the command handles SIGINT. If SIGINT was ignored when the interpreter
+    # started, the interpreter has set no handler. SIGINT then stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # The interpreter ignores SIGXFSZ, and a child process would inherit the ignored signal.
+    # Python ignores SIGXFSZ. Restore the default action, because a child process would inherit the ignored signal.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     return _main(["zklock", *sys.argv[1:]])
 

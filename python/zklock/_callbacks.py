@@ -1,9 +1,9 @@
 """The thread that calls a program's callbacks for ``set_revocable()``, ``on_event()`` and ``on_lost()``, and the
 threads that call the callables of the argument ``auth``.
 
-When the interpreter ends, Python ends all daemon threads. If native code is calling a callback on such a thread, the
-end of the thread crashes the process. Python code therefore starts the threads and calls the callbacks. An exception of
-a callback must not end the thread.
+When the interpreter ends, Python ends all daemon threads. If a daemon thread ends while native code is calling a
+callback on the thread, the process crashes. Python code therefore starts the threads and calls the callbacks. An
+exception of a callback must not end the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AuthCall(Protocol):
-    """One call of a callable of ``auth``. After ``begin()``, the calling thread must run nothing but this call."""
+    """One call of a callable of ``auth``. After ``begin()``, the calling thread must do only the work of this call."""
 
     def begin(self) -> Callable[[], object]: ...
     def finish(self, result: object) -> None: ...

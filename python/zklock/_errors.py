@@ -148,8 +148,8 @@ class BufferTooSmall(Error, BufferError):
 
 
 class Exhausted(Error, OSError):
-    """The process has no descriptor or thread left, or the path has no sequence number left. The message names the
-    limit.
+    """The process cannot open a descriptor or start a thread, or all sequence numbers of the path are used. The message
+    names the limit.
     """
 
     status = Status.EXHAUSTED

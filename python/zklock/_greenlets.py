@@ -156,8 +156,8 @@ def _waits_of(kind: type[HubWaits], hub: Any, make_queue: Callable[[], WakeQueue
 
 
 def hub_waits(current: Any, target: str) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
-    """Return a function that returns the ``HubWaits`` of the calling greenlet's hub. If no ``HubWaits`` of this hub
-    exists, the returned function makes one.
+    """Return a function that returns the ``HubWaits`` of the calling greenlet's hub. If the hub has no ``HubWaits``
+    yet, the returned function makes a ``HubWaits`` for the hub.
 
     Return None if the call is allowed to block the whole thread.
 

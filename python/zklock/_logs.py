@@ -28,8 +28,8 @@ def effective_level() -> int | None:
 
 
 def emit(line: tuple[int, float, str, str, dict[str, Any]]) -> None:
-    """Log a line of the core with the time at which the core wrote the line. The thread that calls callbacks also calls
-    this function.
+    """Log a line of the core. The log record has the time at which the core wrote the line. The thread that calls
+    callbacks also calls this function.
     """
     level, created, target, text, fields = line
     logger = logging.getLogger(target.replace("::", "."))

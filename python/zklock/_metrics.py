@@ -1,5 +1,5 @@
-"""The metrics of a client, which ``metrics()`` returns. This file must not import the native module, because the native
-module imports this file.
+"""The classes of the metrics that ``Client.metrics()`` returns. This file must not import the native module, because
+the native module imports this file.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Metrics:
     never decrease. Metrics objects are immutable and comparable.
 
     If a multi-lock acquires its member locks in one transaction, the metrics count one acquire call, and one hold for
-    each member lock. If a multi-lock acquires its member locks in several steps, the client that executes a step counts
-    the step as one acquire call. The metrics do not count calls with invalid arguments.
+    each member lock. If a multi-lock acquires its member locks in several steps, each step counts as one acquire call
+    of the client that executes the step. The metrics do not count calls with invalid arguments.
     """
 
     acquires_ok: int

@@ -44,7 +44,7 @@ class HoldLike(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the hold is no longer safe, although the program has not released the hold."""
+        """Whether the hold is unsafe and the program has not yet released the hold."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -61,8 +61,8 @@ class HoldLike(Protocol):
 class LockLike(Protocol):
     """Any lock of this package: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock.
 
-    If a function has a parameter of type LockLike, the tests of that function can pass any object with the same members
-    as LockLike. ``isinstance(lock, LockLike)`` also works.
+    A function can have a parameter of type LockLike. Tests of the function can then pass any object that has the
+    members of LockLike. ``isinstance(lock, LockLike)`` also works.
     """
 
     def acquire(self, *, timeout: float | None = None) -> bool:
@@ -77,7 +77,7 @@ class LockLike(Protocol):
         """Release the lock once for the calling thread."""
 
     def cancel(self) -> None:
-        """Make all calls that wait for this lock raise Canceled."""
+        """Cancel all calls that wait for this lock. The cancelled calls raise Canceled."""
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the calling thread's hold is no longer safe."""
@@ -114,8 +114,9 @@ class LockLike(Protocol):
 
 
 def _check_members_on_class(protocol: Any) -> None:
-    """Make ``isinstance()`` look for members in the class of an object. Before Python 3.12, ``isinstance()`` reads
-    every property of the object itself, and some properties raise an exception if the lock is not held.
+    """Make ``isinstance()`` check whether the class of an object has the members of the protocol. Before Python 3.12,
+    ``isinstance()`` reads every property of the object itself, and some properties raise an exception if the lock is
+    not held.
     """
     members = [name for name in vars(protocol) if not name.startswith("_")] + ["__enter__", "__exit__"]
     metaclass: Any = type(protocol)

@@ -99,16 +99,16 @@ class Client:
     states of a hold and of the session change at the same moment, the callback receives the event of the hold
     first. If a callback raises an exception, the library passes the exception to ``sys.unraisablehook``.
 
-    A callback must not wait for a lock, for leases or for a loss. The client may deliver the event that ends such
-    a wait only after the callback returns. In a callback, ``wait_lost()`` and every call that acquires a lock or
-    leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait
-    for a lock, for leases or for a loss.
+    A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be
+    unable to deliver the event that would end the wait. In a callback, ``wait_lost()`` and every call that
+    acquires a lock or leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method
+    that does not wait for a lock, for leases or for a loss.
 
     While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client
-    merges additional events of the same hold, and additional events of the session. Merged events still report
-    the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
-    a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can
-    end even if a callback does not return.
+    merges the additional events of each hold. The client also merges the additional events of the session. Merged
+    events still report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the
+    last events. After a client is garbage-collected without ``close()``, its callbacks receive no more events.
+    The interpreter can end even if a callback does not return.
 
     The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
     garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a
@@ -180,10 +180,10 @@ class Client:
         ValueError if ``locks`` is empty, or if two locks have the same path.
 
         Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different
-        orders. A multi-lock of Curator acquires its locks one after the other. If a multi-lock of zklock would
-        deadlock with a multi-lock of Curator, the multi-lock of zklock leaves its queues and joins the queues
-        again later. If ``in_order`` is True, the library acquires the locks one after the other in the given
-        order, like Curator. Use ``in_order`` if multi-locks of Curator use the same paths in the same order.
+        orders. A multi-lock of Curator acquires its locks one after the other. To avoid a deadlock with a
+        multi-lock of Curator, a multi-lock of zklock leaves its queues and joins the queues again later. If
+        ``in_order`` is True, the library acquires the locks one after the other in the given order, like Curator.
+        Use ``in_order`` if multi-locks of Curator use the same paths in the same order.
         """
     @overload
     def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore:
@@ -298,8 +298,8 @@ class Client:
         has a different id. Does not block.
         """
     def close(self) -> None:
-        """End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need
-        the session.
+        """End the session and all holds. Calls that are waiting raise ClientClosed. Later calls that need the
+        session also raise ClientClosed.
 
         The call waits for at most 2 seconds until the server has confirmed the end of the session and
         ``on_event`` has received the last event. A program may call ``close()`` several times. In a forked child
@@ -373,8 +373,8 @@ class Lock:
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
         not undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing.
         Raises LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the
-        session timeout. Raises Exhausted if the process had no descriptor for a connection. In these three cases,
-        the release takes effect.
+        session timeout. Raises Exhausted if the process had no descriptor for a connection. The release takes
+        effect even if the call raises LockLost, ConnectionLost or Exhausted.
         """
     def release_nowait(self) -> None:
         """Release the lock once for the calling thread. The call does not block, because the library removes the
@@ -383,8 +383,8 @@ class Lock:
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
     def cancel(self) -> None:
-        """Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls.
-        Does not block.
+        """Cancel all calls that wait for this lock object. The cancelled calls raise Canceled. ``cancel()`` does not
+        affect later calls. Does not block.
         """
     def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
@@ -502,7 +502,9 @@ class Lock:
         """
     @property
     def remaining_in_process(self) -> float:
-        """The value of ``remaining`` for the hold that some thread has through this lock object. Does not block."""
+        """Like ``remaining``, but for a hold of any thread that acquired the lock through this lock object. Does not
+        block.
+        """
     @property
     def fencing_token(self) -> int:
         """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store
@@ -538,8 +540,8 @@ class Lock:
     def node_paths(self) -> list[str]:
         """The paths of the calling thread's nodes, as a list. The list of a multi-lock contains a path for each
         member lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that
-        these nodes exist. If the lock was lost, such a transaction fails. Does not block. Raises the same errors
-        as ``node_path``.
+        these nodes exist. If the lock was lost, a transaction with this check fails. Does not block. Raises the
+        same errors as ``node_path``.
         """
     @property
     def path(self) -> str:
@@ -547,8 +549,8 @@ class Lock:
         the paths of the member locks in ``locks``.
         """
     def __enter__(self) -> Self:
-        """Acquire the lock. The timeout is the ``timeout`` with which the program made the lock. Raises LockTimeout
-        if the timeout passes. The other errors are the same as for ``acquire()``.
+        """Acquire the lock. The call uses the ``timeout`` that the program chose when it made the lock. Raises
+        LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
         """
     def __exit__(
         self,
@@ -557,10 +559,9 @@ class Lock:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe
-        at the end of the block and no server confirms the release, the method logs a warning and raises nothing.
-        If both the block and the release fail, the exception of the block propagates, with a note about the
-        failed release.
+        """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe
+        at the end of the block and no server confirms the release, the method only logs a warning. If both the
+        block and the release fail, the exception of the block propagates, with a note about the failed release.
         """
 
 @final
@@ -693,9 +694,8 @@ class Hold:
         """
     @property
     def is_lost(self) -> bool:
-        """Whether this hold is no longer safe, although the program has not released the hold. ``is_lost`` is True
-        if the state of the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not
-        block.
+        """Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the
+        state of the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
         """
     def __enter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
@@ -707,9 +707,9 @@ class Hold:
         /,
     ) -> None:
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same
-        as for ``release()``, with one exception: if the hold was safe at the end of the block and no server
-        confirms the release, the method logs a warning and raises nothing. If both the block and the release
-        fail, the exception of the block propagates, with a note about the failed release.
+        as for ``release()``, except in one case. If the hold was safe at the end of the block and no server
+        confirms the release, the method only logs a warning. If both the block and the release fail, the
+        exception of the block propagates, with a note about the failed release.
         """
 
 @final
@@ -764,8 +764,8 @@ class Semaphore:
         always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
         """
     def cancel(self) -> None:
-        """Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later
-        calls. Does not block.
+        """Cancel all calls that wait for leases of this Semaphore. The cancelled calls raise Canceled. ``cancel()``
+        does not affect later calls. Does not block.
         """
     def participants(self) -> list[Participant]:
         """Return a list of Participants of all processes. The list begins with the held leases, from the oldest to
@@ -787,9 +787,9 @@ class Semaphore:
         of a lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
         """
     def close(self) -> None:
-        """Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls.
-        Leases that are already held stay valid until their release. A program may call ``close()`` several times.
-        In a forked child process, ``close()`` does nothing. Does not block.
+        """Close the semaphore. Calls that are waiting for leases raise ClientClosed. All later calls also raise
+        ClientClosed. Leases that are already held stay valid until their release. A program may call ``close()``
+        several times. In a forked child process, ``close()`` does nothing. Does not block.
         """
     @property
     def path(self) -> str:
@@ -875,9 +875,9 @@ class Leases:
         /,
     ) -> None:
         """Release the leases, unless the block has already released the leases. The errors are the same as for
-        ``release()``, with one exception: if the leases were safe at the end of the block and no server confirms
-        the release, the method logs a warning and raises nothing. If both the block and the release fail, the
-        exception of the block propagates, with a note about the failed release.
+        ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms
+        the release, the method only logs a warning. If both the block and the release fail, the exception of the
+        block propagates, with a note about the failed release.
         """
 
 @final
@@ -888,9 +888,9 @@ class Listener:
     are garbage-collected. The program does not need to keep a reference to the Listener.
     """
     def stop(self) -> None:
-        """Remove the callback. If another thread is already about to call the callback, this call still happens, and
-        no other call follows. A program may call ``stop()`` several times. The callback itself may also call
-        ``stop()``.
+        """Remove the callback. If another thread is about to call the callback, the library still makes this call.
+        After this call, the library does not call the callback again. A program may call ``stop()`` several
+        times. The callback itself may also call ``stop()``.
         """
     @property
     def _is_stopped(self) -> bool: ...
@@ -946,8 +946,8 @@ class Waiting:
     @property
     def count(self) -> int:
         """The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that
-        other holders must release first. If ``waits_for`` is COUNT, ``count`` is the number by which the shared
-        count is too small. The client reports the last known number, or zero if no number is known.
+        other holders must release first. If ``waits_for`` is COUNT, the shared count must first increase by
+        ``count``. The client reports the last known number, or zero if no number is known.
         """
     @property
     def waited(self) -> float:
@@ -1058,9 +1058,9 @@ def _close_all() -> None:
     """
 
 def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
-    """Wait for the next pending callback, and return the callback with its argument. Before the next call of this
-    function, the caller must call the callback. If a callback forks the process, this function returns None in
-    the child process. The calling thread of the child process must then end.
+    """Wait for the next pending callback, and return the callback with its argument. The caller must call the
+    returned callback before it calls ``_next_call()`` again. If a callback forks the process, this function
+    returns None in the child process. The calling thread of the child process must then end.
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[[Any], object]) -> None:
@@ -1097,16 +1097,16 @@ class _Settings:
 @final
 class _Op(Generic[_T]):
     """A pending operation. If the caller drops an ``_Op`` that acquires a lock or leases, the library abandons the
-    acquire call. If the call has already succeeded, the library releases the lock or the leases. After the drop
-    of any other ``_Op``, the operation continues.
+    acquire call. If the call has already succeeded, the library releases the lock or the leases. If the caller
+    drops any other ``_Op``, the operation continues.
     """
     @property
     def key(self) -> int:
-        """The key that ``take()`` of the completion queue returns when the operation is over."""
+        """The key of the operation. When the operation is over, ``take()`` of the completion queue returns this key."""
     @property
     def is_over(self) -> bool:
-        """Whether the operation is over. If an operation is already over when the method that started it returns,
-        the completion queue never returns the operation's key.
+        """Whether the operation is over. If the operation is over immediately after its start, the completion queue
+        never returns the key of the operation.
         """
     def result(self) -> _T:
         """Return the result of the operation, or raise the exception of the operation. The caller may call this
@@ -1114,7 +1114,7 @@ class _Op(Generic[_T]):
         acquired.
         """
     def abandon(self) -> None:
-        """Abandon the operation. The effect is the same as dropping this object. Does not block."""
+        """Abandon the operation. The call has the same effect as a drop of the ``_Op``. Does not block."""
 
 @final
 class _CompletionQueue:
@@ -1148,8 +1148,8 @@ class _CompletionQueue:
         is False if ``raises`` is false. If ``raises`` is true, the operation raises LockTimeout after a timeout.
         """
     def acquire_or_raise(self, lock: Lock, owner: int) -> _Op[bool]:
-        """Acquire a lock for an owner. The timeout is the ``timeout`` with which the program made the lock. On
-        success, the result of the operation is True. If the timeout passes, the operation raises LockTimeout.
+        """Acquire a lock for an owner. The call uses the ``timeout`` that the program chose when it made the lock.
+        On success, the result of the operation is True. If the timeout passes, the operation raises LockTimeout.
         """
     def release(self, lock: Lock, owner: int) -> _Op[None]:
         """Release a lock once for an owner. The result of the operation is None. The release takes effect at once.

@@ -65,10 +65,11 @@ impl Lock {
     /// Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed the removal of the
     /// node. The call does not wait if it passes the lock to another thread of this process; see ``set_local_handover()``.
     ///
-    /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
-    /// If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost if the hold was lost, and
-    /// ConnectionLost if no server confirmed the release within the session timeout. Raises Exhausted if the process had no descriptor
-    /// for a connection. In these three cases, the release takes effect.
+    /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
+    /// undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises
+    /// LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout.
+    /// Raises Exhausted if the process had no descriptor for a connection. The release takes effect even if the call
+    /// raises LockLost, ConnectionLost or Exhausted.
     fn release(this: &Bound<'_, Self>) -> PyResult<()> {
         Self::release_for_caller(this)?.or_raise(this.py())
     }
@@ -84,8 +85,8 @@ impl Lock {
         released.or_raise(py)
     }
 
-    /// Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls. Does not
-    /// block.
+    /// Cancel all calls that wait for this lock object. The cancelled calls raise Canceled. ``cancel()`` does not
+    /// affect later calls. Does not block.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.cancel()).or_raise(py)
     }
@@ -237,7 +238,8 @@ impl Lock {
         seconds_left(py, self.core.remaining_as(current_owner(py)?))
     }
 
-    /// The value of ``remaining`` for the hold that some thread has through this lock object. Does not block.
+    /// Like ``remaining``, but for a hold of any thread that acquired the lock through this lock object. Does not
+    /// block.
     #[getter]
     fn remaining_in_process(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core.remaining_in_process())
@@ -282,9 +284,10 @@ impl Lock {
         self.node_path_of(py, current_owner(py)?)
     }
 
-    /// The paths of the calling thread's nodes, as a list. The list of a multi-lock contains a path for each member lock, and the list
-    /// of any other lock contains one path. A ZooKeeper transaction can check that these nodes exist. If the lock was lost, such a
-    /// transaction fails. Does not block. Raises the same errors as ``node_path``.
+    /// The paths of the calling thread's nodes, as a list. The list of a multi-lock contains a path for each member
+    /// lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that these nodes
+    /// exist. If the lock was lost, a transaction with this check fails. Does not block. Raises the same errors as
+    /// ``node_path``.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.core.node_paths_as(current_owner(py)?).or_raise(py)
@@ -297,16 +300,16 @@ impl Lock {
         self.path_or_error()
     }
 
-    /// Acquire the lock. The timeout is the ``timeout`` with which the program made the lock. Raises LockTimeout if the timeout passes.
-    /// The other errors are the same as for ``acquire()``.
+    /// Acquire the lock. The call uses the ``timeout`` that the program chose when it made the lock. Raises LockTimeout
+    /// if the timeout passes. The other errors are the same as for ``acquire()``.
     fn __enter__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         Self::acquire_for_caller(this, this.get().timeout)?.or_raise(this.py())?;
         Ok(this.clone())
     }
 
-    /// Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe at the end of the block
-    /// and no server confirms the release, the method logs a warning and raises nothing. If both the block and the release fail, the
-    /// exception of the block propagates, with a note about the failed release.
+    /// Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at the
+    /// end of the block and no server confirms the release, the method only logs a warning. If both the block and the
+    /// release fail, the exception of the block propagates, with a note about the failed release.
     fn __exit__(
         this: &Bound<'_, Self>,
         exc_type: &Bound<'_, PyAny>,
@@ -335,8 +338,8 @@ impl Lock {
     /// Acquires the lock for the calling thread or greenlet. The owner's `HoldTracker` records the hold.
     fn acquire_for_caller(this: &Bound<'_, Self>, timeout: Option<Seconds>) -> PyResult<zklock::Result<()>> {
         let (py, lock) = (this.py(), this.get());
-        // Any thread may release a semaphore mutex. If the thread that acquired the semaphore mutex ends, a warning is therefore not
-        // necessary.
+        // Any thread may release a semaphore mutex. The library therefore issues no warning when the thread that
+        // acquired a semaphore mutex ends.
         if Self::has_no_owner(this) {
             return lock.acquire_and_wait(py, current_owner(py)?, timeout);
         }

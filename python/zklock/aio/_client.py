@@ -67,10 +67,10 @@ class Client:
     The constructor raises ValueError or TypeError for wrong arguments.
 
     Coroutines and ``events()`` raise RuntimeError outside the event loop in which the client connected. Any thread may
-    call a method that is neither ``events()`` nor a coroutine. In a forked child process, every method except
-    ``close()`` raises Forked. The child process must make a new client. If the program does not close a client, the
-    library closes the client when the object is garbage-collected or the interpreter ends. When an open client is
-    garbage-collected, the library issues a ResourceWarning.
+    call any other method of the client. In a forked child process, every method except ``close()`` raises Forked. The
+    child process must make a new client. If the program does not close a client, the library closes the client when the
+    object is garbage-collected or the interpreter ends. When an open client is garbage-collected, the library issues a
+    ResourceWarning.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Client:
         ``from_file()`` raises the same errors as the constructor of ``Client``, and also raises ValueError if the file
         cannot be read or a line is wrong.
         """
-        # The constructor checks the arguments before the file. If both an argument and the file are wrong, the error is
-        # about the argument.
+        # The constructor checks the arguments before ``from_file()`` reads the file. If both an argument and the file
+        # are wrong, the error is about the argument.
         client = cls(
             servers,
             session_timeout=session_timeout,
@@ -195,12 +195,12 @@ class Client:
         """Add a callback for every later change in the state of the session or of a hold, and return a Listener.
         ``stop()`` of the Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
 
-        The event loop calls the callback once for each event, in the order in which the changes happened. The loop runs
-        a callback like a function that a program has passed to ``loop.call_soon()``. If a callback raises an exception,
-        the loop's exception handler receives the exception. If the callback is a coroutine function, each event starts
-        a task, and the tasks begin in the order of the events. If the loop is busy, the client may merge events; see
-        ``zklock.Client``. A client may have any number of callbacks. Raises RuntimeError before the client is
-        connected. To receive the first events of a client, pass ``on_event`` to the constructor.
+        The event loop calls the callback once for each event, in the order in which the changes happened. The loop
+        treats the callback like a function that the program has passed to ``loop.call_soon()``. If a callback raises an
+        exception, the loop's exception handler receives the exception. If the callback is a coroutine function, each
+        event starts a task, and the tasks begin in the order of the events. If the loop is busy, the client may merge
+        events; see ``zklock.Client``. A client may have any number of callbacks. Raises RuntimeError before the client
+        is connected. To receive the first events of a client, pass ``on_event`` to the constructor.
         """
         client, bridge = self._require_connected()
         return listen(client, bridge, callback)
@@ -363,8 +363,8 @@ class Client:
         return 0 if self._native is None else self._native.session_id
 
     async def close(self) -> None:
-        """End the session and all holds. Calls that are waiting raise ClientClosed, and so do later calls that need the
-        session.
+        """End the session and all holds. Calls that are waiting raise ClientClosed. Later calls that need the session
+        also raise ClientClosed.
 
         The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has
         received the last event. If the task is cancelled during the wait, the library still closes the client. A

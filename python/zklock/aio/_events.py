@@ -21,8 +21,8 @@ of the same hold, and additional events of the session.
 """
 
 _QueuedEvent = tuple[Event, "weakref.ref[object] | None"]
-"""An event without its lock, and a weak reference to the lock. Because the reference is weak, a lock can be
-garbage-collected before a task reads the events of the lock.
+"""An event, and a weak reference to the lock of the event. The event itself does not refer to the lock. Because the
+reference is weak, a lock can be garbage-collected before a task reads the events of the lock.
 """
 
 
@@ -34,9 +34,9 @@ class EventStream(AsyncIterator[Event]):
     is cancelled while it waits for an event, the stream loses no event.
 
     A stream stores up to 1024 events without merging events. If more events occur before a task reads the stream, the
-    stream merges additional events of the same hold, and additional events of the session. Merged events still report
-    every change to LOST, and the last state of each hold and of the session. After a stream is garbage-collected, the
-    client stores no more events for the stream.
+    stream merges the additional events of each hold. The stream also merges the additional events of the session.
+    Merged events still report every change to LOST, and the last state of each hold and of the session. After a stream
+    is garbage-collected, the client stores no more events for the stream.
     """
 
     def __init__(self, client: object, bridge: LoopBridge) -> None:
@@ -121,7 +121,7 @@ class EventStream(AsyncIterator[Event]):
             self._merged[self._last_number] = (event, lock)
             self._last_number_of[subject] = self._last_number
         elif merged.state is merged.previous:
-            # The state after the merged events is the same as before these events, so remove the merged event.
+            # Together, the merged events do not change the state, so remove the merged event.
             del self._merged[last], self._last_number_of[subject]
         else:
             self._merged[last] = (merged, lock)

@@ -145,7 +145,8 @@ class Lock:
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost
         if the hold was lost, ConnectionLost if no server confirmed the release within the session timeout, and
-        Exhausted if the process had no descriptor for a connection. In these three cases, the release takes effect.
+        Exhausted if the process had no descriptor for a connection. The release takes effect even if the call raises
+        LockLost, ConnectionLost or Exhausted.
         """
         return self._release(current_task())
 
@@ -174,7 +175,9 @@ class Lock:
                 self._is_left(owner_of(task))
 
     def cancel(self) -> None:
-        """Make all calls that wait for this lock object raise Canceled. ``cancel()`` does not affect later calls."""
+        """Cancel all calls that wait for this lock object. The cancelled calls raise Canceled. ``cancel()`` does not
+        affect later calls.
+        """
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
@@ -294,7 +297,7 @@ class Lock:
 
     @property
     def remaining_in_process(self) -> float:
-        """The value of ``remaining`` for the hold that some task has through this lock object."""
+        """Like ``remaining``, but for a hold of any task that acquired the lock through this lock object."""
         return self._native.remaining_in_process
 
     @property
@@ -340,7 +343,7 @@ class Lock:
     def node_paths(self) -> list[str]:
         """The paths of the current task's nodes, as a list. The list of a multi-lock contains a path for each member
         lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that these nodes
-        exist. If the lock was lost, such a transaction fails. Raises the same errors as ``node_path``.
+        exist. If the lock was lost, a transaction with this check fails. Raises the same errors as ``node_path``.
         """
         return _node_paths(self._native, current_number())
 
@@ -394,8 +397,8 @@ class Lock:
         return " ".join(repr(leaf.path) for leaf in self._members_or_self())
 
     async def __aenter__(self) -> Self:
-        """Acquire the lock. The timeout is the ``timeout`` with which the program made the lock. Raises LockTimeout if
-        the timeout passes. The other errors are the same as for ``acquire()``.
+        """Acquire the lock. The call uses the ``timeout`` that the program chose when it made the lock. Raises
+        LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
         """
         queue, task = self._bridge.queue_for_call(), owning_task(None)
         owner = owner_of(task)
@@ -406,10 +409,10 @@ class Lock:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Release the lock. The errors are the same as for ``release()``, with one exception: if the hold was safe at
-        the end of the block and no server confirms the release, the method logs a warning and raises nothing. If both
-        the block and the release fail, the exception of the block propagates, with a note about the failed release. If
-        the block was cancelled, the method does not wait for the server.
+        """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at
+        the end of the block and no server confirms the release, the method only logs a warning. If both the block and
+        the release fail, the exception of the block propagates, with a note about the failed release. If the block was
+        cancelled, the method does not wait for the server.
         """
         was_safe = is_safe(self)
         try:
@@ -468,10 +471,10 @@ class Hold:
     issues a ResourceWarning.
 
     Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases the
-    lock even if another task executes the end of the block. This can happen in an asynchronous generator. ``token``,
-    ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and in a forked child process.
-    The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed after the client is
-    closed, and raise Forked in a forked child process.
+    lock even if another task executes the end of the block. In an asynchronous generator, another task can execute the
+    end of the block. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and
+    in a forked child process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed
+    after the client is closed, and raise Forked in a forked child process.
     """
 
     def __init__(self, lock: Lock, number: int) -> None:
@@ -540,8 +543,8 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether this hold is no longer safe, although the program has not released the hold. ``is_lost`` is True if
-        the state of the hold is UNCERTAIN or LOST, or if the client was closed during the hold.
+        """Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the state
+        of the hold is UNCERTAIN or LOST, or if the client was closed during the hold.
         """
         try:
             return self.state in (LockState.UNCERTAIN, LockState.LOST)
@@ -648,10 +651,10 @@ class Hold:
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
-        for ``release()``, with one exception: if the hold was safe at the end of the block and no server confirms the
-        release, the method logs a warning and raises nothing. If both the block and the release fail, the exception of
-        the block propagates, with a note about the failed release. If the block was cancelled, the method does not wait
-        for the server.
+        for ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
+        release, the method only logs a warning. If both the block and the release fail, the exception of the block
+        propagates, with a note about the failed release. If the block was cancelled, the method does not wait for the
+        server.
         """
         if self._is_released:
             return
@@ -852,14 +855,16 @@ def wrap_callback(bridge: LoopBridge, callback: Callable[[str], object] | None) 
 
 
 def is_cancellation(error: BaseException | None) -> bool:
-    """Return whether this exception cancelled or interrupted a block, or closed the block's generator. The end of such
-    a block must not wait for the server.
+    """Return whether ``error`` cancelled or interrupted a block, or closed the generator that contains the block. The
+    end of such a block must not wait for the server.
     """
     return error is not None and not isinstance(error, Exception)
 
 
 def is_safe(held: Any) -> bool:
-    """Return whether ``held`` is safe at this moment: a Hold, Leases, or a Lock that the current task holds."""
+    """Return whether ``held`` is safe at this moment. ``held`` is a Hold, Leases, or a Lock that the current task
+    holds.
+    """
     try:
         return held.is_held
     except Error:
@@ -867,11 +872,11 @@ def is_safe(held: Any) -> bool:
 
 
 def end_block(error: BaseException | None, doing: str, was_safe: bool, another: Error) -> None:
-    """Handle the failure ``another`` of the release at the end of a block. ``was_safe`` says whether the hold was safe
-    at the end of the block.
+    """Handle the error ``another`` that the release raised at the end of a block. ``was_safe`` says whether the hold
+    was safe at the end of the block.
 
-    A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block,
-    and an exception would make the program treat the block as failed. The function then logs the missing confirmation.
+    A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.
+    An exception would wrongly suggest that the block has failed, so the function only logs the missing confirmation.
     """
     if error is None and was_safe and isinstance(another, (ConnectionLost, Exhausted)):
         _logger.warning("%s: no server has confirmed the release yet: %s", doing, another)
@@ -880,8 +885,8 @@ def end_block(error: BaseException | None, doing: str, was_safe: bool, another: 
 
 
 def attach_to_exception(error: BaseException | None, doing: str, another: Error) -> None:
-    """Raise ``another`` if the block raised no exception. If the block raised the exception ``error``, add a note about
-    ``another`` to ``error``.
+    """If the block raised no exception, raise the error ``another``. If the block raised the exception ``error``, add a
+    note about ``another`` to ``error``.
     """
     if error is None:
         raise another

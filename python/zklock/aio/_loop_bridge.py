@@ -117,7 +117,8 @@ class LoopBridge:
     def _completion_of(self, op: _Op[T]) -> asyncio.Future[None]:
         completion: asyncio.Future[None] = self._loop.create_future()
         self._completions[op.key] = completion
-        # The loop does not watch a closed client, but a multi-lock of this client may have members of open clients.
+        # If the client is closed, the loop no longer watches the descriptor. A multi-lock of a closed client may still
+        # wait for member locks of open clients, so watch the descriptor again.
         self._reader.register()
         self._update_registration()
         return completion
@@ -232,8 +233,8 @@ class LoopBridge:
 
 
 class _LoopReader:
-    """The part of a LoopBridge that the event loop refers to. While a call waits, the _LoopReader keeps the LoopBridge
-    alive, because no other object would keep the waiting tasks alive.
+    """The part of a LoopBridge that is registered with the event loop. While a call waits, the _LoopReader keeps the
+    LoopBridge alive, because no other object would keep the waiting tasks alive.
     """
 
     def __init__(self, bridge: LoopBridge, loop: asyncio.AbstractEventLoop, queue: _CompletionQueue) -> None:

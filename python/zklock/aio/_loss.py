@@ -119,7 +119,8 @@ class WhileHeld(AbstractAsyncContextManager[None]):
         wait, task, self._task = self._wait, self._task, None
         assert wait is not None
         assert task is not None
-        # The block may end between the loss and the end of the wait, for example because a callback reported the loss.
+        # The block may end after the loss but before the wait has ended. For example, a callback may have reported the
+        # loss.
         is_lost = not wait.cancelled() and (wait.result() if wait.done() else self._is_lost_now())
         wait.cancel()
         is_mine = self._has_cancelled and self._uncancel(task)
@@ -136,11 +137,12 @@ class WhileHeld(AbstractAsyncContextManager[None]):
         return not self._held.is_safe()
 
     def _cancel(self, wait: asyncio.Future[bool]) -> None:
-        # The loop calls this method one iteration after the wait has ended. The block may have ended meanwhile.
+        # After the wait has ended, the loop calls this method in its next iteration. The block may have ended
+        # meanwhile.
         if self._task is not None and not wait.cancelled() and wait.result():
             self._has_cancelled = True
             self._task.cancel()
 
     def _uncancel(self, task: asyncio.Task[object]) -> bool:
-        """Withdraw the cancellation of the task. Return True if nothing else has cancelled the task."""
+        """Withdraw the cancellation of the task. Return True if no other code has cancelled the task."""
         return sys.version_info < (3, 11) or task.uncancel() <= self._cancelling_before

@@ -91,9 +91,9 @@ def owning_task(caller: Task | None) -> Task:
     """Return the task to which a hold will belong. ``caller`` is the task that called ``acquire()``. The current task
     runs the coroutine that ``acquire()`` returned.
 
-    The result is the current task, except in ``asyncio.wait_for(lock.acquire(), 5)``. Before Python 3.12,
-    ``wait_for()`` runs the coroutine in a new task. In this case the hold belongs to ``caller``, the task that awaits
-    ``wait_for()``.
+    The function returns the current task, except for a call such as ``asyncio.wait_for(lock.acquire(), 5)``. Before
+    Python 3.12, ``wait_for()`` runs the coroutine in a new task. In this case the hold belongs to ``caller``, the task
+    that awaits ``wait_for()``.
     """
     task = current_task()
     if task is None:

@@ -36,7 +36,7 @@ class HoldLike(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the hold is no longer safe, although the program has not released the hold."""
+        """Whether the hold is unsafe and the program has not yet released the hold."""
         ...
 
     def wait_lost(self, timeout: float | None = None) -> Awaitable[bool]:
@@ -81,7 +81,7 @@ class LockLike(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Make all calls that wait for this lock raise Canceled."""
+        """Cancel all calls that wait for this lock. The cancelled calls raise Canceled."""
         ...
 
     def wait_lost(self, timeout: float | None = None) -> Awaitable[bool]:

@@ -71,8 +71,8 @@ class Semaphore:
         return Leases(self, await self._bridge.wait(op))
 
     def cancel(self) -> None:
-        """Make all calls that wait for leases of this Semaphore raise Canceled. ``cancel()`` does not affect later
-        calls.
+        """Cancel all calls that wait for leases of this Semaphore. The cancelled calls raise Canceled. ``cancel()``
+        does not affect later calls.
         """
         self._native.cancel()
 
@@ -104,9 +104,9 @@ class Semaphore:
         _set_revocable(self._native, wrap_callback(self._bridge, callback))
 
     def close(self) -> None:
-        """Close the semaphore. Calls that are waiting for leases raise ClientClosed, and so do all later calls. Leases
-        that are already held stay valid until their release. A program may call ``close()`` several times. In a forked
-        child process, ``close()`` does nothing.
+        """Close the semaphore. Calls that are waiting for leases raise ClientClosed. All later calls also raise
+        ClientClosed. Leases that are already held stay valid until their release. A program may call ``close()``
+        several times. In a forked child process, ``close()`` does nothing.
         """
         self._native.close()
 
@@ -229,10 +229,10 @@ class Leases:
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Release the leases, unless the block has already released the leases. The errors are the same as for
-        ``release()``, with one exception: if the leases were safe at the end of the block and no server confirms the
-        release, the method logs a warning and raises nothing. If both the block and the release fail, the exception of
-        the block propagates, with a note about the failed release. If the block was cancelled, the method does not wait
-        for the server.
+        ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms the
+        release, the method only logs a warning. If both the block and the release fail, the exception of the block
+        propagates, with a note about the failed release. If the block was cancelled, the method does not wait for the
+        server.
         """
         was_safe = is_safe(self)
         try:
