@@ -16,7 +16,7 @@
  *     zkl_standalone_stop(server);
  *
  * The conventions of zklock.h also apply to this header, with one exception. The function zkl_standalone_last_error_message
- * describes a failure of this library, because libzklock and libzklock_standalone are separate libraries.
+ * describes failures of libzklock_standalone. zkl_last_error_message describes failures of libzklock.
  *
  * Sessions   A fault applies to the client of one session (zkl_client_session_id). The fault also applies to connections that
  *            this client makes later. If session_id is 0, the fault applies to all clients, including clients that connect

@@ -501,9 +501,9 @@ impl Lock {
         Ok(self.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Sets the data of the nodes that later acquires create. The data shows people and tools which program holds the
-    /// lock and which programs wait for it. With `None`, which is the default, the data is the address of the host, as
-    /// in Curator. For a multi-lock, the call replaces the data of all member locks.
+    /// Sets the data of the nodes that later calls of an acquire method will create. The data shows people and tools
+    /// which program holds the lock and which programs wait for it. With `None`, which is the default, the data is the
+    /// address of the host, as in Curator. For a multi-lock, the call replaces the data of all member locks.
     ///
     /// Fails with INVALID if the data is longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CLOSED, FORKED. Does
     /// not block.

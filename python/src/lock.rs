@@ -280,7 +280,7 @@ impl Lock {
         wait(py, WaitTarget::Server, || lock.start_release(owner, true), drop)
     }
 
-    /// Returns the text of `repr()` with the state of the hold of `owner`. If `owner` has no hold, the text shows the state of another
+    /// Returns the text of `repr()`. The text contains the state of the hold that belongs to `owner`. If `owner` has no hold, the text shows the state of another
     /// owner's hold.
     pub(crate) fn describe(this: &Bound<'_, Self>, owner: Owner) -> PyResult<String> {
         let (py, lock) = (this.py(), this.get());

@@ -1,4 +1,4 @@
-//! Operations of the engine that have started, and the code with which a thread waits for their answers. The waiting
+//! A pending operation is an operation of the engine that has no answer yet. A thread can wait for the answer. This
 //! thread itself checks the deadline, and reads the socket if the shell allows it. The code in this file does not
 //! depend on locks or sessions.
 

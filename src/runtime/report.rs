@@ -30,8 +30,8 @@ pub(super) fn enabled_level() -> Option<Level> {
     }
 }
 
-/// Writes one record to the log. `span` is the span of the session. The record that a session has begun starts a new
-/// span. The record that the session has ended ends this span.
+/// Writes one record to the log. `span` is the span of the session. The first record of a session starts a new span,
+/// and the last record of the session ends this span.
 pub(super) fn emit(record: &LogRecord, span: &mut Span) {
     if let LogRecord::SessionBegun { server, session, timeout } = record {
         *span = info_span!(target: SESSION, parent: None, "session", session = %id(*session), timeout_ms = ms(*timeout), server = %server);

@@ -973,7 +973,7 @@ fn close_connection(state: &mut State) {
 /// in Kubernetes. With a shorter time, the addresses of a slow resolver would always be too old. The client would then
 /// resolve the names of its servers repeatedly, without an attempt to connect.
 const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
-/// The largest age of credentials and TLS files. An attempt to connect does not use older credentials or TLS files. A
+/// An attempt to connect uses credentials and TLS files only if the client loaded them within this time. A
 /// client that leaves a server on purpose tries another server in less than this time.
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
 /// After this number of log records, a thread stops writing to the log.

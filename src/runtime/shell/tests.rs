@@ -1,4 +1,4 @@
-//! Tests that a panic during work for one client fails only this client, regardless of the code that panics.
+//! Tests of panics. If a thread panics while it works for one client, only this client must fail.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
