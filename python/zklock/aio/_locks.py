@@ -866,7 +866,7 @@ def is_safe(held: Any) -> bool:
     holds.
     """
     try:
-        return held.is_held
+        return bool(held.is_held)
     except Error:
         return False
 
