@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -222,9 +223,14 @@ def test_timeouts(loops: Loops, server: ZooKeeper, path: str, inspector: Inspect
                     pytest.fail("two holders")
             assert 1 <= time.monotonic() - started < 2 + SLACK
             for timeout in (0, 1e-9, 0.05):
-                started = time.monotonic()
-                assert await lock.acquire(timeout=timeout) is False
-                assert timeout <= time.monotonic() - started < timeout + 1 + SLACK
+                acquired: bool | None = None
+                while acquired is None:
+                    started = time.monotonic()
+                    # If the server owes an answer for 100 ms, the acquire raises ConnectionLost.
+                    with contextlib.suppress(zklock.ConnectionLost):
+                        acquired = await lock.acquire(timeout=timeout)
+                    assert timeout <= time.monotonic() - started < timeout + 1 + SLACK
+                assert acquired is False
             for wrong in (-1, float("nan")):
                 with pytest.raises(ValueError, match=r"timeout: .* seconds; expected zero or more"):
                     await lock.acquire(timeout=wrong)
