@@ -176,18 +176,12 @@ pub(crate) enum Leaks {
     AreNatural,
 }
 
-/// Compiles and links source files with the headers and the libraries. Warnings are errors. A program with one source file
-/// is compiled only if a file that it depends on has changed.
+/// Compiles and links source files with the headers and the libraries. Warnings are errors.
 pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name: &str) -> PathBuf {
-    let library = directory();
-    let name = if std::env::var_os("ZKLOCK_ASAN").is_some() { format!("{name}-asan") } else { name.to_owned() };
-    let file = |extension: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{extension}"));
-    let (program, dependencies) = (file(""), file(".d"));
-    if sources.len() == 1 && is_newer(&program, &dependencies, library) {
-        return program;
-    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     // Another test process may run the same program at the moment.
-    let unfinished = file(&format!(".{}", std::process::id()));
+    let unfinished = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.{}", std::process::id()));
+    let library = directory();
     output(
         Command::new(compiler)
             .args(flags)
@@ -197,9 +191,6 @@ pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name:
             .args(sources)
             .arg("-o")
             .arg(&unfinished)
-            .arg("-MD")
-            .arg("-MF")
-            .arg(&dependencies)
             .arg("-L")
             .arg(library)
             // Link only the libraries that the program uses.
@@ -208,18 +199,6 @@ pub(crate) fn compile(compiler: &str, flags: &[&str], sources: &[PathBuf], name:
     );
     std::fs::rename(unfinished, &program).unwrap();
     program
-}
-
-/// Whether a program is newer than its sources and headers, the libraries, and this test, which contains the options of
-/// the compiler. `dependencies` is the rule for make that the compiler has written.
-fn is_newer(program: &Path, dependencies: &Path, library: &Path) -> bool {
-    let changed = |file: &Path| std::fs::metadata(file).and_then(|file| file.modified());
-    let (Ok(compiled), Ok(rule)) = (changed(program), std::fs::read_to_string(dependencies)) else { return false };
-    let Some((_, sources)) = rule.split_once(": ") else { return false };
-    let sources = sources.split_whitespace().filter(|&word| word != "\\");
-    let libraries = ["libzklock.so", "libzklock_standalone.so"].map(|name| library.join(name));
-    let files = sources.map(PathBuf::from).chain(libraries).chain([std::env::current_exe().unwrap()]);
-    files.into_iter().all(|file| changed(&file).is_ok_and(|changed| changed < compiled))
 }
 
 /// A directory for the files of one test.
