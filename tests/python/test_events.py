@@ -354,14 +354,16 @@ def test_non_callable_on_event_raises_type_error(server: ZooKeeper, on_event: An
 
 # The child goes on in a copy of the thread that called the parent's callback. It works like any other process.
 FORKS = """
-import os, sys, time, warnings, zklock
+import os, sys, threading, time, warnings, zklock
 warnings.simplefilter("ignore", DeprecationWarning)
+done = threading.Event()
 def on_event(event):
     if os.getpid() == parent and event.state is zklock.ClientState.CONNECTED:
         if os.fork() == 0:
             child()
         os.wait()
         print("parent", flush=True)
+        done.set()
 def child():
     heard = []
     def slowly(event):
@@ -377,7 +379,9 @@ def child():
     finally:
         os._exit(0)
 parent = os.getpid()
-zklock.Client(sys.argv[1], on_event=on_event).close()
+client = zklock.Client(sys.argv[1], on_event=on_event)
+done.wait()  # close() waits at most 2 s for a callback
+client.close()
 """
 
 
