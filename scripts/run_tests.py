@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ LOGS = TARGET / "test"
 SEEDS = 1000
 
 # The slowest programs start first.
-SLOWEST = ["integration", "c", "command", "interop", "cpp"]
+SLOWEST = ["integration", "command", "bindings-c-c", "interop", "cpp"]
 
 
 @dataclass
@@ -208,15 +209,16 @@ def rust_programs(threads: str) -> list[Program]:
         stdout=subprocess.PIPE,
         check=True,
     )
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    tests = [one for one in messages if one.get("executable") and one["profile"]["test"]]
+    count = Counter(one["target"]["name"] for one in tests)
     programs: list[Program] = []
-    for message in map(json.loads, built.stdout.splitlines()):
-        if message.get("reason") != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
-            continue
+    for message in tests:
         directory = Path(message["manifest_path"]).parent
         target, kind = message["target"]["name"], message["target"]["kind"][0]
         which = ["--" + kind, target] if kind in ("test", "bin", "example") else ["--lib"]
         name = target if kind == "test" else f"{target}-{kind}"
-        if any(program.name == name for program in programs):
+        if count[target] > 1 and kind == "test":
             name = f"{directory.relative_to(ROOT).as_posix().replace('/', '-')}-{name}"
         manifest = str((directory / "Cargo.toml").relative_to(ROOT))
         program = RustProgram(name, [message["executable"]], directory, ["--manifest-path", manifest, *which])
