@@ -14,6 +14,9 @@ use crate::error::{Error, Status};
 use crate::path::{from_the_top, parent};
 use crate::session::Failure;
 
+/// The initial value of [`DirectoryCreation::container_tries`].
+const CONTAINER_TRIES: u32 = 3;
+
 /// A client's chroot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Chroot {
@@ -56,9 +59,12 @@ pub(super) struct Directory {
 }
 
 /// Creates directories, and finds out from the replies whether the chroot is missing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DirectoryCreation {
     chroot: ChrootState,
+    /// The remaining number of attempts to create directories as container nodes. A server that does not support container nodes refuses
+    /// the request or closes the connection.
+    container_tries: u32,
     /// The directories whose creation the server has not answered yet, in the order of the requests.
     pending: VecDeque<Directory>,
     /// For each node that needs directories: the last directory that the server refused to create, with the error code.
@@ -75,8 +81,20 @@ enum ChrootState {
     Missing,
 }
 
+impl Default for DirectoryCreation {
+    fn default() -> Self {
+        Self {
+            chroot: ChrootState::default(),
+            container_tries: CONTAINER_TRIES,
+            pending: VecDeque::new(),
+            refusals: BTreeMap::new(),
+        }
+    }
+}
+
 impl DirectoryCreation {
     /// Sends requests that create directories, beginning with the ancestors. The server replies with an error if a directory already exists.
+    /// If the servers do not support container nodes, the method creates persistent nodes instead.
     pub(super) fn create(
         &mut self,
         cx: &mut Context<'_>,
@@ -85,6 +103,7 @@ impl DirectoryCreation {
     ) {
         (self.pending, self.refusals) = (VecDeque::new(), BTreeMap::new());
         let chroot = cx.chroot;
+        let mode = if self.container_tries == 0 { CreateMode::Persistent } else { mode };
         // If the node is directly below the chroot, the reply to the node itself shows whether the chroot exists.
         self.chroot = if chroot.create || chroot.path.is_empty() { ChrootState::Unknown } else { ChrootState::Missing };
         for directory in directories.filter(|directory| chroot.allows(&directory.path)) {
@@ -106,6 +125,11 @@ impl DirectoryCreation {
     /// fails with "no node".
     pub(super) fn on_reply(&mut self, result: &Result<Response, Failure>) {
         let code = code_of(result);
+        if code == Some(Code::UNIMPLEMENTED) {
+            self.container_tries = 0;
+        } else if matches!(result, Err(Failure::ConnectionLost)) {
+            self.container_tries = self.container_tries.saturating_sub(1);
+        }
         if self.chroot == ChrootState::Requested {
             self.chroot = if code == Some(Code::NO_NODE) { ChrootState::Missing } else { ChrootState::Unknown };
         }

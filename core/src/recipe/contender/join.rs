@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use zklock_proto::{Code, CreateMode, MultiResult, Request, Response};
 
 use super::wait::position_of;
-use super::{Contender, Node, Output, Position, QueueIndex, QueueRequest, QueueSlot, RetryState, Stage};
+use super::{Contender, Leaving, Node, Output, Position, QueueIndex, QueueRequest, QueueSlot, RetryState, Stage};
 use crate::acl::{CreateAcls, Place};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::path::from_the_top;
-use crate::recipe::directories::{Directory, code_of};
+use crate::recipe::directories::Directory;
 use crate::recipe::directory_cache::children_created;
 use crate::recipe::name::{self, Mode, SEQUENCE_LIMIT};
 use crate::recipe::rank::rank;
@@ -128,7 +128,6 @@ impl Contender {
     /// request for the nodes shows whether the contender has joined. The contender ignores most errors in the other replies, because the
     /// server reports an error for each ancestor that already exists.
     fn join_with_directories(&mut self, cx: &mut Context<'_>) {
-        let mode = if self.container_tries > 0 { CreateMode::Container } else { CreateMode::Persistent };
         let mut known = BTreeSet::new();
         let Self { slots, directory_creation, .. } = self;
         let paths = slots
@@ -137,7 +136,7 @@ impl Contender {
             .flat_map(|(at, QueueSlot { request, .. })| from_the_top(&request.directory).map(move |path| (at, path)));
         let directory =
             |(at, path): (usize, &str)| Directory { at, path: path.to_owned(), place: place_of(slots, path) };
-        directory_creation.create(cx, paths.filter(|&(_, path)| known.insert(path)).map(directory), mode);
+        directory_creation.create(cx, paths.filter(|&(_, path)| known.insert(path)).map(directory), CreateMode::Container);
         self.join(cx);
     }
 
@@ -162,7 +161,10 @@ impl Contender {
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         match kind {
-            RequestKind::CreateDirectory => self.on_directory_created(&result),
+            RequestKind::CreateDirectory => {
+                self.directory_creation.on_reply(&result);
+                None
+            }
             RequestKind::Create => self.on_created(cx, result),
             RequestKind::List(at) => self.on_list(cx, at, result),
             RequestKind::WatchOwn(index) => self.on_own_node_read(cx, index, result),
@@ -174,17 +176,6 @@ impl Contender {
             | RequestKind::WatchRecursive
             | RequestKind::WatchDirectory => None,
         }
-    }
-
-    fn on_directory_created(&mut self, result: &Result<Response, Failure>) -> Option<Output> {
-        self.directory_creation.on_reply(result);
-        if code_of(result) == Some(Code::UNIMPLEMENTED) {
-            // The contender creates the directory again, this time as a persistent node.
-            self.container_tries = 0;
-        } else if matches!(result, Err(Failure::ConnectionLost)) {
-            self.container_tries = self.container_tries.saturating_sub(1);
-        }
-        None
     }
 
     fn on_created(&mut self, cx: &mut Context<'_>, result: Result<Response, Failure>) -> Option<Output> {
@@ -261,7 +252,7 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.stage = Stage::Leaving;
+            self.stage = Stage::Leaving(Leaving::default());
             self.delete(cx);
             return None;
         }
@@ -398,7 +389,7 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.stage = Stage::Leaving;
+            self.stage = Stage::Leaving(Leaving::default());
             self.delete(cx);
             return None;
         }

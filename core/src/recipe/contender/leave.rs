@@ -3,7 +3,7 @@
 
 use zklock_proto::{Code, Request, Response};
 
-use super::{Contender, Output, Removal, RetryState, Stage};
+use super::{Contender, Leaving, Output, Removal, RetryState, Stage};
 use crate::acl::Permission;
 use crate::mutant::Mutant;
 use crate::path::parent;
@@ -23,7 +23,7 @@ impl Contender {
                 self.stop_all_waiting(cx);
                 None
             }
-            Stage::Leaving | Stage::Gone => None,
+            Stage::Leaving(_) | Stage::Gone => None,
             Stage::Queued | Stage::Acquired => {
                 self.start_leaving(cx);
                 None
@@ -34,12 +34,14 @@ impl Contender {
     /// Starts to delete the contender's nodes. The contender must already know its nodes.
     pub(super) fn start_leaving(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
-        self.stage = Stage::Leaving;
+        self.stage = Stage::Leaving(Leaving::default());
         self.delete(cx);
     }
 
     pub(super) fn delete(&mut self, cx: &mut Context<'_>) {
-        if let Some(end) = self.delete_not_before.filter(|&end| cx.now < end) {
+        if let Stage::Leaving(Leaving { not_before: Some(end), .. }) = self.stage
+            && cx.now < end
+        {
             if self.retry.state == RetryState::Idle {
                 self.retry.state = RetryState::Requested(end - cx.now);
             }
@@ -70,15 +72,15 @@ impl Contender {
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         self.report_delete_to_cache(cx, index, &result);
-        let is_leaving = self.stage == Stage::Leaving;
-        let node = self.node_mut(index).filter(|node| is_leaving && !node.is_gone)?;
+        let Stage::Leaving(leaving) = &mut self.stage else { return None };
+        let node = self.slots.get_mut(index.slot)?.nodes.get_mut(index.node).filter(|node| !node.is_gone)?;
         match result {
             Ok(_) => node.is_gone = true,
             Err(Failure::Code(Code::NO_NODE)) if node.maybe_deleted => node.is_gone = true,
             // Another client or an operator has deleted the node, so the contender reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
                 node.is_gone = true;
-                self.was_deleted_by_other = true;
+                leaving.was_deleted_by_other = true;
             }
             // The contender repeats the delete request after the next reconnect.
             Err(Failure::ConnectionLost) if Mutant::DeleteOnce.is_active() => node.is_gone = true,
@@ -92,11 +94,12 @@ impl Contender {
                 return Some(Output::DeleteRefused(error));
             }
         }
+        let was_deleted_by_other = leaving.was_deleted_by_other;
         if !self.nodes().all(|node| node.is_gone) {
             return None;
         }
         self.stage = Stage::Gone;
-        Some(if self.was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
+        Some(if was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
     }
 
     /// Reports the result of a delete request to the directory cache, which notifies the contenders behind the node.
@@ -126,7 +129,7 @@ impl Contender {
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
         match self.stage {
-            Stage::Leaving => self.delete(cx),
+            Stage::Leaving(_) => self.delete(cx),
             Stage::CreateUnknown { .. } if cx.session.is_connected() => self.find_nodes(cx),
             Stage::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
             Stage::Acquired => return Some(Output::Acquired),

@@ -27,9 +27,6 @@ use crate::mutant::Mutant;
 use crate::session::{CacheId, Failure, MachineId, Subscriber};
 use crate::time::Time;
 
-/// The initial value of [`Contender::container_tries`].
-const CONTAINER_TRIES: u32 = 3;
-
 /// The maximum number of bytes of data that a contender keeps for a predecessor.
 const MAX_PREDECESSOR_DATA: usize = 64;
 
@@ -144,17 +141,10 @@ pub(crate) struct Contender {
     stage: Stage,
     /// The id of the session that created the nodes.
     session_id: i64,
-    /// The remaining number of attempts to create directories as container nodes. A server that does not support container nodes refuses
-    /// the request or closes the connection.
-    container_tries: u32,
     /// Creates missing directories, and detects a missing chroot.
     directory_creation: DirectoryCreation,
-    /// The contender must not delete its nodes before this time.
-    delete_not_before: Option<Time>,
     /// True if the contender had to wait for a predecessor or for leases.
     has_waited: bool,
-    /// True if another client or an operator has deleted a node of the contender.
-    was_deleted_by_other: bool,
     /// The path of a node for which the contender has detected, but not yet reported, a revocation request.
     revocation: Option<String>,
     retry: RetryTimer,
@@ -235,8 +225,17 @@ enum Stage {
     /// The contender has acquired its locks.
     Acquired,
     /// The contender is deleting its nodes.
-    Leaving,
+    Leaving(Leaving),
     Gone,
+}
+
+/// The state of a contender that is deleting its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Leaving {
+    /// The contender must not delete its nodes before this time.
+    not_before: Option<Time>,
+    /// True if another client or an operator has deleted a node of the contender.
+    was_deleted_by_other: bool,
 }
 
 /// The position of the nodes in one directory.
@@ -345,11 +344,8 @@ impl Contender {
             is_revocable: false,
             stage: Stage::NotJoined,
             session_id: 0,
-            container_tries: CONTAINER_TRIES,
             directory_creation: DirectoryCreation::default(),
-            delete_not_before: None,
             has_waited: false,
-            was_deleted_by_other: false,
             revocation: None,
             retry: RetryTimer { delay: Duration::ZERO, state: RetryState::Idle },
         }
@@ -548,9 +544,9 @@ impl Contender {
     }
 
     fn node_indices(&self) -> Vec<NodeIndex> {
-        let of_stand =
+        let of_slot =
             |(slot, has): (usize, &QueueSlot)| (0..has.nodes.len()).map(move |node| NodeIndex { slot, node });
-        self.slots.iter().enumerate().flat_map(of_stand).collect()
+        self.slots.iter().enumerate().flat_map(of_slot).collect()
     }
 
     /// Returns the contender's directories as text for messages.
@@ -565,7 +561,7 @@ impl Contender {
             Stage::NotJoined => self.begin(cx),
             Stage::CreateUnknown { .. } => self.find_nodes(cx),
             Stage::Queued => self.resume_waiting(cx),
-            Stage::Leaving => self.delete(cx),
+            Stage::Leaving(_) => self.delete(cx),
             Stage::Checking { .. }
             | Stage::Joining { .. }
             | Stage::DirectoryMissing { .. }
@@ -605,10 +601,11 @@ impl Contender {
         } else if are_known {
             // The nodes of the old session would block other contenders until the old session expires. The contender therefore deletes
             // these nodes in the new session. However, it must not delete them while the program may still rely on its hold.
-            if self.stage == Stage::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active() {
-                self.delete_not_before = nodes_until;
+            let may_be_relied_on = self.stage == Stage::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active();
+            if !matches!(self.stage, Stage::Leaving(_)) {
+                let not_before = nodes_until.filter(|_| may_be_relied_on);
+                self.stage = Stage::Leaving(Leaving { not_before, ..Leaving::default() });
             }
-            self.stage = Stage::Leaving;
             self.delete(cx);
         } else {
             self.stage = Stage::CreateUnknown { is_leaving: true };
@@ -624,7 +621,7 @@ impl Contender {
             self.stage,
             Stage::Joining { is_leaving: true }
                 | Stage::CreateUnknown { is_leaving: true }
-                | Stage::Leaving
+                | Stage::Leaving(_)
                 | Stage::Gone
         )
     }
