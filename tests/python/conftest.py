@@ -49,11 +49,19 @@ def needs(framework: str) -> None:
 
 def wait_until(condition: Callable[[], Any], seconds: float = LIMIT) -> Any:
     """Wait until the condition is true, and return its value."""
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.005)
+        waited = time.monotonic() - started
+        assert waited < seconds, f"not within {seconds} s"
+        time.sleep(poll_interval(waited))
     return result
+
+
+def poll_interval(waited: float) -> float:
+    """Return the pause before the next check of a condition. Most checks ask a server, so the checks of a long wait
+    become rarer. Many tests wait at the same time, and frequent checks would keep all processors busy.
+    """
+    return min(max(waited / 4, 0.002), 0.04)
 
 
 LIMITS_ARE_EXACT = "ZKLOCK_EXACT_LIMITS" in os.environ
@@ -271,8 +279,9 @@ def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
 
 async def until(condition: Callable[[], Any], seconds: float = LIMIT) -> Any:
     """Wait until the condition is true while the loop runs, and return its value."""
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        await asyncio.sleep(0.005)
+        waited = time.monotonic() - started
+        assert waited < seconds, f"not within {seconds} s"
+        await asyncio.sleep(poll_interval(waited))
     return result

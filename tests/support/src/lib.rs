@@ -61,14 +61,21 @@ pub fn assert_not_late(took: Duration, limit: Duration) {
     assert!(took <= limit + slack(), "late: after {took:?} instead of {limit:?}");
 }
 
-/// Polls `condition` every 5 ms until it holds. Panics at the caller's line if it does not hold within `limit`.
+/// Polls `condition` until it holds. Panics at the caller's line if it does not hold within `limit`.
 #[track_caller]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
+    let started = Instant::now();
     while !condition() {
-        assert!(Instant::now() < deadline, "the awaited condition did not become true within {limit:?}");
-        std::thread::sleep(Duration::from_millis(5));
+        let waited = started.elapsed();
+        assert!(waited < limit, "the awaited condition did not become true within {limit:?}");
+        std::thread::sleep(poll_interval(waited));
     }
+}
+
+/// The pause before the next check of a condition. Most checks ask a server, so the checks of a long wait become rarer.
+/// Many tests wait at the same time, and frequent checks would keep all processors busy.
+fn poll_interval(waited: Duration) -> Duration {
+    (waited / 4).clamp(Duration::from_millis(2), Duration::from_millis(40))
 }
 
 /// Returns a path that no other test uses. For the same name, the length of the path is always the same.
