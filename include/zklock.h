@@ -18,16 +18,16 @@
  * event loop can acquire locks without blocking a thread (zkl_acquire_start, zkl_op_fd). The owner of a hold is either a thread
  * or a number. A program can choose such a number for each task or request.
  *
- * Every function exists since version 0.1.0, unless its comment says "Since:" with a later version. The header zklock_ffi.h
- * contains the same declarations without preprocessor directives, for foreign function interfaces. The page docs/bindings.md
- * explains how to write a binding for another language.
+ * Every function has existed since version 0.1.0, unless its comment gives a later version after "Since:". The header
+ * zklock_ffi.h contains the same declarations without preprocessor directives, for foreign function interfaces. The page
+ * docs/bindings.md explains how to write a binding for another language.
  *
  * A hold is safe only while its ZooKeeper session is certainly alive. The library uses the clock of this machine to decide
  * whether a hold is safe (zkl_is_held, zkl_remaining_ms). A lock cannot stop a program that keeps working after the loss of its
  * lock. A store that compares fencing tokens can refuse the writes of a program that has lost its lock (zkl_fencing_token).
  *
- * Threads    Any thread may call any function at any time. Several threads may use the same handle at once. One thread may free
- *            a handle while another thread waits on the handle.
+ * Threads    Any thread may call any function at any time. Several threads may use the same handle at once. One thread may
+ *            free a handle while another thread waits on it.
  *
  *            | what                 | shared by threads | belongs to                                 |
  *            |----------------------|-------------------|--------------------------------------------|
@@ -50,9 +50,9 @@
  *            hold is a number and not a thread (zkl_acquire_start, zkl_acquire_as), any thread may act for that owner.
  *
  *            In this header, a thread is a thread of the operating system. The green threads (goroutines, greenlets, fibers and
- *            coroutines) that run on one thread therefore share the holds of this thread. If one green thread holds a mutex, a
- *            call of zkl_acquire by another green thread of the same thread re-enters the mutex without an error. Give each
- *            green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
+ *            coroutines) that run on one thread therefore share the holds of this thread. If one green thread holds a mutex
+ *            and another green thread of the same thread calls zkl_acquire, the call re-enters the mutex without an error.
+ *            Give each green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
  *
  *            If pthread_cancel() cancels a thread during a call of the library, the cancellation takes effect after the call
  *            has returned.
@@ -81,14 +81,14 @@
  *            The compiler warns if a program ignores the result of zkl_op_leases, zkl_op_client or zkl_op_semaphore, of an
  *            acquire function, or of a *_new, *_start or *_listen function (ZKL_NODISCARD). To turn off these warnings, define
  *            ZKL_NODISCARD as empty before the program includes this header.
- * Errors     The function zkl_last_error_message() explains the last failure of the calling thread. The error message of a
- *            thread stays the same until the next failure in this thread. Successful calls and *_free functions do not change
- *            the message. After a call of the library, the value of errno is unspecified.
+ * Errors     The function zkl_last_error_message() explains the last failure of the calling thread. A thread's error message
+ *            stays the same until the next failure in that thread. Successful calls and *_free functions do not change the
+ *            message. After a call to the library, the value of errno is unspecified.
  *
  *            If the process has no file descriptor or no memory left for a connection, a call fails with ZKL_E_EXHAUSTED
  *            instead of ZKL_E_CONNECTION.
  * Memory     The library copies the input of a call before the call returns. Input data needs no alignment. Strings and structs
- *            that a program gets from the library belong to the library. The comment of each function says how long a returned
+ *            that a program gets from the library belong to the library. Each function's comment says how long a returned
  *            string or struct is valid. A program must not pass memory of the library to free(). All strings are encoded in
  *            UTF-8 and end with a NUL.
  *
@@ -110,33 +110,33 @@
  *            | zkl_leases_wait_lost                | fails, unless the timeout is 0                                                     |
  *            | all others                          | allowed; each function blocks at most as long as documented                        |
  *
- *            If a callback needs a lock, another thread must acquire the lock, and the callback must not wait for this thread.
+ *            If a callback needs a lock, another thread must acquire it, and the callback must not wait for that thread.
  *
  *            Each of the following functions removes a callback, and waits until this callback has returned on its thread:
  *            zkl_listener_free, zkl_set_revocable, zkl_semaphore_set_revocable, zkl_lock_set_event_callback,
  *            zkl_client_set_event_callback, zkl_set_log_callback and zkl_set_log_polling. The function zkl_client_free waits
  *            for the callbacks of its client, except for a callback that returns credentials (zkl_config_set_auth_callback).
- *            While a thread removes a callback or frees a client, this thread must not hold a mutex that the callback needs.
- *            A thread that cannot avoid this calls zkl_client_close_start or zkl_client_free_nowait, which wait for no
- *            callback. A callback may remove itself. If two threads of a program poll events, two callbacks on these threads must not remove
- *            each other.
+ *            While a thread removes a callback or frees a client, it must not hold a mutex that the callback needs. A thread
+ *            that cannot avoid this calls zkl_client_close_start or zkl_client_free_nowait, which do not wait for callbacks. A
+ *            callback may remove itself. If two threads of a program poll events, two callbacks on these threads must not
+ *            remove each other.
  *
  *            A callback must return normally. A callback must not throw an exception, and must not call longjmp or
  *            pthread_exit.
  *
  *            Callbacks for participants and pending acquires (zkl_participants, zkl_waiting) run on the calling thread, during
- *            the call. A callback of this kind may call every function, and may wait for other participants.
- * Fork       In a child of fork(), a call with a handle of the parent fails with ZKL_E_FORKED. Freeing a handle of the parent
- *            does nothing in the child. After a fork, the parent keeps its session and its locks. The child of fork() may make
- *            its own client. On Linux 4.14 and later, calls with handles of the parent also fail in a child of _Fork() or of a
- *            raw clone(). A child that was made by _Fork() or clone() must not make a client. A child that shares the memory of
- *            its parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread forks a child, the
- *            child exits with status 0 when the callback returns in the child.
- * Signals    A call continues if a signal arrives, and never fails with EINTR. The threads of the library block all signals. A
- *            signal handler must not call any function of the library.
- * Ends       A program may end in any way while it has open clients. When a program ends with open clients, the library does
- *            not wait for the servers. The servers end the sessions after the session timeout. A call of zkl_client_free ends a
- *            session at once. A program started by exec does not inherit the descriptors of the library.
+ *            the call. Such a callback may call any function, and may wait for other participants.
+ * Fork       In a child of fork(), a call that uses one of the parent's handles fails with ZKL_E_FORKED. In the child, freeing one of
+ *            the parent's handles does nothing. After a fork, the parent keeps its session and its locks. The child of fork()
+ *            may make its own client. On Linux 4.14 and later, calls with handles of the parent also fail in a child of
+ *            _Fork() or of a raw clone(). A child that was made by _Fork() or clone() must not make a client. A child that
+ *            shares the memory of its parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread
+ *            forks a child, the child exits with status 0 when the callback returns in the child. Signals    A call continues
+ *            if a signal arrives, and never fails with EINTR. The threads of the library block all signals. A signal handler
+ *            must not call any function of the library. Ends       A program may end in any way while it has open clients.
+ *            When a program ends with open clients, the library does not wait for the servers. The servers end the sessions
+ *            after the session timeout. A call to zkl_client_free ends a session at once. A program started by exec does not
+ *            inherit the descriptors of the library.
  *
  *            The threads of the library end when the last client has been freed and the log callback has been removed. A
  *            thread that resolves a host name can run longer, because the library cannot interrupt the resolver of libc. A
@@ -145,15 +145,15 @@
  *            a program ends, log lines that are still queued are lost. To receive the queued log lines, the program must
  *            turn logging off before the program ends (zkl_set_log_callback).
  *
- *            A call of dlclose() does not unload the library, and does not close the clients. If a program can unload a shared
- *            object that contains libzklock.a, the shared object must be linked with -Wl,-z,nodelete.
- * Descriptors  A program must not close the descriptors of the library. A daemon that closes all its descriptors must close
- *            them before it makes clients. If a program closes a descriptor of the library, the number of this descriptor can
- *            later refer to another file. The library therefore checks a descriptor before it reads, writes or closes the
- *            descriptor. If the check finds another file, the client loses its connection. The client connects again within a
- *            sixth of the session timeout. The client keeps its holds if it resumes its session before the session expires.
+ *            Calling dlclose() neither unloads the library nor closes the clients. If a program can unload a shared object
+ *            that contains libzklock.a, the shared object must be linked with -Wl,-z,nodelete.
+ * Descriptors  A program must not close the library's descriptors. A daemon that closes all its descriptors must close
+ *            them before it makes clients. If a program closes one of the library's descriptors, the descriptor's number can
+ *            later refer to another file. The library therefore checks a descriptor before reading, writing or closing it. If
+ *            the check finds another file, the client loses its connection. The client connects again within a sixth of the
+ *            session timeout. The client keeps its holds if it resumes its session before the session expires.
  *
- *            The check of descriptors has two gaps. First, another thread can close and reopen a descriptor in the short time
+ *            The descriptor check has two gaps. First, another thread can close and reopen a descriptor in the short time
  *            between the check and the use of the descriptor. This time is less than a microsecond. Second, the resolver of
  *            libc does not check its own descriptors.
  * C++        Every function of zklock.h is extern "C" and throws no exception.
@@ -178,15 +178,15 @@
 #endif
 #endif
 
-/** The version of this header. zkl_version() reports the version of the library that the program runs with. */
+/** The version of this header. zkl_version() reports the version of the library that the program uses at run time. */
 #define ZKL_VERSION "0.1.0"
 #define ZKL_VERSION_MAJOR 0
 #define ZKL_VERSION_MINOR 1
 #define ZKL_VERSION_PATCH 0
-/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the number of the library. */
+/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the library's version number. */
 #define ZKL_VERSION_NUMBER 100
 
-/** The owner number of the calling thread. Every other number, including 0, is an owner that the program has numbered. */
+/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 
 /** Success. */
@@ -195,7 +195,7 @@
 /** Invalid argument. */
 #define ZKL_E_INVALID (-1)
 
-/** The handle was freed, has another kind, or never existed. */
+/** The handle was freed, is of another kind, or never existed. */
 #define ZKL_E_HANDLE (-2)
 
 /** Timed out before the lock was acquired. */
@@ -231,7 +231,7 @@
 /** The buffer is too small. */
 #define ZKL_E_BUFFER (-13)
 
-/** A limit was reached, for example of descriptors, threads or sequence numbers. */
+/** A limit was reached, for example on the number of descriptors, threads or sequence numbers. */
 #define ZKL_E_EXHAUSTED (-14)
 
 /** Another lock recipe uses this path. */
@@ -294,7 +294,7 @@
 /** The acquire waits for an answer from the server. */
 #define ZKL_WAITS_FOR_SERVER 1
 
-/** The acquire waits until nodes ahead of its node in the queue are deleted. */
+/** The acquire waits for nodes ahead of its own in the queue to be deleted. */
 #define ZKL_WAITS_FOR_NODE 2
 
 /** The acquire waits until other owners release leases. */
@@ -306,10 +306,10 @@
 /** The acquire re-enters a hold whose session lease has ended. The acquire waits until this hold is safe again or lost. */
 #define ZKL_WAITS_FOR_OWN_HOLD 5
 
-/** The session state of the client changed. The fields state and previous are ZKL_STATE_*. */
+/** The session state of the client changed. The state and previous fields contain ZKL_STATE_* values. */
 #define ZKL_EVENT_CLIENT 0
 
-/** The state of a hold of a lock, or of leases, changed. The fields state and previous are ZKL_LOCK_*. */
+/** The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values. */
 #define ZKL_EVENT_LOCK 1
 
 /** The listener receives every change of every hold. */
@@ -388,16 +388,16 @@ typedef struct zkl_lock zkl_lock;
 
 /**
  * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
- * thread waits for it. An acquire ends within its timeout. All other operations end within the time for which the blocking form
- * of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases, zkl_op_value,
- * zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+ * thread waits for it. An acquire ends within its timeout. Any other operation ends within the longest time for which the
+ * blocking form of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+ * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
  */
 typedef struct zkl_op zkl_op;
 
 /** A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release. */
 typedef struct zkl_semaphore zkl_semaphore;
 
-/** The result of a call: ZKL_OK, or a negative ZKL_E_*. The number of a status never changes and is never reused. */
+/** The result of a call: ZKL_OK, or a negative ZKL_E_*. A status number never changes and is never reused. */
 typedef int32_t zkl_status;
 
 /**
@@ -407,7 +407,7 @@ typedef int32_t zkl_status;
  */
 typedef int64_t (*zkl_auth_cb)(void *user, char *buf, size_t size);
 
-/** The library calls this function when the library no longer needs the pointer user. */
+/** The library calls this function when it no longer needs the pointer user. */
 typedef void (*zkl_user_drop)(void *user);
 
 /**
@@ -466,27 +466,27 @@ typedef struct zkl_wait {
     /** The reason for the wait: a ZKL_WAITS_FOR_*. */
     int32_t waits_for;
     /**
-     * The path of the node that the acquire has in the queue. The path has the form that zkl_participants shows. The field is
-     * NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in the queue
-     * in which the acquire waits.
+     * The path of the acquire's node in the queue. The path has the same form as the paths that zkl_participants shows. The
+     * field is NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in
+     * the queue in which the acquire waits.
      */
     const char *node_path;
     /**
      * The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
      * for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
-     * count. The path of a node has the form that zkl_participants shows. The field is NULL if the path is not known. Without
-     * a connection, the field contains the last known path.
+     * count. Node paths have the same form as the paths that zkl_participants shows. The field is NULL if the path is not
+     * known. Without a connection, the field contains the last known path.
      */
     const char *ahead;
     /** The session that owns the nearest node ahead; 0 if this session is not known. */
     int64_t session_id;
     /**
      * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
-     * is the number of leases by which the count is too low. The number can be outdated, because it comes from the last answer
-     * of the server. The field is 0 if the number is not known.
+     * shows by how many leases the count is too low. The number can be outdated, because it comes from the last answer of the
+     * server. The field is 0 if the number is not known.
      */
     uint64_t count;
-    /** The time for which the acquire has waited, in milliseconds. */
+    /** The time that the acquire has spent waiting, in milliseconds. */
     int64_t waited_ms;
     /** The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit. */
     int64_t left_ms;
@@ -540,19 +540,19 @@ typedef struct zkl_histogram {
     /** The sum of all durations, in nanoseconds. */
     uint64_t sum_ns;
     /**
-     * The cumulative buckets. Bucket i is the number of durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The
-     * upper bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
+     * The cumulative buckets. Bucket i counts the durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The upper
+     * bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
      */
     uint64_t buckets[ZKL_HISTOGRAM_BUCKETS];
 } zkl_histogram;
 
 /**
- * The metrics of a client at one moment. The gauges show the current state of the client. The counters and the histograms show
- * the activity since the client was made. The value of a counter never decreases.
+ * A snapshot of a client's metrics. The gauges show the current state of the client. The counters and the histograms show the
+ * activity since the client was made. The value of a counter never decreases.
  *
  * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
- * multi-lock is acquired in several steps, each step counts as one acquire of the client that makes the step. The metrics do
- * not count calls with invalid arguments.
+ * multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
+ * do not count calls with invalid arguments.
  */
 typedef struct zkl_metrics {
     /**
@@ -586,7 +586,7 @@ typedef struct zkl_metrics {
     uint64_t acquires_canceled;
     /** The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time. */
     uint64_t acquires_connection;
-    /** The number of acquires that failed in another way. */
+    /** The number of acquires that failed for any other reason. */
     uint64_t acquires_failed;
     /** The number of acquires that re-entered a hold. */
     uint64_t reentries;
@@ -627,7 +627,7 @@ typedef struct zkl_metrics {
     uint64_t sessions;
     /** The number of sessions that ended although the program had not closed the client. All holds of such a session were lost. */
     uint64_t sessions_lost;
-    /** The number of requests sent to servers, without pings and handshakes. */
+    /** The number of requests sent to servers, not counting pings and handshakes. */
     uint64_t requests;
     /** The number of requests that servers answered. */
     uint64_t answers;
@@ -695,7 +695,7 @@ extern "C" {
 #endif  /* __cplusplus */
 
 /**
- * Reports the version of the library that the program runs with, for example "0.1.0".
+ * Reports the version of the library that the program uses at run time, for example "0.1.0".
  *
  * Returns: a static string, never NULL.
  * Does not block. Any thread may call this function. The call does not change the last error message.
@@ -703,8 +703,9 @@ extern "C" {
 const char *zkl_version(void);
 
 /**
- * Reports the version of the library that the program runs with as a number: 10000 * major + 100 * minor + patch. Two versions
- * can be compared as numbers. The macro ZKL_VERSION_NUMBER is the number of the header.
+ * Reports the version of the library that the program runs with. The version is a number: 10000 * major + 100 * minor +
+ * patch. Two versions can be compared as numbers. The macro ZKL_VERSION_NUMBER is the version number of the header that the
+ * program was compiled with.
  *
  * Returns: the number, for example 100 for version 0.1.0.
  * Does not block. Any thread may call this function. The call does not change the last error message.
@@ -712,7 +713,7 @@ const char *zkl_version(void);
 int32_t zkl_version_number(void);
 
 /**
- * Returns a short text that describes a status. The text has no full stop at its end.
+ * Returns a short text that describes a status. The text does not end with a full stop.
  *
  * Returns: a static string, never NULL; "unknown status" if `status` is not a known number.
  * Does not block. Any thread may call this function. The call does not change the last error message.
@@ -724,10 +725,9 @@ const char *zkl_strerror(int32_t status);
  * is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
  * change the message.
  *
- * Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
- * most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version, zkl_strerror,
- * zkl_status_errno and zkl_last_error_message.
- * Does not block. Each thread has its own message.
+ * Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
+ * at most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version,
+ * zkl_strerror, zkl_status_errno and zkl_last_error_message. Does not block. Each thread has its own message.
  */
 const char *zkl_last_error_message(void);
 
@@ -759,9 +759,9 @@ ZKL_NODISCARD zkl_config *zkl_config_new(void);
 void zkl_config_free(zkl_config *config);
 
 /**
- * Sets the session timeout in milliseconds. If the servers receive nothing from a client during the session timeout, the
- * servers end the session of this client. The parameter `ms` must be 1 or more. The default is 10000. A server may choose a
- * different session timeout when the client connects.
+ * Sets the session timeout in milliseconds. If the servers receive nothing from a client during the session timeout, they end
+ * the client's session. The parameter `ms` must be 1 or more. The default is 10000. A server may choose a different session
+ * timeout when the client connects.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -785,7 +785,7 @@ zkl_status zkl_config_set_connect_timeout_ms(zkl_config *config, int32_t ms);
  *
  * If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds.
  * After a period without traffic, the session lease can be shorter than the lease margin implies, because the servers may not
- * have received the last requests of the client.
+ * have received the client's last requests.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -806,8 +806,8 @@ zkl_status zkl_config_set(zkl_config *config, const char *name, const char *valu
 
 /**
  * Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
- * one "name = value" on each line. The function ignores empty lines and lines that begin with #. A # after a value is a part
- * of this value. If the file contains an error, the function sets no option.
+ * one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, it
+ * is part of the value. If the file contains an error, the function sets no option.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_INVALID if the file cannot be read or contains an error. The error message names the file and the line.
@@ -829,28 +829,28 @@ zkl_status zkl_config_load(zkl_config *config, const char *file);
 zkl_status zkl_config_add_auth(zkl_config *config, const char *scheme, const void *auth, size_t len);
 
 /**
- * Sets the callback of a config for the credentials of a scheme, for example the scheme "digest" with credentials of the form
- * "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to `cb`. The
- * callback can therefore return other credentials after a rotation. On each connection, the client first sends the credentials
- * from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer of `cb` has 64 KiB. The library erases
- * the buffer, and erases its copy of the credentials after it has sent them.
+ * Sets a config's callback that returns the credentials for a scheme. For example, the scheme "digest" uses credentials of
+ * the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to
+ * `cb`. The callback can therefore return other credentials after a rotation. On each connection, the client first sends the
+ * credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer that the library passes to
+ * `cb` is 64 KiB long. The library erases the buffer, and erases its copy of the credentials after it has sent them.
  *
  * The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
  * client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
- * Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb` forks
- * a child, the child exits with status 0 when the callback returns in the child.
+ * Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb`
+ * forks a child, the child exits with status 0 as soon as `cb` returns in it.
  *
  * If `cb` fails before the first connection, zkl_client_new fails at once with ZKL_E_AUTH. If `cb` fails later, the client
  * writes a warning to the log, and calls `cb` again after a pause of at most half a second. The session can expire in the
  * meantime.
  *
- * A later call of zkl_config_set_auth_callback replaces the callback for the same scheme, but not the callback of clients that
- * already exist. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop`
- * is not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
+ * A later call of zkl_config_set_auth_callback replaces the callback for the same scheme, but existing clients keep their
+ * callback. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop` is
+ * not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
  *
- * The function zkl_client_free does not wait for a call of `cb`. When zkl_client_free returns, one call may still run or be
- * about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore keep all data
- * of the callback until the library calls `user_drop`.
+ * The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call may still be
+ * running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore
+ * keep everything that the callback uses until the library calls `user_drop`.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer
  * `user` and does not call `user_drop`.
@@ -861,8 +861,8 @@ zkl_status zkl_config_set_auth_callback(zkl_config *config, const char *scheme, 
 /**
  * Controls whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path. If `wait` is 1, locks
  * of zklock and kazoo share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN. The
- * default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, the locks of kazoo must also
- * wait for the locks of zklock. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
+ * default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also wait
+ * for zklock locks. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
  * extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a read/write lock of zklock, construct the kazoo lock with
  * extra_lock_patterns=["__READ__", "__WRIT__"].
  *
@@ -897,19 +897,19 @@ zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
  * - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
- * Blocks until the client has a session, for at most the connect timeout. Any thread may call this function.
+ * Blocks until the client has a session, but no longer than the connect timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *config, zkl_client **client_out);
 
 /**
  * Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
- * Calls that wait for a lock of the client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
- * ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter `client`
- * may be NULL. In a forked child, the call does not change the session of the parent.
+ * Calls that wait for one of the client's locks fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail
+ * with ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+ * `client` may be NULL. In a forked child, the call does not change the session of the parent.
  *
- * Before the client closes, it delivers its queued events, but only for a limited time. The client drops the events that are
- * still queued after this time. If the program polls the events of this client, the calling thread delivers the queued events.
- * After zkl_client_free has returned, the library does not call any callback of the client.
+ * Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
+ * events that are still queued. If the program polls the events of this client, the calling thread delivers the queued
+ * events. After zkl_client_free has returned, the library calls none of the client's callbacks.
  *
  * If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
  * The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
@@ -927,17 +927,17 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
 void zkl_client_free(zkl_client *client);
 
 /**
- * Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. Its chroot must be the
- * chroot of the client, or the list has no chroot. The chroot of the client does not change.
+ * Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. The list must have
+ * the same chroot as the client, or no chroot. The chroot of the client does not change.
  *
  * The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except
- * in two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown,
- * some clients move to an added server, so that each server has about the same number of clients. Before a client moves, it
- * waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its holds are
- * ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
+ * in two cases. If the new list does not contain the server, the client moves to a server in that list. If the list has
+ * grown, some clients move to an added server, so that each server has about the same number of clients. Before a client
+ * moves, it waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its
+ * holds are ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
  *
  * Returns: ZKL_OK. On failure:
- * - ZKL_E_INVALID if the list is not valid or has another chroot. The client then keeps its server list.
+ * - ZKL_E_INVALID if the list is not valid or has a different chroot. The client then keeps its server list.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -977,10 +977,10 @@ zkl_status zkl_client_dispatch_events(zkl_client *client, int32_t *count_out);
 
 /**
  * Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
- * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
- * program must not read, write or close the descriptor. The library closes the descriptor when it closes the client. The
- * kernel then removes the closed descriptor from every epoll set. If one thread can free the client while another thread
- * polls, the polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+ * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
+ * the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
+ * removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
+ * polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
  *
  * Returns: the descriptor, which is 0 or more.
  * On failure, the function returns one of the statuses of zkl_client_dispatch_events.
@@ -1009,14 +1009,15 @@ ZKL_NODISCARD zkl_status zkl_mutex_new(zkl_client *client, const char *path, zkl
  * acquire the same lock.
  *
  * Local hand-over can delay other processes. If a waiter of another process is in the queue behind the common node, this
- * waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses
- * the limit of the handle that releases.
- * After the common node is deleted, the next waiter of this process joins the end of the queue. Waiters of this process do not
- * overtake each other. If a waiter stops waiting, the next waiter of this process takes its place in the queue.
+ * waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses the limit
+ * of the handle that the program passes to the release call. After the common node is deleted, the next waiter of this
+ * process joins the end of the queue. Waiters of this process do not overtake each other. If a waiter stops waiting, the next
+ * waiter of this process takes its place in the queue.
  *
  * Local hand-over takes place only if the state of the hold is ZKL_LOCK_HELD and the node has received no revocation request
- * (zkl_set_revocable). The common node keeps the data of the acquire that created the node. All holds under one node have the
- * same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass (zkl_fencing_pass).
+ * (zkl_set_revocable). The common node keeps the data from the acquire that created it. All holds under one node have the
+ * same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass
+ * (zkl_fencing_pass).
  *
  * A multi-lock joins the queue with its own node, and never takes part in local hand-over. If another owner of this process
  * holds the mutex or waits for it, an acquire with timeout 0 fails without a request to a server. The
@@ -1064,8 +1065,8 @@ ZKL_NODISCARD zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zk
  * Makes a multi-lock: a lock that consists of up to 4096 member locks, each on its own path. Each acquire and each release of
  * the multi-lock applies to all member locks. An acquire has one timeout for all member locks. While an owner holds the
  * multi-lock, the owner holds each member lock. If the owner already holds a member lock, the acquire of the multi-lock
- * re-enters this lock. The member locks may have different kinds and belong to different clients. If an element of the array
- * locks is itself a multi-lock, the new multi-lock contains the member locks of this element.
+ * re-enters this lock. The member locks may have different kinds and belong to different clients. If the locks array contains
+ * a multi-lock, the new multi-lock contains the member locks of that multi-lock.
  *
  * Mutexes and read/write locks of one client join their queues in one transaction. Two multi-locks that list the same locks in
  * different orders therefore do not deadlock. The multi-lock acquires all remaining member locks one by one. The order of
@@ -1089,12 +1090,12 @@ ZKL_NODISCARD zkl_status zkl_multi_new(zkl_lock *const *locks, size_t count, zkl
 
 /**
  * Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's InterProcessMultiLock
- * acquires its locks in the same way. Use this function if other programs use multi-locks of Curator on the same paths. All
+ * acquires its locks in the same way. Use this function if other programs use Curator multi-locks on the same paths. All
  * programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
  *
- * A multi-lock made with zkl_multi_new can deadlock with a multi-lock of Curator. The multi-lock of zklock detects the
- * deadlock, leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with
- * zkl_multi_new_in_order can deadlock if programs list the same locks in different orders.
+ * A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The multi-lock of zklock detects the deadlock,
+ * leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
+ * can deadlock if programs list the same locks in different orders.
  *
  * Returns: the statuses of zkl_multi_new.
  * Does not block. Any thread may call this function.
@@ -1103,8 +1104,8 @@ ZKL_NODISCARD zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t c
 
 /**
  * Frees a lock. Calls that wait for the lock through this handle fail with ZKL_E_CLOSED. The library releases all holds that
- * were acquired through this handle, and does not wait for the server. The parameter `lock` may be NULL. In a forked child,
- * the call does not change the holds of the parent.
+ * were acquired through this handle, without waiting for the server. The parameter `lock` may be NULL. In a forked child, the
+ * call does not change the holds of the parent.
  *
  * Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks.
  *
@@ -1115,12 +1116,12 @@ void zkl_lock_free(zkl_lock *lock);
 
 /**
  * Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and increments
- * the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of a
- * multi-lock acquires either all member locks or no member lock.
+ * the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of
+ * a multi-lock acquires either all member locks or none of them.
  *
  * The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
- * limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share the holds of this thread
- * and do not exclude each other. Green threads must use zkl_acquire_as.
+ * limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share that thread's holds and
+ * do not exclude each other. Green threads must use zkl_acquire_as.
  *
  * Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
  * - ZKL_E_CANCELED if zkl_cancel ended the wait.
@@ -1152,8 +1153,8 @@ ZKL_NODISCARD zkl_status zkl_acquire(zkl_lock *lock);
  * - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
  * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
  *
- * Blocks until the thread holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
- * second. Any thread may call this function.
+ * Blocks until the thread holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the
+ * server. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms);
 
@@ -1169,7 +1170,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
  * - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
  *   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
  * - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
- * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+ * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
  *   node.
  * - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
  *   multi-lock.
@@ -1185,7 +1186,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
 zkl_status zkl_release(zkl_lock *lock);
 
 /**
- * Releases the lock once for the calling thread, and does not wait for the server. The library deletes the node of the lock in
+ * Releases the lock once for the calling thread, without waiting for the server. The library deletes the node of the lock in
  * the background.
  *
  * Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. The statuses have
@@ -1195,7 +1196,7 @@ zkl_status zkl_release(zkl_lock *lock);
 zkl_status zkl_release_nowait(zkl_lock *lock);
 
 /**
- * Ends the wait of every call that waits for the lock through this handle, in all threads. The waiting calls fail with
+ * Cancels every call, in any thread, that is waiting for the lock through this handle. The waiting calls fail with
  * ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
  * return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
  * a member lock.
@@ -1207,9 +1208,9 @@ zkl_status zkl_cancel(zkl_lock *lock);
 
 /**
  * Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
- * to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
- * that has acquired a semaphore mutex holds the semaphore mutex until any thread releases it. For a multi-lock, the result is
- * 1 only if the thread holds all member locks.
+ * to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A
+ * thread that has acquired a semaphore mutex holds it until any thread releases it. For a multi-lock, the result is 1 only if
+ * the thread holds all member locks.
  *
  * Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
  * is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
@@ -1232,9 +1233,8 @@ int32_t zkl_is_held_in_process(const zkl_lock *lock);
  * another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
  * held, the state of the multi-lock is ZKL_LOCK_FREE.
  *
- * Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
- * ZKL_E_INTERNAL).
- * Does not block. Any thread may call this function.
+ * Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
  */
 int32_t zkl_lock_state(const zkl_lock *lock);
 
@@ -1254,8 +1254,8 @@ int32_t zkl_lock_state_in_process(const zkl_lock *lock);
  * smaller tokens is safe from writers that have lost their lock without noticing the loss.
  *
  * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
- * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens are different, give
- * each store the token of the member lock that protects this store.
+ * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
+ * store the token of the member lock that protects it.
  *
  * Returns: ZKL_OK, with the token in `*token_out`. On failure:
  * - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
@@ -1268,8 +1268,8 @@ zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
 
 /**
  * Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
- * This function is for monitoring. A store needs the token of the owner that writes to the store. To get the token of an
- * owner, call zkl_fencing_token or zkl_fencing_token_as.
+ * This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
+ * zkl_fencing_token or zkl_fencing_token_as.
  *
  * Returns: ZKL_OK, with the token in `*token_out`. On failure:
  * - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
@@ -1285,8 +1285,8 @@ zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out
  * (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
  * hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
  * pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
- * the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes with the same
- * token, the store must refuse a write with a smaller fencing pass than an earlier write.
+ * the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
+ * with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
  *
  * Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
  * Does not block. Any thread may call this function.
@@ -1294,19 +1294,19 @@ zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out
 zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
 
 /**
- * Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any client of
- * zklock or Curator. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
- * multi-locks. A read lock may have several holders. The token of a waiter is not valid. The token of semaphore leases becomes
- * valid when the owner of the leases has left the inner mutex of the semaphore.
+ * Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any zklock or
+ * Curator client. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
+ * multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
+ * valid once the owner of the leases has left the semaphore's inner mutex.
  *
  * The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
- * result may be outdated when the program reads the result. A store must therefore compare tokens, even if the program calls
+ * result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
  * zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
- * zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
- * node of the hold exists.
+ * zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
+ * exist as long as the hold's node exists.
  *
  * Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
- * fails does not write `*valid_out`, and the caller must then not read `*valid_out`. On failure:
+ * fails does not write `*valid_out`, so the caller must not read it. On failure:
  * - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
  *   ZKL_E_SERVER, ZKL_E_INTERNAL.
@@ -1316,9 +1316,8 @@ zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
 zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
 
 /**
- * Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
- * rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
- * member locks.
+ * Gets how long the calling thread's hold remains safe even if no server answers. The time is in milliseconds, rounded down.
+ * If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all member locks.
  *
  * Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
@@ -1338,7 +1337,7 @@ zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_
  * Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
  * is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
  * With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
- * itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. A call of
+ * itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. Calling
  * zkl_cancel does not end this wait.
  *
  * To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
@@ -1358,10 +1357,10 @@ zkl_status zkl_remaining_ms_in_process(const zkl_lock *lock, int64_t *remaining_
 zkl_status zkl_wait_lost(zkl_lock *lock, int64_t timeout_ms);
 
 /**
- * Sets the data of the nodes that later acquires create. The data shows which program holds the lock, and which programs wait
- * for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes from data. The
- * maximum of `len` is 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For a
- * multi-lock, the call sets the data of all member locks, and replaces their previous data.
+ * Sets the data of each node that a later acquire call creates. The data shows which program holds the lock, and which
+ * programs wait for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes
+ * from data. `len` must not exceed 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For
+ * a multi-lock, the call sets the data of all member locks, and replaces their previous data.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -1372,8 +1371,8 @@ zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
  * Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
  * program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
  *
- * The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function writes
- * the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+ * The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function
+ * stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
@@ -1401,7 +1400,7 @@ zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size
 ZKL_NODISCARD zkl_status zkl_semaphore_new(zkl_client *client, const char *path, int32_t max_leases, zkl_semaphore **semaphore_out);
 
 /**
- * Makes a semaphore whose number of leases is stored in a shared count at `count_path`. If a program changes the count
+ * Makes a semaphore that takes its number of leases from a shared count at `count_path`. If a program changes the count
  * (zkl_shared_count_set, Curator's SharedCount), the number of leases changes too. If the count has no node yet, the call
  * creates the node with the value `initial`. If a program lowers the count, owners keep the leases that they already hold.
  *
@@ -1442,15 +1441,15 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
  * - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
  *   ZKL_E_INTERNAL.
  *
- * Blocks until the leases are held, for at most the timeout. A call with timeout 0 waits for the server for at most one
- * second. Any thread may call this function.
+ * Blocks until the leases are held or the timeout passes. A call with timeout 0 waits at most one second for the server. Any
+ * thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore, int32_t quantity, int64_t timeout_ms, zkl_leases **leases_out);
 
 /**
- * Ends the wait of every call that waits for leases through this handle, in all threads. The waiting calls fail with
- * ZKL_E_CANCELED. The call does not affect later waits or leases that are held. A call that is about to acquire its leases may
- * still return ZKL_OK despite the cancellation.
+ * Cancels all waits for leases through this handle, in all threads. The waiting calls fail with ZKL_E_CANCELED. The call
+ * affects neither later waits nor leases that are already held. A call that is about to acquire its leases may still return
+ * ZKL_OK despite the cancellation.
  *
  * Returns: ZKL_OK, even if no thread waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function, but a signal handler must not.
@@ -1458,8 +1457,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_acquire_timeout(zkl_semaphore *semaphore,
 zkl_status zkl_semaphore_cancel(zkl_semaphore *semaphore);
 
 /**
- * Sets the data of the nodes that later acquires create. The rules of zkl_lock_set_data also apply to a semaphore. Each lease
- * has its own node with this data.
+ * Sets the data of each node that a later acquire call creates. The rules of zkl_lock_set_data also apply to a semaphore.
+ * Each lease has its own node with this data.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -1472,7 +1471,7 @@ zkl_status zkl_semaphore_set_data(zkl_semaphore *semaphore, const void *data, si
  *
  * Returns: ZKL_OK if the server has confirmed that the nodes of the leases are deleted. On failure:
  * - ZKL_E_LOST if a lease was lost before the release. After the loss, another owner may have held the lease.
- * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+ * - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
  *   nodes.
  * - ZKL_E_CLOSED if the client was freed, which also ended the leases.
  * - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
@@ -1494,12 +1493,11 @@ zkl_status zkl_leases_release(zkl_leases *leases);
 int32_t zkl_leases_is_held(const zkl_leases *leases);
 
 /**
- * Reports the state of the leases. All leases of one handle have one common state. If one lease of a handle is lost, the state
- * of all leases of this handle is ZKL_LOCK_LOST.
+ * Reports the state of the leases. All leases of one handle have one common state. If any lease of a handle is lost, all
+ * leases of that handle have the state ZKL_LOCK_LOST.
  *
- * Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
- * ZKL_E_INTERNAL).
- * Does not block. Any thread may call this function.
+ * Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
+ * ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
  */
 int32_t zkl_leases_state(const zkl_leases *leases);
 
@@ -1535,8 +1533,8 @@ zkl_status zkl_leases_remaining_ms(const zkl_leases *leases, int64_t *remaining_
 zkl_status zkl_leases_wait_lost(zkl_leases *leases, int64_t timeout_ms);
 
 /**
- * Gets the path of the node of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects
- * the lease. The index of the first lease is 0.
+ * Gets the node path of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects the
+ * lease. The index of the first lease is 0.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
@@ -1573,14 +1571,14 @@ zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int3
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
 
 /**
- * Starts to acquire the lock for an owner, and does not wait for the result. All other rules of zkl_acquire_timeout also apply
- * to this function. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
+ * Starts acquiring the lock for an owner, without waiting for the result. Otherwise, this function follows the rules of
+ * zkl_acquire_timeout. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
  * owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
  * can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
- * - ZKL_E_INVALID in the cases in which zkl_acquire_timeout fails with this status.
+ * - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
  * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
  *
  * Does not block. Any thread may call this function.
@@ -1588,8 +1586,8 @@ zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int3
 ZKL_NODISCARD zkl_status zkl_acquire_start(zkl_lock *lock, uint64_t owner, int64_t timeout_ms, zkl_op **op_out);
 
 /**
- * Starts to acquire `quantity` leases, and does not wait for the result. The operation acquires either all of these leases or
- * no lease. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
+ * Starts acquiring `quantity` leases without waiting for the result. The operation acquires either all of these leases or
+ * none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
  * ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
@@ -1601,9 +1599,9 @@ ZKL_NODISCARD zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, i
 /**
  * Gets a descriptor that becomes readable when the operation ends, with or without success, and then stays readable. The
  * program can pass the descriptor to poll, select, epoll and event loops. The descriptor belongs to the library, and the
- * program must not read, write or close the descriptor. A call of zkl_op_free closes the descriptor. The program must remove
- * the descriptor from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an
- * operation. A forked child should not use the descriptor.
+ * program must not read, write or close it. Calling zkl_op_free closes the descriptor. The program must remove the descriptor
+ * from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an operation. A
+ * forked child should not use the descriptor.
  *
  * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor, unless the program has closed the
  * descriptor. On failure:
@@ -1616,17 +1614,17 @@ ZKL_NODISCARD zkl_status zkl_semaphore_acquire_start(zkl_semaphore *semaphore, i
 int zkl_op_fd(const zkl_op *op);
 
 /**
- * Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for the acquire of a lock, the owner holds the
- * lock. A later call of zkl_op_free then does not release the lock.
+ * Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires a lock, the
+ * owner holds the lock. A later call to zkl_op_free then does not release the lock.
  *
  * Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
  * status:
- * - ZKL_OK if the operation acquired the lock or the leases, or if another operation has succeeded.
- * - ZKL_E_TIMEOUT if the timeout of the operation ended first.
+ * - ZKL_OK if an acquire operation acquired the lock or the leases, or if an operation of another kind succeeded.
+ * - ZKL_E_TIMEOUT if the operation's timeout passed first.
  * - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
  * - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
- * - Other failures: the statuses of zkl_acquire_timeout, the statuses of zkl_semaphore_acquire_timeout, or the statuses of the
- *   blocking form of the call that the operation makes, for example the statuses of zkl_release.
+ * - Other failures: the statuses of zkl_acquire_timeout or zkl_semaphore_acquire_timeout. For any other operation: the
+ *   statuses of the corresponding blocking call, for example zkl_release.
  *
  * The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
  *
@@ -1648,7 +1646,7 @@ const char *zkl_op_message(const zkl_op *op);
 
 /**
  * Waits until an operation ends. The parameter `timeout_ms` is the time limit of this wait in milliseconds. With -1, the call
- * waits without a limit. With 0, the call checks the operation once. If the time limit ends the wait, the operation itself
+ * waits without a limit. With 0, the call checks the operation once. If the wait reaches its time limit, the operation itself
  * continues. Several threads may wait for one operation.
  *
  * Returns: the statuses of zkl_op_result, and also:
@@ -1702,8 +1700,8 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
 
 /**
  * Gets a participant that an operation has found (zkl_participants_start, zkl_queue_start, zkl_semaphore_participants_start).
- * The parameter `index` selects the participant. The index of the first participant in the queue is 0, and zkl_op_value gets
- * the number of participants. The struct belongs to the library, and is valid until the operation is freed.
+ * The parameter `index` selects the participant. The first participant in the queue has the index 0. The function
+ * zkl_op_value gets the number of participants. The struct belongs to the library, and is valid until the operation is freed.
  *
  * Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
  * - ZKL_E_PENDING while the operation is still running.
@@ -1717,7 +1715,7 @@ zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);
 zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_participant **participant_out);
 
 /**
- * Takes the client of an operation of zkl_client_start that has ended with ZKL_OK. The caller must free the client,
+ * Takes the client from a zkl_client_start operation that has ended with ZKL_OK. The caller must free the client,
  * `*client_out`, with zkl_client_free.
  *
  * Returns: ZKL_OK. On failure:
@@ -1732,8 +1730,8 @@ zkl_status zkl_op_participant(const zkl_op *op, size_t index, const zkl_particip
 ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 
 /**
- * Takes the semaphore of an operation of zkl_semaphore_new_counted_start that has ended with ZKL_OK. The caller must free the
- * semaphore, `*semaphore_out`, with zkl_semaphore_free.
+ * Takes the semaphore from an operation that zkl_semaphore_new_counted_start started and that has ended with ZKL_OK. The
+ * caller must free the semaphore, `*semaphore_out`, with zkl_semaphore_free.
  *
  * Returns: the statuses of zkl_op_client.
  * Does not block. Any thread may call this function.
@@ -1741,17 +1739,17 @@ ZKL_NODISCARD zkl_status zkl_op_client(zkl_op *op, zkl_client **client_out);
 ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_out);
 
 /**
- * Frees an operation. If the operation acquires, connects or waits for a loss, and is still running, the call cancels the
- * operation. Any other operation continues to its end, for example a release. Calls of zkl_op_wait that wait for the operation
- * fail with ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
+ * Frees an operation. If an acquire, a connect or a wait for a loss is still running, the call cancels it. Any other
+ * operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
+ * ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
  *
- * If the program frees the operation before it has taken the client of the operation (zkl_op_client), the library closes the
- * client in the background, and calls no further callback of this client.
+ * If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
+ * client in the background. The library then calls no further callbacks of this client.
  *
- * A successful acquire owns the lock until zkl_op_result or zkl_op_wait has returned ZKL_OK. If the program frees a
- * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for
- * the server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
- * zkl_op_wait has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
+ * A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
+ * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
+ * server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait
+ * has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -1759,20 +1757,20 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
 void zkl_op_free(zkl_op *op);
 
 /**
- * Acquires the lock for an owner, and waits for the lock. All other rules of zkl_acquire_timeout also apply to this function.
- * To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers) need this
- * function if several green threads share one thread. Give each green thread its own owner number. The call blocks the whole
- * thread with all its green threads.
+ * Acquires the lock for an owner, and waits for it if necessary. Otherwise, this function follows the rules of
+ * zkl_acquire_timeout. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets,
+ * fibers) need this function if several green threads share one thread. Give each green thread its own owner number. The call
+ * blocks the whole thread with all its green threads.
  *
  * Returns: the statuses of zkl_acquire_timeout.
- * Blocks until the owner holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
- * second. Any thread may call this function.
+ * Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
+ * Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
 
 /**
- * Releases the lock once for an owner. The rules of zkl_release also apply to this function. To act for the calling thread,
- * pass ZKL_OWNER_THREAD as owner.
+ * Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
+ * thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_release.
  * Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
@@ -1780,7 +1778,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_as(zkl_lock *lock, uint64_t owner, int64_t 
 zkl_status zkl_release_as(zkl_lock *lock, uint64_t owner);
 
 /**
- * Releases the lock once for an owner, and does not wait for the server. The library deletes the node of the lock in the
+ * Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
  * background.
  *
  * Returns: the statuses of zkl_release_nowait.
@@ -1799,7 +1797,7 @@ zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
 int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Reports the state of the hold of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling
+ * Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
  * thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
@@ -1808,7 +1806,7 @@ int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Gets the fencing token of the hold of an owner. The rules of zkl_fencing_token also apply to this function. To act for the
+ * Gets the fencing token of an owner's hold. The rules of zkl_fencing_token also apply to this function. To act for the
  * calling thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
@@ -1817,8 +1815,8 @@ int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
 zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
 
 /**
- * Gets the fencing pass of the hold of an owner. The rules of zkl_fencing_pass also apply to this function. To act for the
- * calling thread, pass ZKL_OWNER_THREAD as owner.
+ * Gets the fencing pass of an owner's hold. The rules of zkl_fencing_pass also apply to this function. To act for the calling
+ * thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
  * Does not block. Any thread may call this function.
@@ -1826,7 +1824,7 @@ zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *t
 zkl_status zkl_fencing_pass_as(const zkl_lock *lock, uint64_t owner, int64_t *fencing_pass_out);
 
 /**
- * Gets the time in milliseconds for which the hold of an owner remains safe even if no server answers. The rules of
+ * Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
  * zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
@@ -1844,8 +1842,8 @@ zkl_status zkl_remaining_ms_as(const zkl_lock *lock, uint64_t owner, int64_t *re
 zkl_status zkl_wait_lost_as(zkl_lock *lock, uint64_t owner, int64_t timeout_ms);
 
 /**
- * Gets the path of the node by which an owner holds the lock. The rules of zkl_lock_node_path also apply to this function. To
- * act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+ * Gets the path of the node through which an owner holds the lock. The rules of zkl_lock_node_path also apply to this
+ * function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_lock_node_path.
  * Does not block. Any thread may call this function.
@@ -1867,8 +1865,8 @@ ZKL_NODISCARD zkl_status zkl_completion_queue_new(zkl_completion_queue **queue_o
 /**
  * Gets the descriptor of a completion queue, for poll, select, epoll and event loops. The descriptor is readable while the
  * queue contains keys (level-triggered). The descriptor belongs to the library, and the program must not read, write or close
- * the descriptor. A call of zkl_completion_queue_free closes the descriptor. The program must remove the descriptor from its
- * event loop before it frees the queue.
+ * it. The function zkl_completion_queue_free closes the descriptor. The program must remove the descriptor from its event
+ * loop before it frees the queue.
  *
  * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor. On failure: ZKL_E_HANDLE,
  * ZKL_E_FORKED, ZKL_E_CLOSED or ZKL_E_INTERNAL. All statuses are negative.
@@ -1877,11 +1875,12 @@ ZKL_NODISCARD zkl_status zkl_completion_queue_new(zkl_completion_queue **queue_o
 int zkl_completion_queue_fd(const zkl_completion_queue *queue);
 
 /**
- * Puts `key` into a completion queue when an operation ends, with or without success. If the operation has already ended, the
- * call puts the key into the queue at once. The program chooses the key, for example an index or an address, to find the
- * operation again. The queue reports each key once for each call of this function. An operation that the program frees while
- * the operation is running also reports its key: an acquire at once, any other operation at the latest when it ends. A queue does
- * not keep an operation alive, and freeing the queue does not affect its operations.
+ * Puts `key` into a completion queue when an operation ends, whether or not the operation succeeded. If the operation has
+ * already ended, the call puts the key into the queue at once. The program chooses the key, for example an index or an
+ * address, to find the operation again. Each call of this function makes the queue report the key once. If the program frees
+ * an operation that is still running, the queue still reports its key: at once for an acquire, and by the end of the
+ * operation for any other kind. A queue does not keep an operation alive, and freeing the queue does not affect its
+ * operations.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -1903,8 +1902,8 @@ zkl_status zkl_op_notify(zkl_op *op, zkl_completion_queue *queue, uint64_t key);
 zkl_status zkl_completion_queue_take(zkl_completion_queue *queue, uint64_t *keys, size_t count, size_t *taken_out);
 
 /**
- * Frees a completion queue and closes its descriptor. Operations that still run continue, and do not report their keys. The
- * parameter `queue` may be NULL. In a forked child, the call does nothing.
+ * Frees a completion queue and closes its descriptor. Operations that are still running continue, but do not report their
+ * keys. The parameter `queue` may be NULL. In a forked child, the call does nothing.
  *
  * Returns nothing. If `queue` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -1912,14 +1911,14 @@ zkl_status zkl_completion_queue_take(zkl_completion_queue *queue, uint64_t *keys
 void zkl_completion_queue_free(zkl_completion_queue *queue);
 
 /**
- * Starts to make a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
- * this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
- * takes the client from the operation (zkl_op_client). Before that, no handle of the client exists, so no other function can
- * use a client without a session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
- * the program needs to free nothing else.
+ * Starts making a client without waiting until it is connected. All other rules of zkl_client_new also apply to this
+ * function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
+ * takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use a
+ * client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+ * the program does not need to free anything else.
  *
  * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
- * the client (zkl_config_set_poll_events), the events wait until the program has taken the client.
+ * the client (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
  * On failure:
@@ -1932,22 +1931,22 @@ void zkl_completion_queue_free(zkl_completion_queue *queue);
 ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config *config, zkl_op **op_out);
 
 /**
- * Starts to close a client, and does not wait for callbacks or for the server. Calls that wait for a lock of the client fail
- * with ZKL_E_CLOSED, and so do later calls with its locks. The handle `client` stays valid until the program frees it with
- * zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new operation,
- * `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
+ * Starts closing a client, without waiting for callbacks or for the server. Calls that wait for one of the client's locks
+ * fail with ZKL_E_CLOSED, and so do later calls on these locks. The handle `client` stays valid until the program frees it
+ * with zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
+ * operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
  *
- * This function is for a thread that a callback of the client needs. Such a thread must not call zkl_client_free, because
- * zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the lock
- * of an interpreter.
+ * Use this function on a thread that the client's callbacks depend on. Such a thread must not call zkl_client_free, because
+ * zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the
+ * lock of an interpreter.
  *
- * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time, and calls its
- * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the events of the client, no thread of the library
- * calls a callback: until the operation has ended, the program must watch a duplicate of the event descriptor and call
- * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has ended,
- * all callbacks have returned, and the library calls no further callback of the client. If the program polls the events, the
- * library calls each user_drop function in zkl_client_free or zkl_client_free_nowait, on the calling thread. Otherwise the
- * library has called each user_drop function before the operation ends, on any thread.
+ * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
+ * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the client's events, no library thread calls a
+ * callback. Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+ * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
+ * ended, all callbacks have returned, and the library calls no further callback of the client. If the program polls the
+ * events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
+ * Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
  *
  * Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
  * and with ZKL_E_CONNECTION if no server has confirmed it in time. On failure:
@@ -1960,15 +1959,16 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
 
 /**
  * Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
- * callbacks nor for the server. It is for destructors and finalizers, which may run on a thread that a callback needs.
+ * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
+ * needs.
  *
  * The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
- * either. A callback that is running on another thread at this moment continues. The library calls the user_drop function of
- * this callback after the callback has returned, on the thread of the callback. The library calls all other user_drop functions
- * of the client before zkl_client_free_nowait returns, on the calling thread. The only exception is the callback that returns
- * credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
- * closed. In all other respects, the rules of zkl_client_free apply. The parameter `client` may be NULL. In a forked child, the
- * call does nothing.
+ * either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+ * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+ * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+ * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+ * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+ * child, the call does nothing.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -1976,7 +1976,7 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
 void zkl_client_free_nowait(zkl_client *client);
 
 /**
- * Starts to release the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
+ * Starts releasing the lock once for an owner, without waiting for the server. The release takes effect at once: the call
  * decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
  * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
  * program frees the operation early, the library still releases the lock.
@@ -1988,10 +1988,10 @@ void zkl_client_free_nowait(zkl_client *client);
 ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 
 /**
- * Starts to release all leases of a handle, and frees the handle `leases` at once. The operation ends when the server has
- * confirmed that the nodes of the leases are deleted. All other rules of zkl_leases_release also apply to this function. The
- * caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library still
- * releases the leases.
+ * Starts releasing all leases of the handle `leases`, and frees the handle immediately. The operation ends when the server
+ * has confirmed that the lease nodes are deleted. All other rules of zkl_leases_release also apply to this function. The
+ * caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
+ * still releases the leases.
  *
  * Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
  * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
@@ -2001,19 +2001,20 @@ ZKL_NODISCARD zkl_status zkl_release_start(zkl_lock *lock, uint64_t owner, zkl_o
 ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **op_out);
 
 /**
- * Starts to ask the server for the participants of a lock. The rules of zkl_participants apply, except that no callback receives
- * the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of participants, and
- * zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts an operation that asks the server for the participants of a lock. The rules of zkl_participants apply, except that
+ * no callback receives the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of
+ * participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
+ * zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_participants.
- * On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
- * Does not block. The operation ends within the session timeout. Any thread may call this function.
+ * Returns: ZKL_OK if the operation has started. Once the operation has started, zkl_op_result reports one of the statuses
+ * listed for zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+ * ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);
 
 /**
- * Starts to ask the server for the participants of a lock. For a read/write lock, the operation finds readers and writers
- * together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+ * Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation finds readers
+ * and writers together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
  *
  * Returns: the statuses of zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -2021,8 +2022,8 @@ ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out)
 ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
 
 /**
- * Starts to ask the server for the participants of a semaphore, in the order of zkl_semaphore_participants. All other rules of
- * zkl_participants_start also apply to this function.
+ * Starts asking the server for the participants of a semaphore. The operation lists them in the same order as
+ * zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
  *
  * Returns: the statuses of zkl_participants_start.
  * Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -2030,8 +2031,8 @@ ZKL_NODISCARD zkl_status zkl_queue_start(zkl_lock *lock, zkl_op **op_out);
 ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semaphore, zkl_op **op_out);
 
 /**
- * Starts to request the revocation of a node, and does not wait for the server. All other rules of zkl_revoke also apply to
- * this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts a revocation request for a node without waiting for the server. Otherwise, this function follows the rules of
+ * zkl_revoke. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
  * failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -2040,8 +2041,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_participants_start(zkl_semaphore *semapho
 ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_path, zkl_op **op_out);
 
 /**
- * Starts to ask the ensemble whether the hold with this fencing token still exists. All other rules of zkl_fence_check also
- * apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
+ * Starts asking the ensemble whether the hold with this fencing token still exists. Otherwise, this function follows the
+ * rules of zkl_fence_check. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
  * otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
@@ -2051,7 +2052,7 @@ ZKL_NODISCARD zkl_status zkl_revoke_start(zkl_client *client, const char *node_p
 ZKL_NODISCARD zkl_status zkl_fence_check_start(zkl_client *client, const char *path, int64_t token, zkl_op **op_out);
 
 /**
- * Starts to read the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
+ * Starts reading the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
  * operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
@@ -2062,8 +2063,8 @@ ZKL_NODISCARD zkl_status zkl_fence_check_start(zkl_client *client, const char *p
 ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const char *count_path, zkl_op **op_out);
 
 /**
- * Starts to set a shared count to a new value. All other rules of zkl_shared_count_set also apply to this function. The caller
- * must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts an operation that sets a shared count to a new value. All other rules of zkl_shared_count_set also apply to this
+ * function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
  * zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -2072,8 +2073,8 @@ ZKL_NODISCARD zkl_status zkl_shared_count_get_start(zkl_client *client, const ch
 ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const char *count_path, int32_t value, zkl_op **op_out);
 
 /**
- * Starts to make a semaphore whose number of leases is a shared count. All other rules of zkl_semaphore_new_counted also apply
- * to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+ * Starts making a semaphore that takes its number of leases from a shared count. Otherwise, this function follows the rules
+ * of zkl_semaphore_new_counted. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
  * (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
@@ -2084,9 +2085,9 @@ ZKL_NODISCARD zkl_status zkl_shared_count_set_start(zkl_client *client, const ch
 ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, const char *path, const char *count_path, int32_t initial, zkl_op **op_out);
 
 /**
- * Starts to wait until the hold of an owner is no longer safe. The operation ends when the hold is no longer safe, or when the
- * owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to
- * this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+ * Starts a wait that ends when an owner's hold is no longer safe. The operation ends when the hold is no longer safe, or when
+ * the owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as
+ * also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
  *
  * Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
  * one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
@@ -2096,7 +2097,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
 ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 
 /**
- * Starts to wait until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to this function.
+ * Starts an operation that waits until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to
+ * this function.
  *
  * Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
  * zkl_leases_wait_lost.
@@ -2111,9 +2113,9 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
  * `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
  * than 1024 requests are queued, the library may drop the oldest requests.
  *
- * The library delivers revocation requests and events on the same thread, in the order in which the requests and events
- * occurred. The rules for event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock
- * belongs to an owner, for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
+ * The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
+ * event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
+ * for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
  *
  * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
  * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
@@ -2122,7 +2124,7 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
  *
  * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
  * was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
- * while the library is about to call `cb`, the library may still make this call of `cb`.
+ * when the library is just about to call `cb`, the library may still make that call.
  *
  * The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
  * the multi-lock or all of its member locks are freed.
@@ -2134,8 +2136,8 @@ ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op *
 zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Sets the callback for revocation requests for the leases of a semaphore. The rules of zkl_set_revocable also apply to the
- * leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
+ * Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
+ * the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
  * held.
  *
  * Returns: the statuses of zkl_set_revocable.
@@ -2145,8 +2147,8 @@ zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_r
 
 /**
  * Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
- * waiting. The parameter `node_path` is a path that zkl_participants shows. The owner receives the request only if its program
- * has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
+ * waiting. The parameter `node_path` is a path that zkl_participants reports. The owner receives the request only if its
+ * program has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
  *
  * Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
  * ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
@@ -2165,9 +2167,8 @@ zkl_status zkl_revoke(zkl_client *client, const char *node_path);
  * on.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
- * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the call fails, the function has not called `cb`.
- * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
- * `cb` on the calling thread.
+ * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the function fails, it does not call `cb`. Blocks for at most the session
+ * timeout plus the time that `cb` takes. Any thread may call this function. The function calls `cb` on the calling thread.
  */
 zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
 
@@ -2194,17 +2195,17 @@ zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants
 /**
  * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
  * passes `user` to `cb`. The acquires can belong to any thread of this process. The function calls `cb` in the order in which
- * the acquires began. The callback may call any function of zklock. The handle of a multi-lock shows the acquires of the
- * multi-lock. The handles of its member locks do not show these acquires.
+ * the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The handles
+ * of its member locks do not show these acquires.
  *
  * The function shows information that the client already has, and sends no request. The function therefore works even if no
  * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
- * can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. The
- * field ahead then names the common node of these acquires.
+ * can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. In this
+ * case, the `ahead` field names the node that these acquires share.
  *
  * Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
- * call fails, the function has not called `cb`.
- * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
+ * function fails, it does not call `cb`. Does not block, except while `cb` runs. Any thread may call this function. The
+ * function calls `cb` on the calling thread.
  */
 zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
 
@@ -2217,19 +2218,19 @@ zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
 zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
 
 /**
- * Sets the callback of a config for state changes. Each client made with this config calls `cb` for every change of its
- * session and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of
- * the changes.
+ * Sets a config's callback for state changes. Each client made with this config calls `cb` for every change of its session
+ * and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of the
+ * changes.
  *
  * By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
  * one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
  * above describes which functions `cb` may call.
  *
  * If a hold and the session change at the same moment, the client reports the event of the hold first. For example, a hold
- * becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is full,
- * the client merges events of the same hold, and merges events of the session. Merging drops intermediate states. Even after a
- * merge, the previous state in an event equals the new state in the event before it. The last event contains the current
- * state. The client always reports the loss of a hold or of a session.
+ * becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
+ * full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
+ * intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
+ * last event contains the current state. The client always reports the loss of a hold or of a session.
  *
  * If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
  * `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no
@@ -2261,7 +2262,7 @@ zkl_status zkl_client_set_event_callback(zkl_client *client, zkl_event_cb cb, vo
 
 /**
  * Registers a callback for the events of a client. The callback receives the queued changes and all later changes of the
- * session and of the holds. The client calls `cb`, and passes `user` to `cb`, until the listener is freed. The rules of
+ * session and of the holds. Until the listener is freed, the client calls `cb` and passes `user` to it. The rules of
  * zkl_config_set_event_callback apply to these calls. Other callbacks and listeners also receive these events. The client may
  * call `cb` before zkl_client_listen returns. The caller must free the new listener, `*listener_out`, with zkl_listener_free.
  *
@@ -2282,7 +2283,7 @@ ZKL_NODISCARD zkl_status zkl_client_listen(zkl_client *client, zkl_event_cb cb, 
  * The listener receives changes that are still queued, and all later changes. Register the listener before the program
  * acquires the lock, or query the state of the lock after the registration. The token and the fencing_pass in an event
  * identify the hold. A listener remains registered when its lock is freed. After the lock was freed, the listener still
- * receives an event when a hold ends. In such an event, the field lock is NULL.
+ * receives an event when a hold ends. In such an event, the lock field is NULL.
  *
  * Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
  * ZKL_LISTEN_*.
@@ -2292,7 +2293,7 @@ ZKL_NODISCARD zkl_status zkl_lock_listen(zkl_lock *lock, int32_t events, zkl_eve
 
 /**
  * Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
- * leases can change before the registration. The program should therefore query the state after the registration.
+ * leases can change before the registration. The program should therefore query the state after it registers the callback.
  *
  * Returns: the statuses of zkl_lock_listen.
  * Does not block. Any thread may call this function.
@@ -2304,8 +2305,8 @@ ZKL_NODISCARD zkl_status zkl_leases_listen(zkl_leases *leases, int32_t events, z
  * another thread, and the library does not call this callback again. If the callback is running on another thread, the call
  * waits without a time limit until the callback returns. The caller must therefore not hold a mutex that the callback needs.
  * If a callback frees its own listener, zkl_listener_free does not wait, and the library does not call the callback again. The
- * parameter `listener` may be NULL. The program may free the lock, the leases or the client before the listener. In a forked
- * child, the call does nothing.
+ * parameter `listener` may be NULL. The program may free the lock, the leases or the client before it frees the listener. In
+ * a forked child, the call does nothing.
  *
  * Returns nothing. If `listener` is not a live handle, the call has no effect. The last error message does not change.
  * Blocks while the callback is running on another thread. Any thread may call this function.
@@ -2322,7 +2323,7 @@ void zkl_listener_free(zkl_listener *listener);
  * callback again. If the previous callback itself calls zkl_lock_set_event_callback, the function does not wait. If
  * `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client was
  * freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
- * while the library is about to call `cb`, the library may still make this call of `cb`.
+ * when the library is just about to call `cb`, the library may still make that call.
  *
  * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
  * use the pointer `user` and does not call `user_drop`.
@@ -2331,13 +2332,13 @@ void zkl_listener_free(zkl_listener *listener);
 zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Gets the metrics of a client at one moment. The metrics are counters, histograms and gauges. The call sends no request, and
+ * Gets a snapshot of a client's metrics. The metrics are counters, histograms and gauges. The call sends no request, and
  * works even after the session was lost. The page docs/observability.md explains which metrics to watch.
  *
- * The parameter `size` is sizeof(zkl_metrics) in the program, and at least 4. The function writes size bytes to `metrics_out`,
- * or fewer bytes if the struct of the library is smaller. The first field then contains the number of bytes that the function
- * has written. If the library is older than the header of the program, the function does not write the newer fields. A program
- * that may run with an older library should set the struct to zero before the call.
+ * The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
+ * `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that
+ * the function has written. If the library is older than the header that the program was compiled with, the function does not
+ * write the newer fields. A program that may run with an older library should set the struct to zero before the call.
  *
  * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  * Does not block. Any thread may call this function.
@@ -2345,14 +2346,14 @@ zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *us
 zkl_status zkl_client_metrics(const zkl_client *client, size_t size, zkl_metrics *metrics_out);
 
 /**
- * Gets the metrics of a client in the text format of Prometheus (exposition format, version 0.0.4). An HTTP server should
- * serve the text with the content type "text/plain; version=0.0.4". The text has about 12 KiB, and its length can increase
- * between two calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
+ * Gets a client's metrics in the Prometheus text format (exposition format, version 0.0.4). An HTTP server should serve the
+ * text with the content type "text/plain; version=0.0.4". The text is about 12 KiB long, and it can become longer between two
+ * calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
  *
- * The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels have the form
- * of Prometheus: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the function
- * adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The
- * function writes the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+ * The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels use the
+ * Prometheus format: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the
+ * function adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size`
+ * bytes. The function stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_BUFFER if the text does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.
@@ -2366,11 +2367,11 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
 /**
  * Sets the callback for log lines. The callback receives the log lines of all clients of this process. The parameter `level`
  * (a ZKL_LOG_*) is the most detailed level that the library logs. For each log line, the library calls `cb` and passes `user`
- * to `cb`. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
+ * to it. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
  * running any more. If `cb` is NULL or `level` is ZKL_LOG_OFF, the call turns logging off. Logging that is turned off costs
- * nothing. A call that turns logging off first waits up to two seconds for the delivery of queued lines.
+ * nothing. Before a call turns logging off, it waits up to two seconds for the delivery of queued lines.
  *
- * The event thread calls `cb` for one line after the other, even if clients poll their events. With zkl_set_log_polling, the
+ * The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
  * program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
  * in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
  * `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
@@ -2393,10 +2394,10 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
 zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Sets the callback for log lines, and lets the program itself call the callback. The program watches the descriptor of
+ * Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
  * zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
  * programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
- * function. Each of the two functions replaces the callback of the other function. A call that turns logging off first
+ * function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
  * delivers the queued lines on the calling thread.
  *
  * Returns: the statuses of zkl_set_log_callback.
@@ -2407,8 +2408,8 @@ zkl_status zkl_set_log_polling(int32_t level, zkl_log_cb cb, void *user, zkl_use
 
 /**
  * Gets the descriptor of the log, for poll, select, epoll and event loops. The descriptor is readable while log lines are queued
- * (level-triggered). The descriptor belongs to the library, and the program must not read, write or close the descriptor. The
- * library closes the descriptor when a call of zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
+ * (level-triggered). The descriptor belongs to the library, and the program must not read, write or close it. The library
+ * closes the descriptor when zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
  *
  * Returns: the descriptor, which is 0 or more. Every call returns the same descriptor until the callback is replaced, unless the
  * program has closed the descriptor. On failure:
@@ -2420,8 +2421,8 @@ zkl_status zkl_set_log_polling(int32_t level, zkl_log_cb cb, void *user, zkl_use
 int zkl_log_event_fd(void);
 
 /**
- * Delivers the queued log lines. The function calls the callback of zkl_set_log_polling on the calling thread, once for each
- * line, for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
+ * Delivers the queued log lines. The function calls the zkl_set_log_polling callback on the calling thread, once per line,
+ * for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
  * delivering log lines, or if the callback itself makes the call.
  *
  * Returns: ZKL_OK, with the number of delivered lines in `*count_out`. On failure:

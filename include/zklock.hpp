@@ -23,8 +23,7 @@
  * | zkl::operation       | an acquire that runs in the background, for event loops  |                                        |
  * | zkl::owned           | a lock for an owner that is not a thread                 | lock_guard, unique_lock, scoped_lock   |
  *
- * The rules of zklock.h about locks, leases, threads, forks and the end of programs also apply to this header. The C++ interface adds the following
- * rules.
+ * The rules of zklock.h about locks, leases, threads, forks and program exit also apply to this header. The C++ interface adds the following rules.
  *
  * Errors     A function that fails throws zkl::error, a std::system_error whose code is a zkl::status. The error code compares equal to the status,
  *            for example to zkl::status::timeout. The error code also compares equal to the errno value of the status (zkl_status_errno). For
@@ -63,10 +62,10 @@
  * Objects    Clients, locks, semaphores, leases and operations can be moved. A program must not move a lock while a guard refers to the lock. A
  *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the
  *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
- *            the second mutex. The call of lock() for the second mutex then fails with status::deadlock.
- * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category() and error are
- *            in an inline namespace that names the version. The definitions of status, category() and error never change, because one library can
- *            throw an exception that another library catches.
+ *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock. Versions   One process may contain code that
+ *            was compiled with different versions of this header. All names except status, category() and error are in an inline namespace that names
+ *            the version. The definitions of status, category() and error never change, because one library can throw an exception that another
+ *            library catches.
  */
 
 #ifndef ZKLOCK_HPP
@@ -101,8 +100,8 @@
 #endif
 #endif
 
-/* The part that all versions of this header share. This part must never change, because exceptions cross from code of one version to code of another
- * version. */
+/* The part that all versions of this header share. This part must never change, because code built with one version of the header can throw
+ * exceptions into code built with another. */
 namespace zkl {
 
 /** The result of a call. Each value equals the ZKL_E_* code with the same name in zklock.h, and converts to a std::error_code of zkl::category(). */
@@ -308,21 +307,24 @@ inline std::int32_t check(std::int32_t result, error_out ec = {})
     return result;
 }
 
-/** Returns the version of the library that the program runs with, for example "0.1.0". */
+/** Returns the version of the library that the program uses at run time, for example "0.1.0". */
 inline const char *version() noexcept
 {
     return zkl_version();
 }
 
-/** Returns the version of the library as a number: 10000 * major + 100 * minor + patch. ZKL_VERSION_NUMBER is the number of the header. */
+/**
+ * Returns the version of the library as a number: 10000 * major + 100 * minor + patch. ZKL_VERSION_NUMBER is the version number of the header that
+ * the program was compiled with.
+ */
 inline std::int32_t version_number() noexcept
 {
     return zkl_version_number();
 }
 
 /**
- * Returns the upper bound of a bucket of a zkl_histogram (client::metrics()). The first bucket has index 0. The bound of the last bucket is the
- * largest possible duration.
+ * Returns the upper bound of a zkl_histogram bucket (client::metrics()). The first bucket has index 0. The bound of the last bucket is the largest
+ * possible duration.
  */
 constexpr std::chrono::nanoseconds histogram_bound(std::size_t index) noexcept
 {
@@ -368,10 +370,10 @@ public:
     /** Returns the handle of the lock. Returns null if the event is about leases or a client, or if the lock has been destroyed. */
     zkl_lock *lock() const noexcept { return raw_->lock; }
 
-    /** Returns the path of the lock or of the semaphore. Returns an empty text for an event of a client. */
+    /** Returns the path of the lock or of the semaphore. Returns an empty string for a client event. */
     std::string_view path() const noexcept { return raw_->path == nullptr ? std::string_view() : raw_->path; }
 
-    /** These functions return the fencing token and the fencing pass of the hold. For an event of a client, both functions return 0. */
+    /** These functions return the fencing token and the fencing pass of the hold. For a client event, both functions return 0. */
     std::int64_t token() const noexcept { return raw_->token; }
     std::int64_t fencing_pass() const noexcept { return raw_->fencing_pass; }
 
@@ -410,7 +412,7 @@ public:
     /** Returns the message without the fields. All lines of one kind have the same message. */
     std::string_view message() const noexcept { return raw_->message; }
 
-    /** Returns the value of a field, for example of "path" or "token". Returns an empty value if the line has no field with this name. */
+    /** Returns the value of a field, such as "path" or "token". Returns an empty value if the line has no field with this name. */
     template <class Text = std::string_view>
     std::optional<Text> field(std::string_view name) const noexcept
     {
@@ -440,7 +442,7 @@ struct participant {
     std::string data;
 };
 
-/** A pending acquire of this process. Values that are not known are empty or 0. */
+/** A pending acquire of this process. Unknown values are empty or 0. */
 struct waiting {
     zkl::waits_for what;
     std::string node_path;
@@ -452,8 +454,8 @@ struct waiting {
     /** The id of the session that owns the nearest node ahead. */
     std::int64_t session_id;
     /**
-     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field is the number of leases
-     * by which the count is too low.
+     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field shows by how many
+     * leases the count is too low.
      */
     std::uint64_t count;
     /** The time since the acquire began to wait. */
@@ -516,7 +518,7 @@ inline void erase(std::string &text) noexcept
  */
 class c_string {
 public:
-    /** If is_secret is true, the message of a failure does not contain the text. */
+    /** If is_secret is true, the failure message does not contain the text. */
     c_string(const char *what, std::string_view text, error_out ec, bool is_secret = false)
         : text_(text), has_nul_(text.find('\0') != std::string_view::npos)
     {
@@ -576,7 +578,7 @@ private:
 
 using exact_ms = std::chrono::duration<long double, std::milli>;
 
-/** The shortest duration that means no limit. Every duration type of the standard library can represent a century. */
+/** The shortest duration that the library treats as no limit. Every duration type of the standard library can represent a century. */
 inline constexpr exact_ms century{100.0L * 365 * 24 * 3600 * 1000};
 
 template <class Rep, class Period>
@@ -590,8 +592,8 @@ std::int64_t limit(const std::chrono::duration<Rep, Period> &duration)
 }
 
 /**
- * Repeats an attempt until the attempt succeeds or fails, or until the deadline has passed. The limit of each attempt is the remaining time. One
- * attempt is not enough, because a program can adjust the clock of the deadline during the attempt.
+ * Repeats an attempt until it succeeds, until it fails with an error, or until the deadline has passed. Each attempt is limited to the remaining
+ * time. One attempt is not enough, because a program can adjust the clock of the deadline during the attempt.
  */
 template <class Clock, class Duration, class Attempt>
 auto until(const std::chrono::time_point<Clock, Duration> &deadline, Attempt attempt, error_out ec)
@@ -637,7 +639,7 @@ void contain(Function function, Handler handler) noexcept
 }
 
 /**
- * Collects the arguments of all calls that a C function makes to its callback. If an exception occurs in the callback, take() rethrows the exception
+ * Collects the arguments that a C function passes in each call of its callback. If an exception occurs in the callback, take() rethrows the exception
  * after the C function has returned.
  */
 template <class T>
@@ -679,7 +681,7 @@ private:
     }
 };
 
-/** The `user` argument of a C callback. The library owns one reference to the target, and an object of this header may own another reference. */
+/** The `user` argument of a C callback. The library owns one reference to the target, and an object of a class in this header may own another. */
 class target {
 public:
     target(const target &) = delete;
@@ -710,7 +712,7 @@ private:
     std::atomic<int> references_{1};
 };
 
-/** Does nothing. This type takes the place of a callback or an exception handler that the program did not pass. */
+/** Does nothing. This type replaces a callback or an exception handler that the program did not pass. */
 struct ignore {
     template <class... Arguments>
     void operator()(const Arguments &...) const noexcept
@@ -718,7 +720,7 @@ struct ignore {
     }
 };
 
-/** A callback of the program, and the function that handles exceptions of this callback. */
+/** A program's callback, and the function that handles the exceptions that this callback throws. */
 template <class Callback, class Failed>
 class callback final : public target {
 public:
@@ -794,7 +796,7 @@ callback<ignore, Failed> *make_callback(std::nullptr_t, Failed)
     return nullptr;
 }
 
-/** Creates a callback for events. The callback must take an event or no argument. */
+/** Creates a callback for events. The callback must take either an event or no arguments. */
 template <class Callback, class Failed>
 auto *make_event_callback(Callback called, Failed failed)
 {
@@ -828,7 +830,7 @@ zkl_status taken(zkl_status result, Callback *handed) noexcept
 template <class Failed>
 using if_handler = std::enable_if_t<std::is_invocable_v<Failed &, std::exception_ptr>, int>;
 
-/** The registration of one listener of an object. Any thread may replace the registration. */
+/** The registration of one listener on an object. Any thread may replace the registration. */
 class listening {
 public:
     listening() noexcept = default;
@@ -843,8 +845,8 @@ public:
     ~listening() { reset(); }
 
     /**
-     * Replaces the current target by null, or by a target that a C function has accepted. The call waits until the callback of the previous target
-     * has returned.
+     * Replaces the current target with null, or with a target that a C function has accepted. The call waits until the callback of the previous
+     * target has returned.
      */
     void reset(target *to = nullptr) noexcept { end(target_.exchange(to)); }
 
@@ -860,13 +862,13 @@ public:
     target *get() const noexcept { return target_.load(); }
 
     /**
-     * Handles the result of a zkl_*_listen function that received the target `to`. If that function succeeded, `to` replaces the current target of
-     * this object. Otherwise, take() releases `to` and reports the error.
+     * Handles the result of a zkl_*_listen function to which the caller passed the target `to`. If that function succeeded, `to` replaces the current
+     * target of this object. Otherwise, take() releases `to` and reports the error.
      */
     bool take(zkl_status result, target *to, error_out ec)
     {
         if (result != ZKL_OK) {
-            // Release our reference, and the reference of the library, because the library did not accept the target.
+            // Release our reference and the library's reference, because the library did not accept the target.
             to->release();
             to->release();
         } else {
@@ -896,7 +898,7 @@ struct hold {
 
     bool operator==(const hold &) const = default;
 
-    /** Returns whether the event is about this hold. An event of a destroyed lock contains no handle of the lock. */
+    /** Returns whether the event is about this hold. An event for a destroyed lock does not contain the lock's handle. */
     bool is_in(const zkl_event &c_event) const noexcept
     {
         return (c_event.lock == lock || c_event.lock == nullptr) && c_event.token == token && c_event.fencing_pass == pass;
@@ -904,8 +906,8 @@ struct hold {
 };
 
 /**
- * The stop sources for the holds of one object. Each owner has one stop source until the hold of the owner ends. The listener for losses must run
- * before the listener that forgets holds. The function watching() therefore registers the listener for losses first.
+ * The stop sources for the holds of one object. Each owner has one stop source until its hold ends. The listener for losses must run before the
+ * listener that forgets holds. The function watching() therefore registers the listener for losses first.
  */
 class lost_holds final : public target {
 public:
@@ -958,15 +960,15 @@ private:
             const auto at = self->find(*c_event);
             if (at != self->entries_.end()) found = at->source;
         }
-        // The call of request_stop() runs callbacks of the program. This thread must therefore not hold the mutex during the call.
+        // Calling request_stop() runs the program's callbacks. This thread must therefore not hold the mutex during the call.
         found.request_stop();
     }
 
     static void destroy(target *of) noexcept { delete static_cast<lost_holds *>(of); }
 
     /**
-     * Replaces a stop source by another stop source. After the replacement, the tokens of the previous source can no longer receive a stop request.
-     * The function uses swap() because the move assignment of libstdc++ 12 does not count the sources correctly.
+     * Replaces one stop source with another. After the replacement, the tokens of the previous source can no longer receive a stop request. The
+     * function uses swap() because the move assignment of libstdc++ 12 does not count the sources correctly.
      */
     static void replace(std::stop_source &source, std::stop_source by) noexcept { source.swap(by); }
 
@@ -1018,10 +1020,10 @@ void set_log(decltype(zkl_set_log_callback) *set, log_level level, Callback call
 } // namespace detail
 
 /**
- * Sets the log callback of this process. The library calls the callback as void(const zkl::log_line &). The callback receives all lines of all
- * clients up to the given level. The new callback replaces the previous log callback. After this function has returned, the previous callback is not
- * running, and the library does not call it again. A callback of nullptr or a level of log_level::off turns logging off. While the callback runs, the
- * library queues up to 4096 lines. The library drops and counts further lines (zkl_set_log_callback).
+ * Sets the log callback of this process. The library calls the callback with the signature void(const zkl::log_line &). The callback receives all
+ * lines of all clients up to the given level. The new callback replaces the previous log callback. After this function has returned, the previous
+ * callback is not running, and the library does not call it again. If the callback is nullptr or the level is log_level::off, the call turns logging
+ * off. While the callback runs, the library queues up to 4096 lines. The library drops any further lines and counts them (zkl_set_log_callback).
  *
  * Fails with status::invalid if the level is unknown. Fails with status::unsupported if the library is part of a Rust program that has its own
  * tracing subscriber. The callback itself may call this function.
@@ -1039,8 +1041,8 @@ void set_log_callback(log_level level, Callback callback, error_out ec = {})
 }
 
 /**
- * Sets the log callback of this process, and lets the program itself call the callback: the program watches log_event_fd(), and calls dispatch_log().
- * All other rules of set_log_callback() also apply. Each of the two functions replaces the callback of the other function.
+ * Sets this process's log callback, for programs that dispatch log lines themselves: the program watches log_event_fd(), and calls dispatch_log().
+ * Otherwise, this function follows the rules of set_log_callback(). Each of the two functions replaces the callback that the other one has set.
  */
 template <class Callback, class Failed, detail::if_handler<Failed> = 0>
 void set_log_polling(log_level level, Callback callback, Failed failed, error_out ec = {})
@@ -1094,8 +1096,8 @@ public:
     }
 
     /**
-     * Sets the session timeout. The servers end a session after they have received nothing from its client for the session timeout. The default is 10
-     * s. The servers may negotiate another session timeout with the client.
+     * Sets the session timeout. The servers end a session if they receive nothing from its client for the whole session timeout. The default is 10 s.
+     * The servers may negotiate another session timeout with the client.
      */
     template <class Rep, class Period>
     config &session_timeout(const std::chrono::duration<Rep, Period> &timeout, error_out ec = {})
@@ -1148,10 +1150,10 @@ public:
 
     /**
      * Sets a callback that returns credentials for a scheme, for example "user:password" for the scheme "digest"
-     * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. The library calls the callback before each attempt
-     * to connect, on a thread of the library. The callback may block. If the callback throws an exception, the attempt fails, and the library calls
-     * the function `failed` with this exception. The new callback replaces the previous callback for the same scheme. A callback of nullptr removes
-     * the previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
+     * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. The library calls the callback on one of its own
+     * threads before each attempt to connect. The callback may block. If the callback throws an exception, the attempt fails, and the library calls
+     * the function `failed` with this exception. The new callback replaces the previous callback for the same scheme. Passing nullptr removes the
+     * previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
      */
     template <class Callback, class Failed, detail::if_handler<Failed> = 0>
     config &auth_callback(std::string_view scheme, Callback callback, Failed failed, error_out ec = {})
@@ -1189,9 +1191,9 @@ public:
     }
 
     /**
-     * Sets a callback for every event of every client made with this config. The library calls the callback as void() or void(const zkl::event &).
-     * The first event of a client is the change from connecting to connected. The new callback replaces the previous callback. A callback of nullptr
-     * removes the previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
+     * Sets a callback for every event of every client made with this config. The callback must be callable as void() or void(const zkl::event &). The
+     * first event of a client is the change from connecting to connected. The new callback replaces the previous callback. Passing nullptr removes
+     * the previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
      */
     template <class Callback, class Failed, detail::if_handler<Failed> = 0>
     config &on_event(Callback callback, Failed failed, error_out ec = {})
@@ -1232,7 +1234,7 @@ class semaphore;
 class client {
 public:
     /**
-     * Connects to a server, and waits until the session exists. The parameter servers has the form "host:2181,host:2181/chroot". If servers contains
+     * Connects to a server, and waits until the session exists. The servers parameter has the form "host:2181,host:2181/chroot". If servers contains
      * a chroot, all paths of the client are relative to the chroot.
      *
      * Can fail with status::connection, auth, invalid, exhausted and other statuses (zkl_client_new). Blocks for at most the connect timeout.
@@ -1250,7 +1252,7 @@ public:
     }
 
     /**
-     * Starts to connect to a server, and does not wait until the session exists. After the operation has ended with status::ok,
+     * Starts connecting to a server, without waiting for the session to exist. After the operation has ended with status::ok,
      * operation::take_client() returns the client. All other rules of the constructor also apply. Does not block.
      */
     [[nodiscard]] static operation start(std::string_view servers, error_out ec = {});
@@ -1278,9 +1280,9 @@ public:
     }
 
     /**
-     * Starts to close the client, and does not wait for callbacks or for the server (zkl_client_close_start). After the operation has ended, close()
-     * and the destructor do not block. If the program polls the events of the client, the program must call dispatch_events() until the operation
-     * has ended. Does not block.
+     * Starts closing the client, without waiting for callbacks or for the server (zkl_client_close_start). After the operation has ended, close()
+     * and the destructor do not block. If the program polls the events of the client, the program must call dispatch_events() until the operation has
+     * ended. Does not block.
      */
     [[nodiscard]] operation start_close(error_out ec = {});
 
@@ -1295,9 +1297,9 @@ public:
     }
 
     /**
-     * Replaces the server list of the client (zkl_client_set_servers). The parameter servers has the same form as in the constructor, with the chroot of
-     * the client or without a chroot. The client keeps its session and its holds. If the client must move to another server, its holds are suspended for
-     * a moment.
+     * Replaces the server list of the client (zkl_client_set_servers). The servers parameter has the same form as in the constructor, with or without
+     * the client's chroot. The client keeps its session and its holds. If the client must move to another server, its holds are suspended for a
+     * moment.
      *
      * Fails with status::invalid if the list is not valid or has another chroot. Does not block. Any thread may call this function.
      */
@@ -1321,9 +1323,9 @@ public:
     }
 
     /**
-     * Sets a callback for every event of the session and of all holds. The library calls the callback as void() or void(const zkl::event &). The
-     * callback also receives earlier events that are still queued. The new callback replaces the previous callback. A callback of nullptr removes the
-     * previous callback. The callback of the config remains set, and also receives the events.
+     * Sets a callback for every event of the session and of all holds. The callback must be callable as void() or void(const zkl::event &). The
+     * callback also receives earlier events that are still queued. The new callback replaces the previous callback. Passing nullptr removes the
+     * previous callback. The config's callback remains set, and also receives the events.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
      * returns.
@@ -1404,15 +1406,16 @@ public:
     }
 
     /**
-     * These functions start revoke(), fence_check(), shared_count_get() and shared_count_set(), and do not wait for the server. After the end of a
-     * check, operation::value() returns 1 or 0. After the end of shared_count_get(), operation::value() returns the count. They do not block.
+     * These functions start revoke(), fence_check(), shared_count_get() and shared_count_set() without waiting for the server. After the end of a
+     * check, operation::value() returns 1 or 0. When a shared_count_get() operation has ended, operation::value() returns the count. They do not
+     * block.
      */
     [[nodiscard]] operation start_revoke(std::string_view node_path, error_out ec = {});
     [[nodiscard]] operation start_fence_check(std::string_view path, std::int64_t token, error_out ec = {});
     [[nodiscard]] operation start_shared_count_get(std::string_view path, error_out ec = {});
     [[nodiscard]] operation start_shared_count_set(std::string_view path, std::int32_t value, error_out ec = {});
 
-    /** Returns the present counters, histograms and gauges of this client. The header zklock.h describes the struct. Does not block. */
+    /** Returns the current counters, histograms and gauges of this client. The header zklock.h describes the struct. Does not block. */
     zkl_metrics metrics(error_out ec = {}) const
     {
         zkl_metrics made{};
@@ -1421,7 +1424,7 @@ public:
     }
 
     /**
-     * Returns the metrics of this client in the text format of Prometheus (zkl_client_prometheus). The function adds the labels, for example
+     * Returns this client's metrics in the Prometheus text format (zkl_client_prometheus). The function adds the labels, for example
      * service="reports", to each metric.
      *
      * Fails with status::invalid if Prometheus does not accept the labels. Does not block.
@@ -1497,9 +1500,9 @@ public:
     std::int32_t quantity() const noexcept { return native_handle() == nullptr ? 0 : quantity_; }
 
     /**
-     * Releases all leases of this object. The object has no leases after this call, even if the call returns a failure. Returns status::ok if the
-     * server has confirmed the release, or if the object had no leases. Returns status::lost if one of the leases was already lost. Returns
-     * status::closed if the client was closed. Returns status::connection if no server confirmed the release within the session timeout. After
+     * Releases all leases of this object. The object has no leases after this call, even if the call fails. Returns status::ok if the server has
+     * confirmed the release, or if the object had no leases. Returns status::lost if one of the leases was already lost. Returns status::closed if
+     * the client was closed. Returns status::connection if no server confirmed the release within the session timeout. If the call returns
      * status::connection, the library still tries to release the leases in the background. The comment of zkl_leases_release lists further statuses.
      *
      * Blocks for at most the session timeout. If a callback of these leases is running on another thread, the call also waits until the callback
@@ -1513,9 +1516,9 @@ public:
     }
 
     /**
-     * Starts to release all leases of this object, and does not wait for the server. The object has no leases after this call. The returned operation
-     * has the result of release(). Fails with status::handle if the object has no leases. If a callback of these leases is running on another thread,
-     * the call waits until the callback returns.
+     * Starts the release of all leases of this object without waiting for the server. The object has no leases after this call. The returned
+     * operation reports the same result as release(). Fails with status::handle if the object has no leases. If a callback of these leases is running
+     * on another thread, the call waits until the callback returns.
      */
     [[nodiscard]] operation start_release(error_out ec = {});
 
@@ -1551,8 +1554,8 @@ public:
     }
 
     /**
-     * Returns the path of the node of one lease. The first lease has index 0. Fails with status::lost if a lease was lost. Fails with status::invalid
-     * if the index is too large. Does not block.
+     * Returns the node path of one lease. The first lease has index 0. Fails with status::lost if a lease was lost. Fails with status::invalid if the
+     * index is too large. Does not block.
      */
     std::string node_path(std::size_t index = 0, error_out ec = {}) const
     {
@@ -1562,8 +1565,8 @@ public:
     }
 
     /**
-     * Sets a callback for the loss of these leases. The library calls the callback as void() or void(const zkl::event &). A loss occurs if one lease
-     * becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. A callback of nullptr removes the
+     * Sets a callback that reports the loss of these leases. The callback must be callable as void() or void(const zkl::event &). A loss occurs if
+     * one lease becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. Passing nullptr removes the
      * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. In this case, the
      * event thread may also call the callback for the same loss, even at the same moment.
      *
@@ -1583,8 +1586,8 @@ public:
     }
 
     /**
-     * Waits until the leases are no longer safe. Returns true if one lease became UNCERTAIN or LOST. Returns false if the leases are still safe at
-     * the end of the time limit, and on failure.
+     * Waits until the leases are no longer safe. Returns true if at least one lease became UNCERTAIN or LOST. Returns false if the leases are still
+     * safe at the end of the time limit, and on failure.
      *
      * Fails with status::handle if the leases are released during the wait. Fails with status::closed if the client is closed. Fails with
      * status::deadlock in a callback. Blocks for at most the time limit.
@@ -1595,7 +1598,7 @@ public:
         return detail::was_lost(zkl_leases_wait_lost(native_handle(), detail::limit(limit)), ec);
     }
 
-    /** Starts to wait until the leases are no longer safe. The returned operation then ends with status::lost. Does not block. */
+    /** Starts an operation that waits until the leases are no longer safe. The returned operation then ends with status::lost. Does not block. */
     [[nodiscard]] operation start_wait_lost(error_out ec = {});
 
 #ifdef __cpp_lib_jthread
@@ -1680,7 +1683,10 @@ public:
      */
     [[nodiscard]] int fd(error_out ec = {}) const { return check(zkl_completion_queue_fd(native_handle()), ec); }
 
-    /** Removes the oldest keys from the queue, and returns at most this number of keys. Returns no keys if the queue is empty. Does not block. */
+    /**
+     * Removes the oldest keys from the queue, at most the given number of them, and returns them. Returns no keys if the queue is empty. Does not
+     * block.
+     */
     template <class Key = std::uint64_t>
     [[nodiscard]] std::vector<Key> take(std::size_t most = 256, error_out ec = {})
     {
@@ -1699,13 +1705,14 @@ private:
 };
 
 /**
- * A pending call: an acquire of a lock or of leases, a release, a query, a wait for a loss, or the begin or the end of a client. The operation continues
- * in the background, even if no thread waits for it. An acquire ends within its time limit, and the begin of a client within the connect timeout. A wait
- * for a loss ends with the hold. All other operations end within the session timeout, and continue after the destructor.
+ * A pending call: an acquire of a lock or of leases, a release, a query, a wait for a loss, or the start or the end of a client. The operation
+ * continues in the background, even if no thread waits for it. An acquire ends within its time limit, and the start of a client ends within the
+ * connect timeout. A wait for a loss ends when the hold ends. All other operations end within the session timeout, and continue after the destructor.
  *
- * The destructor cancels an acquire, a wait for a loss, or the begin of a client, that is still pending. If the acquire has succeeded, but the program
- * has not received the result yet, the destructor releases the lock or the leases. For a lock, the program receives the result from result(), wait(), wait_for() or get(). For leases, the
- * program receives the result from take_leases(). After the program has received the result, the destructor does not release anything.
+ * If an acquire, a wait for a loss, or the start of a client is still pending, the destructor cancels it. If the acquire has succeeded, but the
+ * program has not received the result yet, the destructor releases the lock or the leases. For a lock, the program receives the result from result(),
+ * wait(), wait_for() or get(). For leases, the program receives the result from take_leases(). After the program has received the result, the
+ * destructor does not release anything.
  */
 class [[nodiscard]] operation {
 public:
@@ -1774,14 +1781,14 @@ public:
     void get(error_out ec = {}) const { check(zkl_op_wait(native_handle(), -1), ec); }
 
     /**
-     * Cancels an acquire, a wait for a loss, or the begin of a client. The operation then ends with status::canceled. If the operation has already ended, the call has no
-     * effect. If the lock or the leases are granted at the same moment, the operation may still succeed. The call has no effect on other operations.
-     * Does not block.
+     * Cancels an acquire, a wait for a loss, or the start of a client. The operation then ends with status::canceled. If the operation has already
+     * ended, the call has no effect. If the lock or the leases are granted at the same moment, the operation may still succeed. The call has no
+     * effect on other operations. Does not block.
      */
     void cancel(error_out ec = {}) { check(zkl_op_cancel(native_handle()), ec); }
 
     /**
-     * Returns the leases of an operation that a semaphore started and that ended with status::ok.
+     * Returns the leases of this operation. A semaphore must have started the operation, and it must have ended with status::ok.
      *
      * Fails with the status of the acquire if the acquire failed. Fails with status::pending while the operation is pending. Fails with
      * status::invalid if the operation acquires a lock, or if the program has already taken the leases. Does not block.
@@ -1794,10 +1801,11 @@ public:
     }
 
     /**
-     * Returns the number that the operation has found: the value of a shared count, or 1 or 0 for a fencing token. Returns 0 on failure.
+     * Returns the number that the operation has found. This number is the value of a shared count, or 1 or 0 for a check of a fencing token. Returns
+     * 0 on failure.
      *
      * Fails with the status of the operation if the operation failed. Fails with status::pending while the operation is pending. Fails with
-     * status::invalid if the operation finds no number. Does not block.
+     * status::invalid if this kind of operation does not return a number. Does not block.
      */
     [[nodiscard]] std::int64_t value(error_out ec = {}) const
     {
@@ -1807,8 +1815,8 @@ public:
     }
 
     /**
-     * Returns the client of an operation of client::start(). The program can take the client once. Fails with the same statuses as value(). Does not
-     * block.
+     * Returns the client from an operation that client::start() started. The program can take the client only once. Fails with the same statuses as
+     * value(). Does not block.
      */
     [[nodiscard]] client take_client(error_out ec = {})
     {
@@ -1818,8 +1826,8 @@ public:
     }
 
     /**
-     * Returns the semaphore of an operation of semaphore::start_counted(). The program can take the semaphore once. Fails with the same statuses as
-     * value(). Does not block.
+     * Returns the semaphore from an operation that semaphore::start_counted() started. The program can take the semaphore only once. Fails with the
+     * same statuses as value(). Does not block.
      */
     [[nodiscard]] semaphore take_semaphore(error_out ec = {});
 
@@ -1958,18 +1966,18 @@ inline operation leases::start_release(error_out ec)
  * The functions that all locks have. Locks satisfy the requirements Lockable and TimedLockable, and therefore work with the guards of the standard
  * library.
  *
- * A function with an owner parameter acts on the hold of that owner. A function without an owner parameter acts on the hold of the calling thread. A
+ * A function with an owner parameter acts on that owner's hold. A function without an owner parameter acts on the hold of the calling thread. A
  * function whose name ends in _in_process acts on the hold of any owner in this process.
  */
 class lockable {
 public:
     /**
      * Acquires the lock for the calling thread. If the thread already holds a re-entrant lock, the call increments the hold count. The thread must
-     * call unlock() once for each call of lock(). The call waits without a time limit, even if the connection or the session is lost.
+     * call unlock() once for each call to lock(). The call waits without a time limit, even if the connection or the session is lost.
      *
      * Fails with status::canceled after cancel(). Fails with status::closed if the lock or its client is closed. Fails with status::deadlock if the
      * thread would wait for itself. Fails with status::lost if an earlier hold of the thread was lost, and the thread has not released this hold yet.
-     * The comment of zkl_acquire lists further statuses. A call that fails acquires nothing. Blocks until the thread holds the lock.
+     * The comment on zkl_acquire lists further statuses. A call that fails acquires nothing. Blocks until the thread holds the lock.
      */
     void lock(error_out ec = {}) { check(zkl_acquire(native_handle()), ec); }
 
@@ -2071,8 +2079,8 @@ public:
     }
 
     /**
-     * Starts to release the lock once for the calling thread or for an owner, and does not wait for the server. The release takes effect at once. The
-     * returned operation has the result of release(). If the program destroys the operation early, the library still releases the lock.
+     * Starts releasing the lock once for the calling thread or for an owner, without waiting for the server. The release takes effect at once. The
+     * returned operation reports the same result as release(). If the program destroys the operation early, the library still releases the lock.
      *
      * Does not block.
      */
@@ -2083,8 +2091,8 @@ public:
     }
 
     /**
-     * Starts to acquire the lock for the calling thread or for an owner, and does not wait for the result. The returned operation reports the result.
-     * If the owner is not a thread, any thread may call functions for the owner, for example release(owner).
+     * Starts acquiring the lock for the calling thread or for an owner, without waiting for the result. The returned operation reports the result. If
+     * the owner is not a thread, any thread may call functions on the owner's behalf, for example release(owner).
      *
      * Does not block.
      */
@@ -2129,7 +2137,7 @@ public:
 
     /**
      * Returns the fencing token of the hold. Each hold of the path has a larger token than all earlier holds, except after a local hand-over. A store
-     * can therefore refuse writes of earlier holders.
+     * can therefore refuse writes from earlier holders.
      *
      * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Does not block.
      */
@@ -2191,7 +2199,7 @@ public:
         return std::chrono::milliseconds(ms);
     }
 
-    /** Returns the remaining safe time of a hold that was acquired through this object. The hold may belong to any owner in this process. */
+    /** Returns how much longer a hold that was acquired through this object remains safe. The hold may belong to any owner in this process. */
     std::chrono::milliseconds remaining_in_process(error_out ec = {}) const
     {
         std::int64_t ms = 0;
@@ -2200,7 +2208,7 @@ public:
     }
 
     /**
-     * Returns the path of the node of the hold, without the client's chroot.
+     * Returns the path of the hold's node, without the client's chroot.
      *
      * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Fails with status::invalid for a multi-lock.
      * For a multi-lock, call node_path() of each member lock instead. Does not block.
@@ -2220,8 +2228,7 @@ public:
     }
 
     /**
-     * Sets the data of the nodes that later acquires create. Fails with status::invalid if the data is longer than 512 KiB. Does not
-     * block.
+     * Sets the data of each node that a later acquire call creates. Fails with status::invalid if the data is longer than 512 KiB. Does not block.
      */
     void set_data(std::string_view data, error_out ec = {}) { check(zkl_lock_set_data(native_handle(), data.data(), data.size()), ec); }
 
@@ -2249,13 +2256,19 @@ public:
         return found.take(zkl_queue(native_handle(), found.template add<zkl_participant>, &found), ec);
     }
 
-    /** Starts the query of participants(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    /**
+     * Starts the same query as participants() without waiting for the server. After the operation has ended, operation::participants() returns the
+     * result.
+     */
     [[nodiscard]] operation start_participants(error_out ec = {})
     {
         return operation::started(ec, [&](zkl_op **op) { return zkl_participants_start(native_handle(), op); });
     }
 
-    /** Starts the query of queue(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    /**
+     * Starts the query that queue() makes, without waiting for the server. After the operation has ended, operation::participants() returns the
+     * result.
+     */
     [[nodiscard]] operation start_queue(error_out ec = {})
     {
         return operation::started(ec, [&](zkl_op **op) { return zkl_queue_start(native_handle(), op); });
@@ -2270,8 +2283,8 @@ public:
     }
 
     /**
-     * Sets a callback for every change of a hold of this lock. The library calls the callback as void() or void(const zkl::event &). For a
-     * multi-lock, the callback receives the changes of all member locks. The new callback replaces the previous callback. A callback of nullptr
+     * Sets a callback that the library calls whenever a hold of this lock changes. The callback must be callable as void() or void(const zkl::event
+     * &). For a multi-lock, the callback receives the changes of all member locks. The new callback replaces the previous callback. Passing nullptr
      * removes the previous callback.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
@@ -2326,8 +2339,9 @@ public:
     }
 
     /**
-     * Starts to wait until the hold of the calling thread, or of the given owner, is no longer safe. The returned operation then ends with status::lost.
-     * If the owner releases the hold, the operation ends with status::not_owner. Fails with status::not_owner if there is no hold. Does not block.
+     * Starts an operation that waits until the hold of the calling thread, or of the given owner, is no longer safe. The returned operation then ends
+     * with status::lost. If the owner releases the hold, the operation ends with status::not_owner. Fails with status::not_owner if there is no hold.
+     * Does not block.
      */
     [[nodiscard]] operation start_wait_lost(error_out ec = {}) { return start_wait_lost(owner::this_thread, ec); }
     [[nodiscard]] operation start_wait_lost(owner who, error_out ec = {})
@@ -2337,10 +2351,10 @@ public:
 
 #ifdef __cpp_lib_jthread
     /**
-     * Returns a stop token for the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes UNCERTAIN or
-     * LOST, or when the client is closed, stop_requested() of the token becomes true. If the hold is already unsafe, or if a member lock of this
-     * multi-lock was destroyed, stop_requested() is true from the beginning. A release of the hold does not change stop_requested(). The next hold
-     * has a new token.
+     * Returns a stop token that signals the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes
+     * UNCERTAIN or LOST, or when the client is closed, stop_requested() of the token becomes true. If the hold is already unsafe, or if a member lock
+     * of this multi-lock was destroyed, stop_requested() is true from the beginning. A release of the hold does not change stop_requested(). The next
+     * hold has a new token.
      *
      * Fails with status::not_owner if there is no hold. Does not block.
      */
@@ -2381,10 +2395,10 @@ public:
 #endif
 
     /**
-     * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). In a revocation request, a program asks
-     * the holder to release this lock, or asks a waiter to stop waiting for the lock. A revocation request does not release the lock by itself. The
+     * Sets a callback for revocation requests (client::revoke()). The library calls the callback as void(). With a revocation request, a program asks
+     * the holder to release this lock, or asks a waiter to stop waiting for it. A revocation request does not release the lock by itself. The
      * callback does not run on the thread that holds the lock, and should therefore ask that thread to release the lock. The callback of a multi-lock
-     * replaces the callbacks of its member locks. A new callback replaces the previous callback. A callback of nullptr removes the previous callback.
+     * replaces the callbacks of its member locks. A new callback replaces the previous callback. Passing nullptr removes the previous callback.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
      * returns.
@@ -2431,14 +2445,14 @@ protected:
     }
 
     /**
-     * Destroys the lock. Calls that wait for the lock fail with status::closed. The destructor releases all holds of this lock, and does not wait for
+     * Destroys the lock. Calls that wait for the lock fail with status::closed. The destructor releases all holds of this lock without waiting for
      * the server. If a callback of this lock is running on another thread, the destructor waits until the callback returns.
      */
     ~lockable() { close(); }
 
     /**
-     * Returns the locks whose events belong to this lock. For a multi-lock, the result contains its member locks. For every other lock, the result
-     * contains only the lock itself.
+     * Returns the locks whose events count as events of this lock. For a multi-lock, the result contains its member locks. For every other lock, the
+     * result contains only the lock itself.
      */
     template <class = void>
     std::vector<zkl_lock *> parts() const
@@ -2525,10 +2539,10 @@ public:
     mutex(client &of, std::string_view path, error_out ec = {}) : lockable(make(of, path, ec)) {}
 
     /**
-     * Allows local hand-overs. In a local hand-over, a release passes the lock to the next waiter of the same client without a request to the server.
-     * After max_passes local hand-overs in a row, the next release deletes the node. The next waiter of the client then joins the end of the queue.
-     * The default of max_passes is 0, which disables local hand-overs (zkl_mutex_set_local_handover). Fails with status::invalid if the number is
-     * negative. Does not block.
+     * Allows local hand-overs. In a local hand-over, a release passes the lock to the same client's next waiter, without sending a request to the
+     * server. After max_passes local hand-overs in a row, the next release deletes the node. The next waiter of the client then joins the end of the
+     * queue. The default of max_passes is 0, which disables local hand-overs (zkl_mutex_set_local_handover). Fails with status::invalid if the number
+     * is negative. Does not block.
      */
     void set_local_handover(std::int32_t max_passes, error_out ec = {}) { check(zkl_mutex_set_local_handover(native_handle(), max_passes), ec); }
 
@@ -2638,8 +2652,8 @@ private:
 };
 
 /**
- * The type of the argument zkl::in_order, which the constructors of zkl::multi accept. With this argument, the multi-lock acquires its member locks
- * one after the other, in the given order. Curator's multi-locks acquire their locks in the same way.
+ * The type of zkl::in_order, an argument that the constructors of zkl::multi accept. With this argument, the multi-lock acquires its member locks one
+ * after the other, in the given order. Curator's multi-locks acquire their locks in the same way.
  */
 struct in_order_t {
     explicit in_order_t() = default;
@@ -2647,12 +2661,12 @@ struct in_order_t {
 inline constexpr in_order_t in_order{};
 
 /**
- * A multi-lock consists of several locks that act as one lock. Each member lock has a different path. An acquire of the multi-lock acquires either
- * all member locks or no member lock, within one time limit. Programs that name the same locks in different orders do not deadlock, except with
- * zkl::in_order. The multi-lock acquires the mutexes and read/write locks of one client in one step. The multi-lock acquires semaphore mutexes, and
- * locks of different clients, one after the other. The order of these steps is the same in all programs with the same connect strings. While an owner
- * holds the multi-lock, the owner holds each member lock. Member locks may have different kinds and belong to different clients. A program can still
- * use each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed.
+ * A multi-lock consists of several locks that act as one lock. Each member lock has a different path. Acquiring the multi-lock acquires either all of
+ * its member locks or none, within one time limit. Programs that name the same locks in different orders do not deadlock, except with zkl::in_order.
+ * The multi-lock acquires the mutexes and read/write locks of one client in one step. The multi-lock acquires semaphore mutexes, and locks of
+ * different clients, one after the other. The order of these steps is the same in all programs with the same connect strings. While an owner holds
+ * the multi-lock, the owner holds each member lock. Member locks may have different kinds and belong to different clients. A program can still use
+ * each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed.
  */
 class multi : public lockable {
 public:
@@ -2745,8 +2759,8 @@ private:
 class semaphore {
 public:
     /**
-     * Creates a semaphore with a fixed number of leases, without a request to the server. All programs that use the semaphore must set the same
-     * number of leases. Fails with status::invalid if max_leases is below 1. Does not block.
+     * Creates a semaphore with a fixed number of leases, without sending a request to the server. All programs that use the semaphore must set the
+     * same number of leases. Fails with status::invalid if max_leases is below 1. Does not block.
      */
     semaphore(client &of, std::string_view path, std::int32_t max_leases, error_out ec = {})
     {
@@ -2767,7 +2781,7 @@ public:
     }
 
     /**
-     * Starts to create a semaphore that takes its number of leases from a shared count, and does not wait for the server. After the operation has
+     * Starts creating a semaphore whose number of leases comes from a shared count. The call does not wait for the server. After the operation has
      * ended with status::ok, operation::take_semaphore() returns the semaphore. Does not block.
      */
     [[nodiscard]] static operation start_counted(client &of, std::string_view path, std::string_view count_path, std::int32_t initial,
@@ -2854,7 +2868,7 @@ public:
 #endif
 
     /**
-     * Starts to acquire leases, and does not wait for the result. If the acquire succeeds, operation::take_leases() returns the leases. Does not
+     * Starts an acquire of leases without waiting for the result. If the acquire succeeds, operation::take_leases() returns the leases. Does not
      * block.
      */
     [[nodiscard]] operation start(std::int32_t quantity = 1, error_out ec = {}) { return start_ms(quantity, -1, ec); }
@@ -2889,7 +2903,10 @@ public:
         return found.take(zkl_semaphore_participants(native_handle(), found.template add<zkl_participant>, &found), ec);
     }
 
-    /** Starts the query of participants(), and does not wait for the server. After the end, operation::participants() returns the result. */
+    /**
+     * Starts the same query as participants() without waiting for the server. After the operation has ended, operation::participants() returns the
+     * result.
+     */
     [[nodiscard]] operation start_participants(error_out ec = {})
     {
         return operation::started(ec, [&](zkl_op **op) { return zkl_semaphore_participants_start(native_handle(), op); });
@@ -2904,8 +2921,8 @@ public:
     }
 
     /**
-     * Sets a callback for requests to release leases. The library calls the callback as void(). All other rules of lockable::set_revocable() also
-     * apply.
+     * Sets a callback that the library calls when a request to release leases arrives. The library calls the callback as void(). All other rules of
+     * lockable::set_revocable() also apply.
      */
     template <class Callback, class Failed, detail::if_handler<Failed> = 0>
     void set_revocable(Callback callback, Failed failed, error_out ec = {})

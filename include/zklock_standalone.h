@@ -22,8 +22,8 @@
  *            this client makes later. If session_id is 0, the fault applies to all clients, including clients that connect
  *            later. A fault takes effect before the call returns. The server accepts session timeouts of 100 ms and more
  *            (zkl_config_set_session_timeout_ms).
- * Linking    A program may link either libzklock or libzklock_standalone statically, but not both, because each library
- *            contains the standard library of Rust.
+ * Linking    A program may statically link either libzklock or libzklock_standalone, but not both, because each contains
+ *            Rust's standard library.
  * Fork       A server belongs to the process that started the server. In a child of fork(), a call with the handle of such a
  *            server fails with ZKL_E_FORKED.
  */
@@ -35,13 +35,13 @@
 
 #include "zklock.h"
 
-/** The request with which older clients create a node. */
+/** The request that older clients send to create a node. */
 #define ZKL_OP_CREATE 1
 
-/** The request that deletes a node. A release of a lock sends this request. */
+/** The request that deletes a node. Releasing a lock sends this request. */
 #define ZKL_OP_DELETE 2
 
-/** The request that reads a node and sets a watch on the node. A waiting acquire of a lock sends this request. */
+/** The request that reads a node and sets a watch on the node. An acquire that waits for a lock sends this request. */
 #define ZKL_OP_GET_DATA 4
 
 /** The request that keeps an idle session alive. */
@@ -97,7 +97,7 @@ const char *zkl_standalone_address(const zkl_standalone *server);
  * `server` may be NULL. In a forked child, the call does not change the server of the parent.
  *
  * Returns nothing. If `server` is not a live handle, the call has no effect. The last error message does not change.
- * Blocks for a short time, until the thread of the server has ended. Any thread may call this function.
+ * Blocks for a short time, until the server thread has ended. Any thread may call this function.
  */
 void zkl_standalone_stop(zkl_standalone *server);
 
@@ -105,9 +105,9 @@ void zkl_standalone_stop(zkl_standalone *server);
  * Describes the last failure of this library in the calling thread. For failures of libzklock, call zkl_last_error_message
  * instead. Successful calls and zkl_standalone_stop do not change the message.
  *
- * Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
- * most 1023 bytes. The string stays valid until the thread calls another function of this library.
- * Does not block. Each thread has its own message.
+ * Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
+ * at most 1023 bytes. The string stays valid until the thread calls another function of this library. Does not block. Each
+ * thread has its own message.
  */
 const char *zkl_standalone_last_error_message(void);
 
@@ -160,12 +160,11 @@ zkl_status zkl_standalone_thaw(zkl_standalone *server, int64_t session_id);
 zkl_status zkl_standalone_delay_ms(zkl_standalone *server, int64_t session_id, int32_t ms);
 
 /**
- * Drops the reply to the next request of the given kind from a client, and resets the connection of this client. The server
- * still executes the request. The parameter `op` is a ZKL_OP_*, or another number that ZooKeeper uses for a kind of request.
- * If `session_id` is 0, the server drops only the reply to the first client that sends such a request.
+ * Drops the reply to a client's next request of the given kind, and resets this client's connection. The server still
+ * executes the request. The parameter `op` is a ZKL_OP_*, or another number that ZooKeeper uses for a kind of request. If
+ * `session_id` is 0, the server drops only the reply to the first client that sends such a request.
  *
- * Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `op` is not the number of a
- * request.
+ * Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `op` is not a request number.
  * Blocks for a short time, until the fault takes effect. Any thread may call this function.
  */
 zkl_status zkl_standalone_lose_reply(zkl_standalone *server, int64_t session_id, int32_t op);
@@ -180,8 +179,8 @@ zkl_status zkl_standalone_lose_reply(zkl_standalone *server, int64_t session_id,
 zkl_status zkl_standalone_halt(zkl_standalone *server);
 
 /**
- * Closes all connections, and accepts new connections at the same address. The data of the server does not change. The timeout
- * of every session starts again.
+ * Closes all connections, and accepts new connections at the same address. The server keeps its data. Every session timeout
+ * restarts.
  *
  * Returns: the statuses of zkl_standalone_halt. The call also fails with ZKL_E_SERVER if another program listens on the
  * address.

@@ -45,7 +45,7 @@ impl Acquiring {
         Self { operation, awaiting: WakerRegistration::default(), _client_locks: client_locks }
     }
 
-    /// Waits until the operation ends, for at most the timeout of the operation. Fails with the same errors as
+    /// Waits until the operation ends, but no longer than the operation's timeout. Fails with the same errors as
     /// [`Lock::acquire`](crate::Lock::acquire).
     pub fn wait(self) -> Result<()> {
         loop {
@@ -55,10 +55,10 @@ impl Acquiring {
         }
     }
 
-    /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation still runs. After
-    /// this method has returned `Ok`, the owner holds the lock, and dropping this value does not release the lock. If a
-    /// handler calls this method while the operation still runs, the method fails with DEADLOCK, unless `slice` or the
-    /// timeout of the operation is zero.
+    /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation is still running.
+    /// After this method has returned `Ok`, the owner holds the lock, and dropping this value does not release the
+    /// lock. If a handler calls this method while the operation still runs, the method fails with DEADLOCK, unless
+    /// `slice` or the timeout of the operation is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
         self.operation.wait_for(slice, true)
     }
@@ -76,9 +76,9 @@ impl Acquiring {
         self.operation.cancel()
     }
 
-    /// Calls `hook` once when the operation has ended with a success or an error. The hook runs on the thread that
-    /// detects the end of the operation. The thread holds no internal lock while it runs the hook. If the operation has
-    /// already ended, the calling thread calls the hook at once.
+    /// Calls `hook` once, when the operation has succeeded or failed. The hook runs on the thread that detects the end
+    /// of the operation. The thread holds no internal lock while it runs the hook. If the operation has already ended,
+    /// the calling thread calls the hook at once.
     ///
     /// The hook often runs on the I/O thread, which serves all clients. The hook should therefore do very little, for
     /// example write to a descriptor. The hook must not block. If the hook calls a method that would wait for other

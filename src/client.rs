@@ -32,8 +32,8 @@ use crate::span;
 /// are lost, and the client begins a new session.
 ///
 /// Clones of a client share its session. [`close`](Self::close) closes the client and ends the session. The library
-/// also closes the client when the program has dropped all clones, locks, semaphores and leases of the client. Any
-/// thread may call any method of a client.
+/// also closes the client when the program has dropped every clone of the client and all its locks, semaphores and
+/// leases. Any thread may call any method of a client.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<ClientInner>,
@@ -45,12 +45,12 @@ impl Client {
     ///
     /// Errors:
     /// - INVALID if an argument is not valid, or a file with credentials or certificates is not usable. The message
-    ///   names the invalid part of the argument, or the file.
+    ///   names the invalid part of the argument, or the unusable file.
     /// - CONNECTION if no server accepted the client within the connect timeout. The message says why each server
     ///   failed.
-    /// - AUTH if a server refused the credentials, or a callback for credentials failed. Also AUTH if the last attempt
-    ///   at every server failed because of a certificate. In this case, the client refused the certificate of the
-    ///   server, or the server refused the certificate of the client.
+    /// - AUTH if a server refused the credentials, or a credentials callback failed. Also AUTH if the last attempt at
+    ///   every server failed because of a certificate. In this case, the client refused the certificate of the server,
+    ///   or the server refused the certificate of the client.
     /// - SERVER if the chroot does not exist and [`Config::create_chroot`] is off.
     /// - DENIED if an access control list does not allow the client to create the chroot.
     /// - EXHAUSTED if the process has no descriptors or threads left.
@@ -60,7 +60,7 @@ impl Client {
         Self::start_connect(servers, config)?.wait()
     }
 
-    /// Starts to connect to a server, and does not block. In all other respects this method works like
+    /// Starts connecting to a server, without waiting for the connection. Otherwise, this method works like
     /// [`connect`](Self::connect).
     pub fn start_connect(servers: &str, config: &Config) -> Result<Connecting> {
         config.check()?;
@@ -88,7 +88,7 @@ impl Client {
     /// in the new list must be equal to the chroot of the client. The chroot of the client does not change.
     ///
     /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its
-    /// server, except in two cases. If the new list does not contain the server, the client moves to a server of the
+    /// server, except in two cases. If the new list does not contain the server, the client moves to a server in that
     /// list. If the new list contains more servers than the old list, some clients move to an added server. Each server
     /// then has about the same number of clients. Before a client moves to another server, it waits for the answers to
     /// its requests, for at most a sixth of the session timeout. While the client moves to another server, its holds
@@ -163,7 +163,7 @@ impl Client {
         self.start_semaphore_counted(path, count_path, initial)?.wait()
     }
 
-    /// Starts to create a semaphore, and does not block. In all other respects this method works like
+    /// Starts creating a semaphore without blocking. Otherwise, this method works like
     /// [`semaphore_counted`](Self::semaphore_counted).
     pub fn start_semaphore_counted(&self, path: &str, count_path: &str, initial: i32) -> Result<Call<Semaphore>> {
         path::validate(path)?;
@@ -177,7 +177,8 @@ impl Client {
     }
 
     /// Creates a semaphore like [`semaphore_counted`](Self::semaphore_counted), but does not wait until the node of the
-    /// shared count exists. If the node does not exist yet, the library creates the node before an acquire can succeed.
+    /// shared count exists. If the node does not exist yet, an acquire can succeed only after the library has created
+    /// it.
     pub(crate) fn semaphore_counted_nowait(&self, path: &str, count_path: &str, initial: i32) -> Result<Semaphore> {
         path::validate(path)?;
         path::validate(count_path)?;
@@ -192,7 +193,7 @@ impl Client {
         Ok(Semaphore::new(ClientLock::new(Arc::clone(&self.inner), path, recipe)?))
     }
 
-    /// Starts to read a shared count, and does not block. In all other respects this method works like
+    /// Starts reading a shared count without blocking. Otherwise, this method works like
     /// [`shared_count_get`](Self::shared_count_get).
     pub fn start_shared_count_get(&self, path: &str) -> Result<Call<i32>> {
         path::validate(path)?;
@@ -202,14 +203,14 @@ impl Client {
         })
     }
 
-    /// Starts to set a shared count, and does not block. In all other respects this method works like
+    /// Starts setting a shared count, without blocking. Otherwise, this method works like
     /// [`shared_count_set`](Self::shared_count_set).
     pub fn start_shared_count_set(&self, path: &str, value: i32) -> Result<Call<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::SetCount { path: path.to_owned(), value }, |_| Ok(()))
     }
 
-    /// Starts to request a revocation, and does not block. In all other respects this method works like
+    /// Starts requesting a revocation, without waiting for the server. Otherwise, this method works like
     /// [`revoke`](Self::revoke).
     pub fn start_revoke(&self, node_path: &str) -> Result<Call<()>> {
         path::validate(node_path)?;
@@ -236,7 +237,7 @@ impl Client {
         self.start_fence_check(path, token)?.wait()
     }
 
-    /// Starts to check a fencing token, and does not block. In all other respects this method works like
+    /// Starts checking a fencing token without blocking. Otherwise, this method works like
     /// [`fence_check`](Self::fence_check). If the program drops the returned [`Call`], the library still completes the
     /// check.
     pub fn start_fence_check(&self, path: &str, token: i64) -> Result<Call<bool>> {
@@ -252,7 +253,7 @@ impl Client {
         }))
     }
 
-    /// Reads a shared count (Curator's `SharedCount`). The node of the count contains four bytes in big-endian order.
+    /// Reads a shared count (Curator's `SharedCount`). The node contains the count as four bytes in big-endian order.
     ///
     /// Fails with SERVER if the count has no node. Fails with INVALID if the path is not valid or the node does not
     /// contain a count. Other errors: CONNECTION, AUTH, DENIED, EXHAUSTED, CLOSED, FORKED.
@@ -284,7 +285,7 @@ impl Client {
         self.start_read_node(path)?.wait()
     }
 
-    /// Starts to read a node, and does not block. In all other respects this method works like
+    /// Starts reading a node, without waiting for the server. Otherwise, this method works like
     /// [`read_node`](Self::read_node).
     pub fn start_read_node(&self, path: &str) -> Result<Call<Option<NodeContent>>> {
         path::validate(path)?;
@@ -294,15 +295,15 @@ impl Client {
         })
     }
 
-    /// Writes the data of a node for the holder of a lock. `hold_node` is a path that [`Lock::node_paths`] returned.
-    /// The ensemble performs the write only if the node `hold_node` exists, so a program that has lost its hold cannot
-    /// write. `version` is the version that the node must have, or `None` if the call must create the node. The parent
-    /// of the node must exist.
+    /// Writes a node's data on behalf of the holder of a lock. `hold_node` is a path that [`Lock::node_paths`]
+    /// returned. The ensemble performs the write only if the node `hold_node` exists, so a program that has lost its
+    /// hold cannot write. `version` is the version that the node must have, or `None` if the call must create the node.
+    /// The parent of the node must exist.
     ///
     /// Returns the new version. Returns `None` if the version of the node differs from `version`. If `version` is
-    /// `None`, an existing node also causes the result `None`. If `version` is a number, a missing node also causes the
-    /// result `None`. If the connection was lost during the write, the client reads the node and compares the data. Two
-    /// writes with different meanings must therefore have different data.
+    /// `None` and the node already exists, the call also returns `None`. The result is also `None` if `version` is a
+    /// number and the node is missing. If the connection was lost during the write, the client reads the node and
+    /// compares the data. Two writes with different meanings must therefore have different data.
     ///
     /// Fails with LOST if the node of the hold does not exist. Fails with INVALID if a path is not valid or `data` is
     /// longer than [`MAX_DATA`](crate::MAX_DATA). Other errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED,
@@ -313,7 +314,7 @@ impl Client {
         self.start_write_node(hold_node, path, data, version)?.wait()
     }
 
-    /// Starts to write a node, and does not block. In all other respects this method works like
+    /// Starts writing a node, without waiting for the server. Otherwise, this method works like
     /// [`write_node`](Self::write_node).
     pub fn start_write_node(
         &self,
@@ -348,8 +349,7 @@ impl Client {
         self.start_delete_node(path)?.wait()
     }
 
-    /// Starts to delete a node, and does not block. In all other respects this method works like
-    /// [`delete_node`](Self::delete_node).
+    /// Starts deleting a node without blocking. Otherwise, this method works like [`delete_node`](Self::delete_node).
     pub fn start_delete_node(&self, path: &str) -> Result<Call<()>> {
         path::validate(path)?;
         self.start_node_request(NodeRequest::Delete { path: path.to_owned() }, |_| Ok(()))
@@ -366,17 +366,17 @@ impl Client {
         self.start_children(path)?.wait()
     }
 
-    /// Starts to list the children of a node, and does not block. In all other respects this method works like
+    /// Starts listing the children of a node without blocking. Otherwise, this method works like
     /// [`children`](Self::children).
     pub fn start_children(&self, path: &str) -> Result<Call<Option<Children>>> {
         path::validate_directory(path)?;
         self.start_node_request(NodeRequest::List { path: path.to_owned() }, take_children)
     }
 
-    /// Starts to wait until the children of a node differ from an earlier list. The result of the returned [`Call`] is
-    /// the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does not
-    /// poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If the
-    /// program drops the call, the client keeps the watch until the call would have ended.
+    /// Starts a wait that ends when a node's children differ from an earlier list. The result of the returned [`Call`]
+    /// is the new list. `zxid` is [`Children::zxid`] of the earlier list. The call sets a watch on the node and does
+    /// not poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If
+    /// the program drops the call, the client keeps the watch until the call would have ended.
     ///
     /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. Other
     /// errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
@@ -406,7 +406,7 @@ impl Client {
         self.start_check_permission(path, permission)?.wait()
     }
 
-    /// Starts to check a permission, and does not block. In all other respects this method works like
+    /// Starts checking a permission, without blocking. Otherwise, this method works like
     /// [`check_permission`](Self::check_permission).
     pub fn start_check_permission(&self, path: &str, permission: Permission) -> Result<Call<bool>> {
         path::validate_directory(path)?;
@@ -508,7 +508,7 @@ impl Client {
         Listener::register(handler, Listen::All, std::iter::once(place))
     }
 
-    /// Returns the present counters, histograms and gauges of this client. The call sends no request. The call succeeds
+    /// Returns the current counters, histograms and gauges of this client. The call sends no request. The call succeeds
     /// even after the session was lost or the client was closed. [`Metrics::prometheus`] converts the metrics to text.
     ///
     /// Errors: FORKED. Does not block.
@@ -578,16 +578,16 @@ impl Client {
     ///
     /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method
     /// blocks for at most two seconds, in addition to the running time of handlers. If another thread is already
-    /// closing the client, the method waits for that thread for at most two seconds.
+    /// closing the client, the method waits at most two seconds for that thread.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }
 
-    /// Closes the client like [`close`](Self::close), but does not block. When this method returns, the locks of the
-    /// client can no longer be used. A new thread ends the session, and then calls `hook` with the result that `close`
-    /// would have returned. If the program polls the events of this client, the library itself calls no handlers. The
-    /// program must then continue to dispatch events until `hook` is called. If the thread cannot start, the call fails
-    /// with EXHAUSTED, and the client stays open.
+    /// Closes the client as [`close`](Self::close) does, but without blocking. When this method returns, the locks of
+    /// the client can no longer be used. A new thread ends the session, and then calls `hook` with the result that
+    /// `close` would have returned. If the program polls the events of this client, the library itself calls no
+    /// handlers. The program must then continue to dispatch events until `hook` is called. If the thread cannot start,
+    /// the call fails with EXHAUSTED, and the client stays open.
     pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.inner.close_in_background(hook)
     }
@@ -637,9 +637,9 @@ impl fmt::Debug for WeakClient {
 }
 
 impl WeakClient {
-    /// Returns whether the program still uses the client or a lock, a semaphore or leases of the client. Unlike
-    /// `upgrade`, this method creates no reference to the client. Such a reference could become the last one, and the
-    /// caller would then close the client.
+    /// Returns whether the program still uses the client, or any of its locks, semaphores or leases. Unlike `upgrade`,
+    /// this method creates no reference to the client. Such a reference could become the last one, and the caller would
+    /// then close the client.
     pub(crate) fn has_users(&self) -> bool {
         self.inner.strong_count() > 0
     }
@@ -671,7 +671,7 @@ impl fmt::Debug for Connecting {
 }
 
 impl Connecting {
-    /// Waits for the session, for at most the connect timeout. Fails with the same errors as [`Client::connect`].
+    /// Waits at most the connect timeout for the session. Fails with the same errors as [`Client::connect`].
     pub fn wait(self) -> Result<Client> {
         let answer = self.call.wait();
         span::record_outcome(&self.span, &answer);

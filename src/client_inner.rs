@@ -24,8 +24,8 @@ pub(crate) struct ClientInner {
     pub(crate) on_event: ReplaceableListener,
 }
 
-/// A multi-lock that is acquired in several steps. Between two steps, no engine contains an operation of the acquire
-/// call. If the multi-lock is closed between two steps, `notices` reports the close to the acquire call.
+/// A multi-lock that is acquired in several steps. Between two steps, the acquire call has no operation in any engine.
+/// If the multi-lock is closed between two steps, the acquire call learns this from `notices`.
 struct StepwiseMulti {
     steps: Weak<[LockTarget]>,
     notices: Arc<Cancellation>,
@@ -153,7 +153,7 @@ impl ClientInner {
     }
 }
 
-/// The steps of closing a client that may block.
+/// The potentially blocking steps of closing a client.
 enum PendingClose {
     Own(SessionClose),
     /// Another thread is closing the client.

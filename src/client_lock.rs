@@ -1,7 +1,6 @@
 //! Client locks. A client lock is a lock in the engine of one client. Each [`Lock`](crate::Lock) and
 //! [`Semaphore`](crate::Semaphore) consists of client locks. A client lock passes calls to the engine, and fails with
-//! CLOSED if the lock or its client is closed. The code in this file does not start acquires, and does not combine
-//! client locks.
+//! CLOSED if the lock or its client is closed. The code in this file neither starts acquires nor combines client locks.
 
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use crate::client_inner::ClientInner;
 use crate::operation::LockTarget;
 use crate::runtime::{EventDelivery, PendingOp, RevocationHandler, Scope, Shell};
 
-/// The largest size of the data of a node in bytes. A frame that contains data of this size stays below 1 MiB, the
-/// default limit of the servers.
+/// The maximum size of a node's data, in bytes. A frame that contains data of this size stays below 1 MiB, the default
+/// limit of the servers.
 pub const MAX_DATA: usize = 512 * 1024;
 
 /// A lock in the engine of one client. When the program drops the last reference to this value, the library closes the
@@ -87,7 +86,7 @@ impl ClientLock {
         self.start_op(|engine, now| engine.release(now, self.id, owner, confirmed))
     }
 
-    /// Returns the lock target, which contains the data that an acquire of this client lock needs.
+    /// Returns the lock target, which contains the data needed to acquire this client lock.
     pub(crate) fn target(&self) -> LockTarget {
         let locks = match &self.recipe {
             Recipe::MultiLock(members) => members.clone(),
@@ -149,7 +148,7 @@ impl ClientLock {
 
 impl Drop for ClientLock {
     fn drop(&mut self) {
-        // In a forked child, `close` fails, and the child has nothing to close.
+        // In a forked child, `close` fails, but the child has nothing to close anyway.
         let _ = self.close();
     }
 }

@@ -51,7 +51,7 @@ pub struct Config {
     pub(crate) handler: Option<Arc<EventHandler>>,
     pub(crate) dispatch_mode: DispatchMode,
     pub(crate) tls: TlsSettings,
-    /// The error for the first value that a method refused.
+    /// The error for the first value that a method of the config rejected.
     error: Option<Error>,
 }
 
@@ -123,7 +123,7 @@ impl Config {
     ///
     /// The margin cannot exceed two thirds of the session timeout. If the program sets a larger margin, the library
     /// uses two thirds of the session timeout. After a period without traffic, the session lease can end even earlier.
-    /// The client is then not sure that the servers have received its last requests.
+    /// The client then cannot be sure that the servers have received its last requests.
     pub fn lease_margin(self, margin: Duration) -> Self {
         let (ms, limit) = (margin.as_millis(), i32::MAX);
         let is_allowed = ms <= limit as u128;
@@ -152,9 +152,9 @@ impl Config {
     /// [`Client::close`](crate::Client::close) returns, the callback may still be running or may be about to start. The
     /// library drops the callback after this last run.
     ///
-    /// If `callback` fails for the first attempt, [`Client::connect`](crate::Client::connect) fails at once with AUTH
-    /// and the message of the error. If `callback` fails later, the client writes a warning to the log and tries again
-    /// after a pause of at most half a second.
+    /// If `callback` fails on the first attempt, [`Client::connect`](crate::Client::connect) fails at once with AUTH
+    /// and the error's message. If `callback` fails later, the client writes a warning to the log and tries again after
+    /// a pause of at most half a second.
     pub fn auth_callback(
         self,
         scheme: &str,
@@ -171,21 +171,20 @@ impl Config {
         self
     }
 
-    /// Sets the size in bytes of the largest frame that the client accepts from a server, like `jute.maxbuffer` of the
+    /// Sets the maximum size, in bytes, of a frame that the client accepts from a server, like `jute.maxbuffer` in the
     /// Java client. If the answer to a request exceeds this size, the request fails. The value must be 1024 to
     /// 1073741824. The default is 1 MiB.
     pub fn frame_limit(self, bytes: usize) -> Self {
         self.with_checked(size("frame limit", bytes), |config, bytes| config.frame_limit = bytes)
     }
 
-    /// Limits the total size of the node paths of one session. The size is the sum of the lengths of the paths in
-    /// bytes, plus 4 bytes for each node. An acquire that would exceed the limit fails with EXHAUSTED. The value must
-    /// be 1024 to 1073741824. The default is 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1
-    /// MiB.
+    /// Limits the total size of the node paths of one session. The size is the sum of the path lengths in bytes, plus 4
+    /// bytes for each node. An acquire that would exceed the limit fails with EXHAUSTED. The value must be 1024 to
+    /// 1073741824. The default is 768 KiB, which is safe for servers with the default `jute.maxbuffer` of 1 MiB.
     ///
-    /// When a session ends, the server writes a transaction that contains the paths of all nodes of the session. If a
-    /// server has written a transaction longer than twice its `jute.maxbuffer`, the server cannot start again. The
-    /// limit must therefore not exceed the `jute.maxbuffer` of any server.
+    /// When a session ends, the server writes a transaction that contains the paths of all nodes of the session. A
+    /// server cannot start again after it has written a transaction longer than twice its `jute.maxbuffer`. The limit
+    /// must therefore not exceed the `jute.maxbuffer` of any server.
     pub fn max_path_bytes(self, bytes: usize) -> Self {
         self.with_checked(size("session.max_path_bytes", bytes), |config, bytes| config.max_path_bytes = bytes)
     }
@@ -208,10 +207,10 @@ impl Config {
         Self { create_chroot: create, ..self }
     }
 
-    /// Controls whether a new thread closes the client after the program has dropped the last object that uses the
-    /// client. If the setting is on, the drop does not block, and the library stops calling the client's handlers. Use
-    /// this setting if no thread of the program may block, and the program cannot control which thread drops a value.
-    /// The default is off.
+    /// Controls whether a new thread closes the client after the program drops the last object that uses it. If the
+    /// setting is on, the drop does not block, and the library stops calling the client's handlers. Use this setting if
+    /// no thread of the program may block, and the program cannot control which thread drops a value. The default is
+    /// off.
     pub fn end_in_background(self, in_background: bool) -> Self {
         Self { end_in_background: in_background, ..self }
     }
@@ -232,10 +231,10 @@ impl Config {
     /// - a wait for a loss, unless the timeout is zero
     ///
     /// If a hold and the session change at the same moment, the client delivers the event of the hold first. Each
-    /// client queues up to 1024 separate events. Beyond this limit, the client merges the events of each hold into one
-    /// event, and the events of the session into another event. Merging removes intermediate states. After a merge,
-    /// each event still begins with the state in which the previous event ended. The last event ends with the current
-    /// state. The client never drops the loss of a hold or of a session.
+    /// client queues up to 1024 separate events. Beyond this limit, the client merges each hold's events into one
+    /// event, and the session's events into another. Merging removes intermediate states. After a merge, each event
+    /// still begins with the state in which the previous event ended. The last event ends with the current state. The
+    /// client never drops an event that reports the loss of a hold or of a session.
     pub fn on_event(self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Self { handler: Some(Arc::new(handler)), ..self }
     }
@@ -261,8 +260,7 @@ impl Config {
         self.tls.is_enabled()
     }
 
-    /// Returns whether the client sends credentials to the servers. A certificate of the client does not count as
-    /// credentials.
+    /// Returns whether the client sends credentials to the servers. A client certificate does not count as credentials.
     pub fn uses_credentials(&self) -> bool {
         self.digest.is_some() || self.digest_file.is_some() || !self.auth.is_empty()
     }

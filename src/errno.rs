@@ -1,4 +1,4 @@
-//! Checks at compile time that the core and the C library of the target agree on the numbers of `errno`.
+//! Checks at compile time that the core and the target's C library agree on the `errno` numbers.
 
 macro_rules! assert_same {
     ($($name:ident)+) => {

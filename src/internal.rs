@@ -27,8 +27,8 @@ pub fn remove_auth_callbacks(config: Config, scheme: &str) -> Config {
     config.remove_auth_callbacks(scheme)
 }
 
-/// Lets the program call its handlers on its own threads. In contrast to [`Config::poll_events`], the library provides
-/// no descriptor. When the first event is queued, the library calls `notifier` with the event source of the client. The
+/// Lets the program call its handlers on its own threads. Unlike with [`Config::poll_events`], the library provides no
+/// descriptor. When the first event is queued, the library calls `notifier` with the event source of the client. The
 /// library can call `notifier` on any thread, and holds internal locks during the call. `notifier` must only pass the
 /// event source to the thread that will dispatch the events.
 pub fn set_event_notifier(config: &mut Config, notifier: impl Fn(EventSource) + Send + Sync + 'static) {
@@ -52,8 +52,8 @@ pub fn close_nowait(client: &Client) -> Result<()> {
     client.close_nowait()
 }
 
-/// Returns whether the program still uses the client, or a lock, a semaphore or leases of the client. In contrast to
-/// `upgrade`, this function creates no reference to the client. The caller can therefore not cause the client to close.
+/// Returns whether the program still uses the client or any of its locks, semaphores or leases. In contrast to
+/// `upgrade`, this function creates no reference to the client. The caller therefore cannot cause the client to close.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }

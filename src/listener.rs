@@ -1,4 +1,4 @@
-//! Listeners. A handler stays registered at the event deliveries of one or several clients until the program drops its
+//! Listeners. A handler stays registered with the event deliveries of one or more clients until the program drops the
 //! listener. The code in this file does not call handlers, and does not depend on locks.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::runtime::{EventDelivery, EventHandler, HandlerId, Listen, Scope};
 /// The registration of an event handler. The handler stays registered until the program drops the listener.
 ///
 /// After the drop has returned, the handler is not running on another thread and is not called again. If the handler is
-/// running on another thread, the drop waits without a time limit until the handler returns. The caller must therefore
+/// running on another thread, the drop waits, with no time limit, until the handler returns. The caller must therefore
 /// not hold a mutex that the handler needs. If a handler drops its own listener, the drop does not wait, and the
 /// handler is not called again. In a forked child, the drop does nothing. The client may be closed before the listener
 /// is dropped.
@@ -39,8 +39,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Removes the handler, and does not wait for a running call of the handler. An object calls this method if its own
-    /// drop must not wait.
+    /// Removes the handler without waiting for a handler call that is still running. An object calls this method if
+    /// dropping the object itself must not wait.
     #[doc(hidden)]
     pub fn remove_nowait(mut self) {
         let places = mem::take(&mut self.handlers);
@@ -74,7 +74,7 @@ impl fmt::Debug for Listener {
 pub(crate) struct ReplaceableListener(Mutex<Option<Listener>>);
 
 impl ReplaceableListener {
-    /// Replaces the listener. Waits until the previous handler has returned, like the drop of a [`Listener`].
+    /// Replaces the listener. Waits until the previous handler has returned, as dropping a [`Listener`] does.
     pub(crate) fn set(&self, listener: Option<Listener>) {
         let before = mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), listener);
         drop(before);

@@ -31,7 +31,7 @@ use crate::wait_lost::{self, WaitLost};
 /// of their calls. Any thread may call any method of a lock.
 ///
 /// All clones of a lock object share its holds. When the program drops the last clone, the library releases all holds
-/// of the lock object, and does not wait for the server.
+/// of the lock object without waiting for the server.
 #[derive(Clone)]
 pub struct Lock {
     client_locks: Arc<[ClientLock]>,
@@ -80,12 +80,12 @@ impl Lock {
     /// reverse order. Programs do not deadlock if all of them write their server lists in the same way and use one
     /// client for each ensemble.
     ///
-    /// If an acquire succeeds, there was a moment at which the owner held all member locks. When a successful acquire
-    /// returns, each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). A member lock can
-    /// be lost while the acquire waits for a later member lock. In this case, the library releases the member locks
-    /// that it acquired after the lost lock. The library then acquires the lost lock and the released locks again,
-    /// within the same timeout. If the session lease of a member lock has ended, the acquire waits until that lock is
-    /// safe again or lost.
+    /// A successful acquire guarantees that, at some moment, the owner held all member locks at once. When a successful
+    /// acquire returns, each member lock is [`Held`](LockState::Held) or [`Suspended`](LockState::Suspended). A member
+    /// lock can be lost while the acquire waits for a later member lock. In this case, the library releases the member
+    /// locks that it acquired after the lost lock. The library then acquires the lost lock and the released locks
+    /// again, within the same timeout. If the session lease of a member lock has ended, the acquire waits until that
+    /// lock is safe again or lost.
     ///
     /// If a member lock or its client is closed, waiting calls and later calls on the multi-lock fail with CLOSED.
     /// Dropping or closing the multi-lock does not change its member locks.
@@ -118,13 +118,13 @@ impl Lock {
 
     /// Creates a multi-lock that acquires its member locks one after the other, in the given order. Curator's
     /// `InterProcessMultiLock` works in the same way. Use this method if Curator programs use multi-locks on the same
-    /// paths. All programs must list the locks in the same order. In all other respects this method works like
+    /// paths. All programs must list the locks in the same order. Otherwise, this method works like
     /// [`multi`](Self::multi).
     ///
     /// A lock created with [`multi`](Self::multi) can deadlock with a multi-lock of Curator. The library detects such a
-    /// deadlock after about a third of a second. To end the deadlock, the acquire of the zklock program leaves its
-    /// queues and joins them again. Locks created with `multi_in_order`, in contrast, deadlock if programs list the
-    /// same locks in different orders.
+    /// deadlock after about a third of a second. To end the deadlock, the zklock program's acquire leaves its queues
+    /// and then joins them again. Locks created with `multi_in_order`, in contrast, deadlock if programs list the same
+    /// locks in different orders.
     ///
     /// Fails with the same errors as [`multi`](Self::multi).
     pub fn multi_in_order(locks: &[&Self]) -> Result<Self> {
@@ -132,7 +132,7 @@ impl Lock {
     }
 
     /// The number that identifies the lock in events. The number is unique within the client. An event of a multi-lock
-    /// contains the number of a member lock, not the number of the multi-lock.
+    /// contains the number of a member lock, not that of the multi-lock itself.
     pub fn id(&self) -> LockId {
         self.client_locks.first().map_or(0, |client_lock| client_lock.id)
     }
@@ -158,13 +158,13 @@ impl Lock {
     ///
     /// A call that fails acquires nothing. The errors are:
     /// - TIMEOUT if the lock was not acquired within the timeout. The call never returns TIMEOUT early.
-    /// - CONNECTION if the timeout has passed, and the client has no connection or its server does not answer.
+    /// - CONNECTION if the timeout has passed and either the client has no connection or its server does not answer.
     /// - CANCELED if [`cancel`](Self::cancel) ended the wait.
     /// - CLOSED if the lock or the client was closed.
     /// - DEADLOCK if the thread would wait for itself. One example is a thread that already holds the same path through
     ///   another lock object of the client. Another example is a thread that holds the read lock and acquires the write
-    ///   lock. If a thread acquires a semaphore mutex a second time, the second acquire waits and does not fail with
-    ///   DEADLOCK for this reason.
+    ///   lock. If a thread acquires a semaphore mutex a second time, the second acquire waits; this alone does not
+    ///   cause DEADLOCK.
     /// - DEADLOCK if a handler makes the call and the timeout is not zero.
     /// - LOST if the thread's hold was lost and the thread has not released that hold yet.
     /// - FOREIGN if another lock recipe uses the path.
@@ -174,16 +174,15 @@ impl Lock {
     /// - INVALID if the servers do not accept the access control lists of the client.
     /// - Other failures: AUTH, DENIED, SERVER, UNSUPPORTED, FORKED.
     ///
-    /// Blocks until the thread holds the lock or the timeout has passed. With a timeout of zero, the call waits for the
-    /// server for at most one second.
+    /// Blocks until the thread holds the lock or the timeout has passed. With a timeout of zero, the call waits at most
+    /// one second for the server.
     pub fn acquire(&self, timeout: Option<Duration>) -> Result<()> {
         self.acquire_as(Owner::current_thread(), timeout)
     }
 
-    /// Acquires the lock for `owner`. In all other respects this method works like [`acquire`](Self::acquire). Use this
-    /// method for tasks and green threads, because several of them share one thread of the operating system
-    /// ([`Owner::task`], [`Owner::unique`]). Any thread may call methods for such an owner. The call blocks the whole
-    /// thread.
+    /// Acquires the lock for `owner`. Otherwise, this method works like [`acquire`](Self::acquire). Use this method for
+    /// tasks and green threads ([`Owner::task`], [`Owner::unique`]), several of which share one operating-system
+    /// thread. Any thread may call methods for such an owner. The call blocks the whole thread.
     pub fn acquire_as(&self, owner: Owner, timeout: Option<Duration>) -> Result<()> {
         refuse_in_callback(timeout)?;
         self.start_acquire(owner, timeout)?.wait()
@@ -198,7 +197,7 @@ impl Lock {
         Ok(Guard { lock: self, owner })
     }
 
-    /// Acquires the lock like [`acquire`](Self::acquire), but not for the calling thread. The hold belongs to a new
+    /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread. The hold belongs to a new
     /// owner, and only the returned guard refers to this owner. Any thread may use and drop the guard. The guard
     /// contains a clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is
     /// released.
@@ -208,7 +207,7 @@ impl Lock {
         Ok(OwnedGuard { lock: self.clone(), owner, is_released: false })
     }
 
-    /// Starts to acquire the lock for `owner`, and does not block. In all other respects the acquire works like
+    /// Starts acquiring the lock for `owner` without blocking. Otherwise, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
@@ -238,8 +237,8 @@ impl Lock {
     ///   the lock through this lock object.
     /// - LOST if the hold was lost before the release. In this case, another owner may have held the lock since the
     ///   loss.
-    /// - CONNECTION if no server confirmed the release within the session timeout. The library continues to try to
-    ///   delete the node.
+    /// - CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete
+    ///   the node.
     /// - CLOSED if the lock or its client was closed. If a member lock of a multi-lock was closed, the other member
     ///   locks are still released.
     /// - DENIED if the client may not delete its node. The node remains until the client is closed or an operator
@@ -253,14 +252,14 @@ impl Lock {
         self.release_as(Owner::current_thread())
     }
 
-    /// Releases the lock once for `owner`. In all other respects this method works like [`release`](Self::release).
+    /// Releases the lock once for `owner`. Otherwise, this method works like [`release`](Self::release).
     pub fn release_as(&self, owner: Owner) -> Result<()> {
         self.start_release(owner, true)?.wait()
     }
 
-    /// Starts to release the lock once for `owner`, and does not block. If the program drops the returned [`Call`],
-    /// the library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the
-    /// library deletes the lock's node in the background.
+    /// Starts one release of the lock for `owner`, without blocking. If the program drops the returned [`Call`], the
+    /// library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the library
+    /// deletes the lock's node in the background.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
         let span = span::release(&self.path, owner, confirmed);
         let all_open = if self.members.is_empty() {
@@ -307,7 +306,7 @@ impl Lock {
     }
 
     /// Returns true if any owner in this process holds the lock through this lock object, and the hold is safe at this
-    /// moment. This method is for monitoring only. The result true does not mean that the caller holds the lock.
+    /// moment. This method is for monitoring only. A result of true does not mean that the caller holds the lock.
     pub fn is_held_in_process(&self) -> Result<bool> {
         Ok(self.view_in_process()?.is_some_and(HoldView::is_safe))
     }
@@ -332,13 +331,13 @@ impl Lock {
     }
 
     /// Returns the fencing token of the calling thread's hold. Each hold of a path has a larger token than all earlier
-    /// holds of the path, except after a local hand-over. The token is the `czxid` of the node of the lock. A data
-    /// store can remember the largest token that it has received, and refuse requests with smaller tokens. The store is
-    /// then protected from writers that have lost the lock but have not detected the loss.
+    /// holds of the path, except after a local hand-over. The token is the `czxid` of the lock's node. A data store can
+    /// remember the largest token that it has received, and refuse requests with smaller tokens. The store is then
+    /// protected from writers that have lost the lock but have not detected the loss.
     ///
     /// If one transaction acquired all member locks of a multi-lock, the member locks have the same token. If several
     /// transactions acquired the member locks, their tokens can differ, and this method returns the smallest token. If
-    /// the tokens differ, send to each store the token of the member lock that protects the store.
+    /// the tokens differ, send each store the token of the member lock that protects it.
     ///
     /// Fails with NOT_OWNER if the calling thread has no hold, even if another owner holds the lock. Fails with LOST if
     /// the thread's hold was lost. Other errors: CLOSED, FORKED. Does not block.
@@ -346,7 +345,7 @@ impl Lock {
         self.fencing_token_as(Owner::current_thread())
     }
 
-    /// Returns the fencing token of the hold of `owner`. Fails with the same errors as
+    /// Returns the fencing token of `owner`'s hold. Fails with the same errors as
     /// [`fencing_token`](Self::fencing_token).
     pub fn fencing_token_as(&self, owner: Owner) -> Result<i64> {
         Ok(self.hold(owner)?.token)
@@ -365,25 +364,25 @@ impl Lock {
     /// Returns the fencing pass of the calling thread's hold. The fencing pass is the number of local hand-overs that
     /// occurred under the same token before the hold began ([`set_local_handover`](Self::set_local_handover)). The
     /// fencing pass is 0 for a hold that was acquired through the queue. For a multi-lock,
-    /// [`fencing_token`](Self::fencing_token) returns the token of one member lock, and this method returns the fencing
-    /// pass of the same member lock. If a store must distinguish the threads of one process, the store must compare
-    /// both the token and the fencing pass. The store must refuse a write with a smaller token than an earlier write.
-    /// Among writes with the same token, the store must refuse a write with a smaller fencing pass than an earlier
-    /// write.
+    /// [`fencing_token`](Self::fencing_token) returns the token of one member lock, and this method returns that member
+    /// lock's fencing pass. If a store must distinguish the threads of one process, the store must compare both the
+    /// token and the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier
+    /// write. Among writes with the same token, the store must refuse a write whose fencing pass is smaller than that
+    /// of an earlier write.
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass(&self) -> Result<u32> {
         self.fencing_pass_as(Owner::current_thread())
     }
 
-    /// Returns the fencing pass of the hold of `owner`. Fails with the same errors as
+    /// Returns the fencing pass of `owner`'s hold. Fails with the same errors as
     /// [`fencing_token`](Self::fencing_token).
     pub fn fencing_pass_as(&self, owner: Owner) -> Result<u32> {
         Ok(self.hold(owner)?.fencing_pass)
     }
 
     /// Returns how long the calling thread's hold remains safe if no server answers from now on. Returns zero if the
-    /// hold is not safe now. For a multi-lock, the result is the shortest time of all member locks.
+    /// hold is not safe now. For a multi-lock, the result is the shortest time among its member locks.
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn remaining(&self) -> Result<Duration> {
@@ -395,7 +394,7 @@ impl Lock {
         Ok(self.hold(owner)?.remaining)
     }
 
-    /// Returns how long a hold that was acquired through this lock object remains safe. The hold may belong to any
+    /// Returns the time for which a hold acquired through this lock object remains safe. The hold may belong to any
     /// owner in this process. This method is for monitoring only. Fails with the same errors as
     /// [`fencing_token_in_process`](Self::fencing_token_in_process).
     pub fn remaining_in_process(&self) -> Result<Duration> {
@@ -419,13 +418,14 @@ impl Lock {
         Ok(self.client_locks.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold is unsafe only for a
-    /// moment. A hold in the state [`Uncertain`](LockState::Uncertain) or [`Lost`](LockState::Lost) is not safe.
-    /// Returns true if the hold is no longer safe. Returns false if the hold is still safe at the end of `timeout`. If
-    /// `timeout` is `None`, the wait has no time limit. If `timeout` is zero, the call checks the hold once.
+    /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold becomes unsafe, even if
+    /// only for a moment. A hold in the state [`Uncertain`](LockState::Uncertain) or [`Lost`](LockState::Lost) is not
+    /// safe. Returns true if the hold is no longer safe. Returns false if the hold is still safe at the end of
+    /// `timeout`. If `timeout` is `None`, the wait has no time limit. If `timeout` is zero, the call checks the hold
+    /// once.
     ///
     /// The wait ends on time even if the I/O thread was stopped, because the waiting thread itself checks the session
-    /// lease. If the whole machine was suspended, the wait can end up to one second late. A call of
+    /// lease. If the whole machine was suspended, the wait can end up to one second late. Calling
     /// [`cancel`](Self::cancel) does not end the wait.
     ///
     /// Fails with NOT_OWNER if the calling thread has no hold, or if the hold is released during the wait. Fails with
@@ -467,28 +467,27 @@ impl Lock {
         self.start_participants()?.wait()
     }
 
-    /// Returns the participants of the lock like [`participants`](Self::participants). For a read/write lock, the
-    /// result contains both the readers and the writers. The read lock and the write lock return the same result.
+    /// Returns the lock's participants, as [`participants`](Self::participants) does. For a read/write lock, the result
+    /// contains both the readers and the writers. The read lock and the write lock return the same result.
     pub fn queue(&self) -> Result<Vec<Participant>> {
         self.start_queue()?.wait()
     }
 
-    /// Starts to query the participants, and does not block. In all other respects this method works like
-    /// [`participants`](Self::participants). If the program drops the returned [`Call`], the library still
-    /// completes the query.
+    /// Starts a query for the participants without blocking. Otherwise, this method works like
+    /// [`participants`](Self::participants). If the program drops the returned [`Call`], the library still completes
+    /// the query.
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.list_participants(false)
     }
 
-    /// Starts to query the whole queue, and does not block. In all other respects this method works like
-    /// [`queue`](Self::queue).
+    /// Starts querying the whole queue without blocking. Otherwise, this method works like [`queue`](Self::queue).
     pub fn start_queue(&self) -> Result<Call<Vec<Participant>>> {
         self.list_participants(true)
     }
 
     /// Returns the pending acquires of this lock object, and the reason why each acquire waits. The list contains the
-    /// acquires of all threads of this process, in the order in which the acquires began. An acquire of a multi-lock is
-    /// in the list of the multi-lock, but not in the lists of its member locks.
+    /// acquires of all threads of this process, in the order in which the acquires began. The list of a multi-lock
+    /// contains the acquires of the multi-lock; the lists of its member locks do not.
     ///
     /// The call sends no request to a server, and therefore succeeds even if no server answers. To list the
     /// participants of all processes, call [`participants`](Self::participants). Both methods return the same node
@@ -514,8 +513,8 @@ impl Lock {
     /// Calls `handler` for changes of all holds of this lock object, for all owners. With [`Listen::All`], the handler
     /// receives every change. With [`Listen::Loss`], the handler receives only losses. For a multi-lock, the handler
     /// receives the changes of each member lock. The library stops calling the handler when the [`Listener`] is
-    /// dropped. The rules of [`Config::on_event`](crate::Config::on_event) apply to these calls of the handler. A lock
-    /// can have any number of listeners.
+    /// dropped. These handler calls follow the rules of [`Config::on_event`](crate::Config::on_event). A lock can have
+    /// any number of listeners.
     ///
     /// The handler receives changes that occur after this call, and earlier changes that are still queued. To receive
     /// every change, register the listener before the acquire. Alternatively, query the state after the registration.
@@ -527,15 +526,15 @@ impl Lock {
         self.add_listener(which, &(Arc::new(handler) as Arc<EventHandler>))
     }
 
-    /// Calls `handler` for losses of this lock. The call is equivalent to [`listen`](Self::listen) with
+    /// Calls `handler` when a hold of this lock is lost. The call is equivalent to [`listen`](Self::listen) with
     /// [`Listen::Loss`].
     pub fn on_lost(&self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Result<Listener> {
         self.listen(Listen::Loss, handler)
     }
 
-    /// Sets a handler for changes of the holds of this lock. The handler receives the same events as a
-    /// [`listen`](Self::listen) handler with [`Listen::All`]. A later call replaces the handler. The argument `None` or
-    /// a call of [`close`](Self::close) removes the handler.
+    /// Sets a handler for changes in this lock's holds. The handler receives the same events as a
+    /// [`listen`](Self::listen) handler with [`Listen::All`]. A later call replaces the handler. To remove the handler,
+    /// pass `None` or call [`close`](Self::close).
     ///
     /// When this method returns, the previous handler is not running on another thread, and the library does not call
     /// it again. If the previous handler is running, the method therefore waits until the handler returns. If the
@@ -594,20 +593,20 @@ impl Lock {
     ///
     /// Local hand-over delays other processes. If the shared node is ahead of a waiter of another process, that waiter
     /// waits for at most `max_passes` additional holds. Lock objects of one mutex can have different values of
-    /// `max_passes`. Each release then uses the value of the lock object through which the program releases the mutex.
-    /// After a release has deleted the node, the next waiter of this process joins the end of the queue. Waiters of
-    /// this process do not overtake each other. If a waiter stops waiting, the next waiter of this process takes over
-    /// its place in the queue.
+    /// `max_passes`. Each release then uses the value set on the lock object through which the program releases the
+    /// mutex. After a release has deleted the node, the next waiter of this process joins the end of the queue. Waiters
+    /// of this process do not overtake each other. If a waiter stops waiting, the next waiter of this process takes
+    /// over its place in the queue.
     ///
-    /// A local hand-over requires that the state of the hold is [`Held`](LockState::Held). In addition, the client must
+    /// A local hand-over requires the hold to be in the state [`Held`](LockState::Held). In addition, the client must
     /// have received no revocation request for the node of the hold ([`set_revocable`](Self::set_revocable)). After a
     /// local hand-over, the data of the node does not change. All holds under one node have the same fencing token. A
     /// store that needs to distinguish these holds must also compare the fencing pass
     /// ([`fencing_pass`](Self::fencing_pass)).
     ///
-    /// A multi-lock joins the queue with a separate node, and takes no part in local hand-over. If another owner of
-    /// this process holds the mutex or waits for the mutex, an acquire with a timeout of zero fails without a request
-    /// to a server.
+    /// A multi-lock joins the queue with a separate node, and takes no part in local hand-over. If another owner in
+    /// this process holds or waits for the mutex, an acquire with a timeout of zero fails without sending a request to
+    /// a server.
     ///
     /// Fails with UNSUPPORTED if the lock is not a mutex. Other errors: CLOSED, FORKED. Does not block.
     pub fn set_local_handover(&self, max_passes: u32) -> Result<()> {
@@ -618,7 +617,7 @@ impl Lock {
     }
 
     /// Closes the lock object. Dropping the last clone has the same effect. Waiting calls and later calls on this lock
-    /// object fail with CLOSED. The library releases all holds of this lock object, and does not wait for the server.
+    /// object fail with CLOSED. The library releases all holds of this lock object without waiting for the server.
     ///
     /// Closing a member lock of a multi-lock also closes the multi-lock. Closing a multi-lock does not change its
     /// member locks, and does not release them. Does not block.
@@ -673,11 +672,11 @@ impl Lock {
         self.weakest_view(|client_lock| client_lock.read_engine(|engine, now| engine.hold_of_any(now, client_lock.id)))
     }
 
-    /// Combines the views of the holds of all client locks. The result contains the worst state and the shortest
-    /// remaining time of all these holds.
+    /// Combines the hold views of all client locks. The result contains the worst state and the shortest remaining time
+    /// of all these holds.
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
-        // The closure runs for all client locks. If one client lock is closed, this method fails, even if the owner
-        // does not hold another client lock.
+        // The closure runs for all client locks. This method fails if any client lock is closed, even if the owner does
+        // not hold one of the others.
         let views = self.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
         Ok(views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten())
     }
@@ -691,8 +690,8 @@ impl Lock {
     }
 }
 
-/// A guard for a hold that belongs to the thread that created the guard. Dropping the guard releases the hold. If this
-/// release fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release)
+/// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold. If
+/// this release fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release)
 /// instead of dropping the guard.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a> {
@@ -799,7 +798,7 @@ impl Drop for OwnedGuard {
 
 /// Releases the hold of a dropped guard.
 fn release_dropped(lock: &Lock, owner: Owner) {
-    // A thread that drives I/O must not wait for an answer of a server.
+    // A thread that drives I/O must not wait for a server's answer.
     let released = if is_driving_io() { lock.start_release(owner, false).map(drop) } else { lock.release_as(owner) };
     if let Err(error) = released {
         tracing::warn!("the release of a dropped guard failed: {error}");

@@ -8,8 +8,8 @@ use zklock_core::error::{Result, Status};
 
 use crate::client_lock::ClientLock;
 
-/// Combines several client locks of one client into a new client lock. An acquire of the new client lock joins the
-/// queues of all combined client locks in one transaction.
+/// Combines several client locks of one client into a new client lock. Acquiring the new client lock joins the queues
+/// of all combined client locks in one transaction.
 pub(crate) fn combine(group: Vec<&ClientLock>) -> Result<ClientLock> {
     let client = Arc::clone(&group.first().ok_or(Status::Internal)?.client);
     let path = match &*group {
@@ -38,7 +38,7 @@ pub(crate) fn at_once(client_locks: Vec<&ClientLock>) -> Vec<Vec<&ClientLock>> {
     groups
 }
 
-/// Puts each client lock into a separate group. The groups have the order of `client_locks`.
+/// Puts each client lock into a separate group. The groups are in the same order as `client_locks`.
 pub(crate) fn one_by_one(client_locks: Vec<&ClientLock>) -> Vec<Vec<&ClientLock>> {
     client_locks.into_iter().map(|client_lock| vec![client_lock]).collect()
 }

@@ -1,11 +1,11 @@
-//! Acquire operations in progress. An acquire operation continues whether or not a thread waits for the operation. The
-//! thread that receives the answer to a step carries out the next step. This thread can be a calling thread or the I/O
-//! thread. An operation refers to a lock only through a [`LockTarget`].
+//! Acquire operations in progress. An acquire operation continues whether or not a thread waits for it. The thread that
+//! receives the answer to a step carries out the next step. This thread can be a calling thread or the I/O thread. An
+//! operation refers to a lock only through a [`LockTarget`].
 //!
 //! An operation that acquires a mutex or leases has one step. An operation that acquires a multi-lock also has one step
-//! if the operation joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which
-//! step comes next, which locks are released again, and when the operation has succeeded. This module performs the
-//! actions that [`Steps`] requests, on one thread at a time.
+//! if it joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which step comes
+//! next, which locks are released again, and when the operation has succeeded. This module performs the actions that
+//! [`Steps`] requests, on one thread at a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Operation {
     progress: Monitor<Progress>,
 }
 
-/// The object of an acquire operation: a lock or leases.
+/// What an acquire operation acquires: a lock or leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
     /// Acquires a lock for this owner.
@@ -50,8 +50,8 @@ pub(crate) struct LockTarget {
     pub(crate) path: Arc<str>,
 }
 
-/// Records that the acquire operations of a lock were canceled, or that the lock was closed. Between two steps, no
-/// engine contains the operation, so the operation itself checks this record.
+/// Records that the acquire operations of a lock were canceled, or that the lock was closed. Between two steps, the
+/// operation is not in any engine, so the operation itself checks this record.
 #[derive(Default)]
 pub(crate) struct Cancellation {
     cancel_count: AtomicU64,
@@ -66,12 +66,13 @@ struct Progress {
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,
     hooks: Vec<Hook>,
-    /// The `tracing` span of the operation. When the operation ends, the library replaces this span by a disabled span.
+    /// The `tracing` span of the operation. When the operation ends, the library replaces this span with a disabled
+    /// span.
     span: Span,
 }
 
-/// Receives the answer of an engine to the second or a later call of an operation. The operation itself receives the
-/// answer to its first call. [`Steps`] assigns a number to each call, because different engines may use the same
+/// Receives an engine's answer to the second or any later call that an operation makes. The operation itself receives
+/// the answer to its first call. [`Steps`] assigns a number to each call, because different engines may use the same
 /// [`OpId`].
 struct LaterCall {
     operation: Arc<Operation>,
@@ -107,7 +108,7 @@ impl Operation {
         Ok(operation)
     }
 
-    /// Waits for at most `slice`. Returns how the operation ended, or `None` if the operation still runs. Fails with
+    /// Waits for at most `slice`. Returns how the operation ended, or `None` if it is still running. Fails with
     /// DEADLOCK if the calling thread must not wait. The waiting thread itself checks the deadline, so the wait does
     /// not depend on the I/O thread. If `accepts_success` is true and this method returns a success, the program owns
     /// the hold. If the program later abandons the operation, the library does not release this hold.
@@ -117,7 +118,7 @@ impl Operation {
         let mut read = None;
         loop {
             // A hook on this thread may have forked the process, and this thread may now run in the child. The loop
-            // therefore checks the process in each round.
+            // therefore checks on every iteration which process it runs in.
             if let Err(forked) = self.check_process() {
                 return Some(Err(forked));
             }
@@ -151,7 +152,7 @@ impl Operation {
                     drop(progress);
                     let limit = (limit < Duration::MAX).then_some(limit);
                     self.with_step(step, |step| {
-                        // If another thread reads the socket, that thread notifies this thread of the answer.
+                        // If another thread reads the socket, that thread notifies this one when the answer arrives.
                         read = (!step.shell.read_until_answered(op, limit)).then_some(call);
                     });
                 }
@@ -169,8 +170,8 @@ impl Operation {
         Ok(())
     }
 
-    /// Cancels the operation, and releases the hold if no success was reported to the program. Calls that wait for the
-    /// operation fail with CLOSED.
+    /// Cancels the operation, and releases the hold unless the library has already reported the success to the program.
+    /// Calls that wait for the operation fail with CLOSED.
     pub(crate) fn abandon(self: &Arc<Self>) {
         // In a forked child, the operation has nothing to cancel.
         if self.check_process().is_err() {
@@ -289,8 +290,8 @@ impl Operation {
         }
         self.progress.notify();
         if self.cancellation.is_closed() {
-            // The program may have closed the lock before the engine received this call. In this case, the close has
-            // not ended this call, so this thread ends the call now.
+            // The program may have closed the lock before the engine received this call. In this case, closing the lock
+            // has not ended this call, so this thread ends it now.
             drop(progress);
             self.with_step(step, LockTarget::close_waits);
             progress = self.lock();
@@ -455,7 +456,7 @@ impl Cancellation {
     }
 
     /// Records that the lock is closed, so acquire operations can no longer succeed. After this call, the caller must
-    /// end the waits for the lock in the engines.
+    /// end the engines' waits for the lock.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }

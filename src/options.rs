@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::runtime::{MAX_CREDENTIALS, Verification, is_digest, read_regular_file};
 use crate::zookeeper_options::{self, Translation, is_pair};
 
-/// The largest size of an options file in bytes.
+/// The maximum size of an options file, in bytes.
 const FILE_LIMIT: usize = 64 * 1024;
 
 /// An option that [`Config::set`] can set.
@@ -301,8 +301,8 @@ impl Config {
         self.set_and_list(name, value).map(drop)
     }
 
-    /// Sets an option by its name, and returns the names of all options that the call has set. Some names of ZooKeeper
-    /// options have no effect in zklock. For a name without an effect, the function returns only this name.
+    /// Sets an option by its name, and returns the names of all options that the call has set. Some ZooKeeper option
+    /// names have no effect in zklock. If a name has no effect, the function returns only that name.
     fn set_and_list<'a>(&mut self, name: &'a str, value: &str) -> Result<Vec<&'a str>> {
         let Some(translations) = zookeeper_options::translate(name, value)? else {
             ConfigOption::find(name)?.apply(self, value)?;
@@ -401,7 +401,7 @@ fn switch(value: &str) -> Option<bool> {
     }
 }
 
-/// Converts the name of a file to an absolute path, so that a later change of the working directory has no effect.
+/// Converts a file name to an absolute path, so that a later change of the working directory has no effect.
 fn file_name(value: &str) -> Option<PathBuf> {
     let is_name = !value.is_empty() && !value.contains('\0');
     is_name.then(|| std::path::absolute(value).unwrap_or_else(|_| value.into()))

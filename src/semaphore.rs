@@ -22,12 +22,13 @@ use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, refuse_in_c
 use crate::span;
 use crate::wait_lost::{self, WaitLost};
 
-/// A semaphore on a path of ZooKeeper. A semaphore has a number of leases, which threads and processes acquire and
-/// release. Any thread may call any method of a semaphore. All clones of a semaphore object refer to the same object.
+/// A semaphore at a ZooKeeper path. A semaphore has a number of leases, which threads and processes acquire and
+/// release. Any thread may call any method of a semaphore. All clones of a semaphore object share the same underlying
+/// object.
 #[derive(Clone)]
 pub struct Semaphore {
     client_lock: Arc<ClientLock>,
-    /// A list with one element, which is the lock target of the client lock.
+    /// A list whose only element is the client lock's lock target.
     target: Arc<[LockTarget]>,
     cancellation: Arc<Cancellation>,
 }
@@ -68,12 +69,12 @@ impl Semaphore {
     ///
     /// Curator clients acquire several leases one by one, so a Curator client can hold one lease while it waits for a
     /// second lease. Suppose that the semaphore has only two leases, and that a zklock client needs both leases. The
-    /// zklock client then waits for the lease of the Curator client. This deadlock ends when the timeout of one of the
-    /// two clients passes.
+    /// zklock client then waits for the Curator client's lease. This deadlock ends when the timeout of one of the two
+    /// clients passes.
     ///
     /// A call that fails acquires nothing. The errors are:
     /// - TIMEOUT if the leases were not acquired within the timeout. The call never returns TIMEOUT early.
-    /// - CONNECTION if the timeout has passed, and the client has no connection or its server does not answer.
+    /// - CONNECTION if the timeout has passed and either the client has no connection or its server does not answer.
     /// - CANCELED if [`cancel`](Self::cancel) ended the wait.
     /// - CLOSED if the semaphore or the client was closed.
     /// - INVALID if `quantity` is below 1, above the fixed number of leases, or too large for one transaction of the
@@ -82,16 +83,15 @@ impl Semaphore {
     /// - DEADLOCK if a handler makes the call and the timeout is not zero.
     /// - Other failures: EXHAUSTED, AUTH, DENIED, SERVER, UNSUPPORTED, FORKED.
     ///
-    /// Blocks until the leases are held or the timeout has passed. With a timeout of zero, the call waits for the
-    /// server for at most one second.
+    /// Blocks until the leases are held or the timeout has passed. With a timeout of zero, the call waits at most one
+    /// second for the server.
     pub fn acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<Leases> {
         refuse_in_callback(timeout)?;
         self.start_acquire(quantity, timeout)?.wait()
     }
 
-    /// Starts to acquire leases, and does not block. In all other respects this method works like
-    /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
-    /// timeout.
+    /// Starts acquiring leases without blocking. Otherwise, this method works like [`acquire`](Self::acquire). The
+    /// acquire continues even if no thread waits for the result, and ends within the timeout.
     pub fn start_acquire(&self, quantity: i32, timeout: Option<Duration>) -> Result<AcquiringLeases> {
         self.check_open()?;
         let timeout = timeout.into();
@@ -106,9 +106,9 @@ impl Semaphore {
         })
     }
 
-    /// Cancels all acquires of this semaphore object that wait at this moment, in all threads. The canceled acquires
-    /// fail with CANCELED. The call does not affect later acquires and existing leases. An acquire may still succeed if
-    /// its leases are granted during this call. Does not block.
+    /// Cancels every acquire of this semaphore object that is waiting at this moment, in any thread. The canceled
+    /// acquires fail with CANCELED. The call affects neither later acquires nor existing leases. An acquire may still
+    /// succeed if its leases are granted during this call. Does not block.
     pub fn cancel(&self) -> Result<()> {
         self.check_open()?;
         self.client_lock.update_engine(|engine, now| engine.cancel_waits(now, self.client_lock.id))
@@ -122,7 +122,7 @@ impl Semaphore {
         self.start_participants()?.wait()
     }
 
-    /// Starts to query the participants, and does not block. In all other respects this method works like
+    /// Starts a query for the participants without blocking. Otherwise, this method works like
     /// [`participants`](Self::participants).
     pub fn start_participants(&self) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;
@@ -198,8 +198,8 @@ impl Leases {
     /// Errors:
     /// - LOST if a lease was lost before the release. In this case, another owner may have held the lease since the
     ///   loss.
-    /// - CONNECTION if no server confirmed the release within the session timeout. The library continues to try to
-    ///   delete the nodes.
+    /// - CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete
+    ///   the nodes.
     /// - NOT_OWNER if the leases were already released.
     /// - CLOSED if the client was closed, which ended the leases.
     /// - DENIED if the client may not delete the nodes. The nodes remain until the client is closed or an operator
@@ -211,8 +211,8 @@ impl Leases {
         self.start_release(true)?.wait()
     }
 
-    /// Starts to release the leases, and does not block. If `confirmed` is false, [`Call::wait`] returns at once, and
-    /// the library deletes the nodes in the background.
+    /// Starts releasing the leases without blocking. If `confirmed` is false, [`Call::wait`] returns at once, and the
+    /// library deletes the nodes in the background.
     pub fn start_release(&self, confirmed: bool) -> Result<Call<()>> {
         let span = span::release(self.client_lock.path(), self.owner, confirmed);
         let pending = self.client_lock.release(self.owner, confirmed)?;
@@ -266,7 +266,7 @@ impl Leases {
         WaitLost::start(std::iter::once(self.client_lock.shell_and_id()), owner, view, self.client_lock.path())
     }
 
-    /// Returns the paths of the nodes of the leases, without the client's chroot.
+    /// Returns the leases' node paths, without the client's chroot.
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn node_paths(&self) -> Result<Vec<String>> {
@@ -336,7 +336,7 @@ pub struct AcquiringLeases {
 }
 
 impl AcquiringLeases {
-    /// Waits for the leases, for at most the timeout of the acquire. Fails with the same errors as
+    /// Waits for the leases, but no longer than the acquire's timeout. Fails with the same errors as
     /// [`Semaphore::acquire`].
     pub fn wait(self) -> Result<Leases> {
         loop {
@@ -346,9 +346,9 @@ impl AcquiringLeases {
         }
     }
 
-    /// Waits for at most `slice`, and returns the leases. Returns `None` if the acquire still runs. The method returns
-    /// the leases only once: a later call fails with INVALID. If a handler makes the call while the acquire still runs,
-    /// the call fails with DEADLOCK, unless `slice` or the timeout of the acquire is zero.
+    /// Waits for at most `slice`, and returns the leases. Returns `None` if the acquire is still running. The method
+    /// returns the leases only once: a later call fails with INVALID. If a handler makes the call while the acquire
+    /// still runs, the call fails with DEADLOCK, unless `slice` or the timeout of the acquire is zero.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<Leases>> {
         self.operation.wait_for(slice, true).map(|result| result.and_then(|()| self.take()))
     }
@@ -371,7 +371,7 @@ impl AcquiringLeases {
         self.operation.on_done(Box::new(hook))
     }
 
-    /// Ends the acquire, like the drop of this value. If another thread waits for the acquire, the call of that thread
+    /// Ends the acquire, as dropping this value does. If another thread waits for the acquire, the call of that thread
     /// fails with CLOSED.
     pub fn abandon(&self) {
         self.operation.abandon();

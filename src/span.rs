@@ -1,6 +1,6 @@
 //! Spans for programs that use `tracing`. Each acquire, release and connect operation has one span, which lasts until
-//! the operation ends. Without a subscriber the spans are disabled and cost almost nothing. No decision of the library
-//! depends on a span.
+//! the operation ends. Without a subscriber the spans are disabled and cost almost nothing. The library never bases a
+//! decision on a span.
 
 use tracing::Span;
 use tracing::field::Empty;

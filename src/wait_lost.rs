@@ -1,10 +1,9 @@
 //! Waits for the loss of a hold. The code in this file does not depend on the types of locks and leases. Instead, the
 //! caller passes a closure that returns the state of the hold.
 //!
-//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After a
-//! report of the engine, the wait ends even if the hold becomes safe again a moment later. Second, the session lease
-//! can end. The waiting thread itself compares the session lease with the clock, so the wait does not depend on other
-//! threads.
+//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After
+//! such a report, the wait ends even if the hold becomes safe again a moment later. Second, the session lease can end.
+//! The waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use zklock_core::error::{Error, Result, Status};
 
 use crate::runtime::{AnswerHandler, Hook, Monitor, Shell, now, refuse_in_callback, run_hook};
 
-/// The longest time between two checks of the session lease. While the machine is suspended, the clock for timed waits
-/// on a condition variable stops, but the clock of the session lease continues.
+/// The longest time between two checks of the session lease. While the machine is suspended, the clock for timed
+/// condition-variable waits stops, but the session lease's clock continues.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the current state of the hold.
@@ -70,8 +69,8 @@ impl Drop for CancelOnDrop {
 }
 
 impl WaitLost {
-    /// Starts to wait for the loss of the hold of `owner`. `view` returns the state of the hold. `client_locks`
-    /// contains the shell and the id of each client lock that the owner holds.
+    /// Starts a wait for the loss of `owner`'s hold. `view` returns the state of the hold. `client_locks` contains the
+    /// shell and the id of each client lock that the owner holds.
     pub(crate) fn start(
         client_locks: impl Iterator<Item = (Arc<Shell>, LockId)>,
         owner: Owner,
@@ -105,8 +104,8 @@ impl WaitLost {
                 return Some(match answer {
                     Ok(()) => Ok(()),
                     Err(error) if error.status() == Status::Lost => Ok(()),
-                    // If the program has closed the lock, this method reports the error of the lock instead of the
-                    // error of one client lock.
+                    // If the program has closed the lock, this method reports the lock's own error instead of the error
+                    // of one of its client locks.
                     Err(error) => (self.view)().and(Err(error)),
                 });
             }
@@ -126,9 +125,9 @@ impl WaitLost {
         }
     }
 
-    /// Calls `hook` once, on any thread, when the hold was released, the lock was closed, or the hold is no longer
-    /// safe. If one of these events has already occurred, the calling thread calls `hook` at once. Callers that do not
-    /// block in [`wait_for`](Self::wait_for), for example event loops, use this method.
+    /// Calls `hook` once, on any thread, when the hold is released, the lock is closed, or the hold is no longer safe.
+    /// If one of these events has already occurred, the calling thread calls `hook` at once. Callers that do not block
+    /// in [`wait_for`](Self::wait_for), for example event loops, use this method.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
         let mut state = self.signal.state.lock();
         if state.answer.is_none() {

@@ -1,12 +1,12 @@
-//! Translates the option names of ZooKeeper's own clients to options of zklock. A file `zkclient.properties` can
-//! contain such names. A name without an equivalent causes an error, because the program would otherwise rely on a
-//! setting that has no effect.
+//! Translates the option names of ZooKeeper's own clients into zklock options. A file `zkclient.properties` can contain
+//! such names. A name without an equivalent causes an error, because the program would otherwise rely on a setting that
+//! has no effect.
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};
 use zklock_core::path::quote;
 
-/// What zklock does when the program sets an option name of ZooKeeper's own client.
+/// What zklock does when the program uses an option name from ZooKeeper's own client.
 #[derive(Clone)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
 pub(crate) enum Translation {
@@ -16,11 +16,11 @@ pub(crate) enum Translation {
     DefaultMinVersion { requires_tls13: bool },
 }
 
-/// The prefix of the option names of ZooKeeper's own clients.
+/// The prefix of option names in ZooKeeper's own clients.
 const PREFIX: &str = "zookeeper.";
 
-/// The name of the option for the TLS protocol. The option has an effect only if the program does not list the enabled
-/// protocols.
+/// The name of the option that sets the TLS protocol. The option has an effect only if the program does not list the
+/// enabled protocols.
 const PROTOCOL: &str = "zookeeper.ssl.protocol";
 /// The name of the option that lists the protocols that the client offers.
 const ENABLED_PROTOCOLS: &str = "zookeeper.ssl.enabledProtocols";
@@ -31,7 +31,7 @@ pub(crate) fn is_pair(one: &str, other: &str) -> bool {
     matches!((one, other), (PROTOCOL, ENABLED_PROTOCOLS) | (ENABLED_PROTOCOLS, PROTOCOL))
 }
 
-/// Translates an option of ZooKeeper. Returns `None` if the name is not a name of ZooKeeper. If the option requests
+/// Translates an option of ZooKeeper. Returns `None` if the name is not a ZooKeeper name. If the option requests
 /// something that zklock always does, the result is empty.
 ///
 /// Errors: INVALID if the option has no equivalent.

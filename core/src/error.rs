@@ -66,7 +66,7 @@ statuses! {
     Invalid, -1, "ZKL_E_INVALID", errno::EINVAL, "InvalidArgument", "invalid argument";
     /// The handle was freed, is of another kind, or never existed. Only functions of the C library fail with this
     /// status.
-    Handle, -2, "ZKL_E_HANDLE", errno::EBADF, "InvalidHandle", "the handle was freed, has another kind, or never existed";
+    Handle, -2, "ZKL_E_HANDLE", errno::EBADF, "InvalidHandle", "the handle was freed, is of another kind, or never existed";
     /// The timeout passed before the lock was acquired.
     Timeout, -3, "ZKL_E_TIMEOUT", errno::ETIMEDOUT, "LockTimeout", "timed out before the lock was acquired";
     /// The program canceled the wait.
@@ -92,7 +92,7 @@ statuses! {
     Buffer, -13, "ZKL_E_BUFFER", errno::ERANGE, "BufferTooSmall", "the buffer is too small";
     /// A limit was reached. There are limits for file descriptors, threads, handles, memory, the total length of the
     /// node paths of a session, and the sequence numbers of a path.
-    Exhausted, -14, "ZKL_E_EXHAUSTED", errno::EOVERFLOW, "Exhausted", "a limit was reached, for example of descriptors, threads or sequence numbers";
+    Exhausted, -14, "ZKL_E_EXHAUSTED", errno::EOVERFLOW, "Exhausted", "a limit was reached, for example on the number of descriptors, threads or sequence numbers";
     /// Another lock recipe uses the path.
     Foreign, -15, "ZKL_E_FOREIGN", errno::EBUSY, "ForeignContender", "another lock recipe uses this path";
     /// The server reported an error that no other status describes.

@@ -34,7 +34,7 @@ class StaleToken(Exception):
 
 
 def open_store(database: str) -> sqlite3.Connection:
-    # With isolation_level=None, sqlite3 begins no transaction by itself.
+    # With isolation_level=None, sqlite3 does not begin transactions on its own.
     connection = sqlite3.connect(database, timeout=10.0, isolation_level=None)
     connection.executescript(SCHEMA)
     return connection
@@ -42,7 +42,7 @@ def open_store(database: str) -> sqlite3.Connection:
 
 @contextmanager
 def fenced(connection: sqlite3.Connection, resource: str, token: int) -> Iterator[sqlite3.Connection]:
-    """Run a block in a transaction for the holder with this token. An exception in the block rolls back the
+    """Run a block in a transaction on behalf of the holder with this token. An exception in the block rolls back the
     transaction.
     """
     connection.execute("BEGIN IMMEDIATE")

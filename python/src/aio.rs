@@ -163,7 +163,7 @@ impl CompletionQueue {
     }
 
     /// Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives all events of the
-    /// client. If ``listens`` is false, ``on_event`` receives no events before the call of ``start_listening()``.
+    /// client. If ``listens`` is false, ``on_event`` receives no events until ``start_listening()`` is called.
     fn connect(&self, py: Python<'_>, settings: &Settings, on_event: &Bound<'_, PyAny>, listens: bool) -> PyResult<Op> {
         self.check(py)?;
         log::sync_level(py)?;
@@ -346,15 +346,14 @@ impl Op {
         self.key
     }
 
-    /// Whether the operation is over. If the operation is over immediately after its start, the completion queue never
-    /// returns the key of the operation.
+    /// Whether the operation is over. If the operation ends as soon as it starts, the completion queue never returns its key.
     #[getter]
     fn is_over(&self) -> bool {
         self.lock().as_ref().is_none_or(|work| work.is_over())
     }
 
-    /// Return the result of the operation, or raise the exception of the operation. The caller may call this method once, after the
-    /// operation is over. The caller must release a lock or leases that the operation has acquired.
+    /// Return the operation's result, or raise its exception. The caller may call this method once, after the operation is over. The
+    /// caller must release a lock or leases that the operation has acquired.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut place = self.lock();
         let over = place.take_if(|work| work.is_over());
@@ -365,7 +364,7 @@ impl Op {
         }
     }
 
-    /// Abandon the operation. The call has the same effect as a drop of the ``_Op``. Does not block.
+    /// Abandon the operation. This has the same effect as dropping the ``_Op``. Does not block.
     fn abandon(&self) {
         let work = self.lock().take();
         drop(work);
@@ -383,7 +382,7 @@ impl Op {
     }
 }
 
-/// A pending operation, and the conversion of its result.
+/// A pending operation that can convert its result to a Python object.
 trait PendingOp: Send + 'static {
     fn is_over(&self) -> bool;
     fn on_done(&self, hook: Box<dyn FnOnce() + Send>) -> Result<()>;
@@ -534,8 +533,8 @@ impl PendingOp for CloseOp {
     }
 }
 
-// The functions below describe the hold of a given owner. The methods of a native lock always describe the hold of the
-// calling thread, so these methods cannot replace the functions.
+// The functions below describe the hold of a given owner. The methods of a native lock always describe the calling thread's hold, so
+// they cannot replace these functions.
 
 /// Return whether an owner holds a lock and the hold is safe now.
 #[pyfunction]
@@ -543,43 +542,43 @@ pub(crate) fn _is_held(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<bool
     lock.core.is_held_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the LockState of the hold that an owner has.
+/// Return the LockState of an owner's hold.
 #[pyfunction]
 pub(crate) fn _state<'py>(py: Python<'py>, lock: &Lock, owner: u64) -> PyResult<Bound<'py, PyAny>> {
     lock_state(py, lock.core.state_as(Owner::task(owner)).or_raise(py)?)
 }
 
-/// Return the ``repr()`` of a lock. The text shows the state of the hold that an owner has.
+/// Return the ``repr()`` of a lock. The text shows the state of an owner's hold.
 #[pyfunction]
 pub(crate) fn _repr(lock: &Bound<'_, Lock>, owner: u64) -> PyResult<String> {
     Lock::describe(lock, Owner::task(owner))
 }
 
-/// Return the number of seconds for which the hold of an owner stays safe.
+/// Return how many seconds an owner's hold stays safe.
 #[pyfunction]
 pub(crate) fn _remaining(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<f64> {
     seconds_left(py, lock.core.remaining_as(Owner::task(owner)))
 }
 
-/// Return the fencing token of the hold that an owner has.
+/// Return the fencing token of an owner's hold.
 #[pyfunction]
 pub(crate) fn _fencing_token(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<i64> {
     lock.core.fencing_token_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the fencing pass of the hold that an owner has.
+/// Return the fencing pass of an owner's hold.
 #[pyfunction]
 pub(crate) fn _fencing_pass(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<u32> {
     lock.core.fencing_pass_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the node path of the hold that an owner has.
+/// Return the node path of an owner's hold.
 #[pyfunction]
 pub(crate) fn _node_path(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<String> {
     lock.node_path_of(py, Owner::task(owner))
 }
 
-/// Return the node paths of the hold that an owner has.
+/// Return the node paths of an owner's hold.
 #[pyfunction]
 pub(crate) fn _node_paths(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Vec<String>> {
     lock.core.node_paths_as(Owner::task(owner)).or_raise(py)

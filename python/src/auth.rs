@@ -1,8 +1,8 @@
 //! The argument `auth`: credentials, and callables that return credentials.
 //!
 //! The core asks for credentials on a thread of the library. A Python thread (`zklock/_callbacks.py`) calls the
-//! callable, because only a thread that Python started can end safely when the interpreter ends. While the thread of
-//! the library waits for the result, the thread is detached from the interpreter.
+//! callable, because only a thread that Python started can end safely when the interpreter ends. A library thread is detached from the
+//! interpreter while it waits for the result.
 
 use std::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -166,8 +166,8 @@ impl Outcome {
     }
 }
 
-/// One call of a callable that the program passed in the argument ``auth``. The thread that makes the call must call ``begin()``, and then
-/// ``finish()`` or ``fail()``. Only `zklock/_callbacks.py` receives objects of this class.
+/// One call to a callable that the program passed in the argument ``auth``. The thread that makes the call must call ``begin()``, and
+/// then ``finish()`` or ``fail()``. Only `zklock/_callbacks.py` receives objects of this class.
 #[pyclass(frozen, module = "zklock")]
 struct AuthCall {
     callable: Py<PyAny>,
@@ -204,8 +204,8 @@ impl AuthCall {
     }
 }
 
-/// If the call has no result yet, the drop sets an error as the result. Without this error, a thread of the library
-/// would wait forever for the result.
+/// Dropping a call that has no result yet sets an error as its result. Without this error, a thread of the library would wait forever
+/// for the result.
 impl Drop for AuthCall {
     fn drop(&mut self) {
         self.outcome.set(Err("its thread has ended".to_owned()));

@@ -1,4 +1,4 @@
-//! Callbacks of the program for events and for revocation requests.
+//! The program's callbacks for events and revocation requests.
 //!
 //! The core signals that a callback must be called. A Python thread (`zklock/_callbacks.py`) then fetches the callback and calls it.
 //! Callbacks run only on this thread. If a callback does not return, `close()` still returns within two seconds, and the interpreter
@@ -27,8 +27,7 @@ pub(crate) struct RevocationCallback(OnceLock<Py<CallbackSlot>>);
 
 /// A slot for one callable of the program. A slot may be empty. A callback often refers to its lock. The slot is a
 /// Python object, so that the garbage collector can find the cycle of references. The core has only a weak reference to
-/// the slot. A thread may lock the mutex only while the thread is attached to the interpreter, and only for a short
-/// time.
+/// the slot. A thread may lock the mutex only while it is attached to the interpreter, and only for a short time.
 #[pyclass(frozen, weakref, module = "zklock")]
 pub(crate) struct CallbackSlot(Mutex<Option<Py<PyAny>>>);
 
@@ -118,8 +117,8 @@ impl CallbackSlot {
     }
 }
 
-/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. A thread
-/// with another kind of reference could reach a callback that the garbage collector has partly destroyed.
+/// A Python weak reference to a slot. The garbage collector clears weak references before it destroys objects. Through any other kind
+/// of reference, a thread could reach a callback that the garbage collector has partly destroyed.
 #[derive(Clone)]
 pub(crate) struct WeakCallback(Arc<Py<PyWeakrefReference>>);
 
@@ -134,8 +133,8 @@ impl WeakCallback {
         slot.get().get(py)
     }
 
-    /// Adds a call of the callback to the queue of this thread. The function `argument` returns the argument of the call. If the callback
-    /// no longer exists, or `argument` returns `None`, the queue does not change. Handlers of the core call this function. After a handler
+    /// Adds a call of the callback to this thread's queue. The function `argument` returns the argument of the call. If the callback no
+    /// longer exists, or `argument` returns `None`, the queue does not change. Handlers of the core call this function. After a handler
     /// has returned, the same thread attaches to the interpreter and makes the queued calls.
     pub(crate) fn queue_call(&self, argument: impl FnOnce(Python<'_>) -> PyResult<Option<Py<PyAny>>>) {
         Python::attach(|py| {
@@ -154,8 +153,8 @@ impl WeakCallback {
 pub(crate) type BoundCall = (Py<PyAny>, Py<PyAny>);
 
 thread_local! {
-    /// The calls of callbacks that handlers have recorded, and that the thread has not made yet. Each entry contains the slot of the
-    /// callback, because the program may remove the callback in the meantime.
+    /// Callback calls that handlers have recorded but that the thread has not made yet. Each entry contains the slot of the callback,
+    /// because the program may remove the callback in the meantime.
     static BOUND_CALLS: RefCell<VecDeque<(BoundCall, Option<Py<CallbackSlot>>)>> = const { RefCell::new(VecDeque::new()) };
     /// The process in which this thread calls callbacks. If a callback forks, the child process continues in a copy of the thread.
     static CALLBACK_THREAD: Cell<Option<ForkEpoch>> = const { Cell::new(None) };
@@ -190,7 +189,7 @@ pub(crate) fn notify_thread(handlers: EventSource) {
     calls.changed.notify_all();
 }
 
-/// Adds a call to the queue of this thread, without a slot. The log handler calls this function for each log line.
+/// Adds a call without a slot to this thread's queue. The log handler calls this function for each log line.
 pub(crate) fn add_bound_call(callback: Py<PyAny>, argument: Py<PyAny>) {
     push_bound_call((callback, argument), None);
 }
@@ -199,7 +198,7 @@ fn push_bound_call(found: BoundCall, slot: Option<Py<CallbackSlot>>) {
     BOUND_CALLS.with_borrow_mut(|all| all.push_back((found, slot)));
 }
 
-/// Removes the next recorded call from the queue, and returns the call.
+/// Removes the next recorded call from the queue and returns it.
 fn pop_bound_call() -> Option<BoundCall> {
     while let Some((found, slot)) = BOUND_CALLS.with_borrow_mut(VecDeque::pop_front) {
         if slot.is_none_or(|slot| !slot.get().is_empty()) {
@@ -217,7 +216,7 @@ pub(crate) fn wait_until_idle(timeout: Duration) {
     drop(calls.changed.wait_timeout_while(lock(&calls.state), timeout, is_busy));
 }
 
-/// Waits until the running callback of a client has returned, but no longer than `timeout`. The caller must be detached from the
+/// Waits until a client's running callback has returned, but no longer than `timeout`. The caller must be detached from the
 /// interpreter.
 pub(crate) fn wait_until_returned(handlers: &EventSource, timeout: Duration) {
     if is_callback_thread() {
@@ -287,7 +286,7 @@ fn next_source() -> EventSource {
     }
 }
 
-/// Report an exception of a callback through `sys.unraisablehook`.
+/// Report an exception from a callback through `sys.unraisablehook`.
 #[pyfunction]
 pub(crate) fn _report_unraisable(error: Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) {
     let py = error.py();

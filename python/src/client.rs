@@ -41,20 +41,19 @@ use crate::{int_args, text};
 /// * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
 /// * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By default,
 ///   ``lease_margin`` is a third of the negotiated session timeout.
-/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
-///   credentials, a pair can contain a callable without arguments that returns the credentials as bytes or str. The
-///   library calls the callable before each attempt to connect, on a separate daemon thread. The callable may block,
-///   but must not wait for a lock. If the callable raises an exception before the first connection, the constructor
-///   raises AuthFailed with the text of the exception. If the callable raises an exception later, the client tries
-///   again.
+/// * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the credentials, a pair can
+///   contain a callable that takes no arguments and returns the credentials as bytes or str. Before each attempt to connect, the
+///   library calls the callable on a separate daemon thread. The callable may block, but must not wait for a lock. If the callable
+///   raises an exception before the first connection, the constructor raises AuthFailed with the text of the exception. If the callable
+///   raises an exception later, the client tries again.
 /// * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
 ///   the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock raises
 ///   ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo to
 ///   zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a mutex, a
 ///   kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock needs
 ///   ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
-/// * ``on_event``: a callback for events. The library calls the callback with a ClientEvent for every change in the state of the
-///   session, and with a LockEvent for every change in the state of a hold.
+/// * ``on_event``: a callback for events. The library calls the callback with a ClientEvent whenever the session changes state, and
+///   with a LockEvent whenever a hold changes state.
 /// * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
 ///   ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other argument
 ///   takes precedence. ``from_file()`` reads options from a file.
@@ -132,11 +131,11 @@ impl Client {
         }))
     }
 
-    /// Closes the session, and lets other greenlets run during the close. A callback may wait for another greenlet, and
-    /// could not return if the close blocked that greenlet.
+    /// Closes the session, and lets other greenlets run during the close. A callback may wait for another greenlet. If closing the
+    /// client blocked that greenlet, the callback could not return.
     fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
         let (start, in_hub, ended) = (Instant::now(), hub.start_wait()?, Arc::new(sync::Mutex::new(None)));
-        // If a callback of the client calls this function, the function must not wait until the callback returns.
+        // If one of the client's callbacks calls this function, the function must not wait for that callback to return.
         let handlers =
             (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
         let handlers = handlers.or_raise(py)?;
@@ -188,7 +187,7 @@ impl SemaphoreSize {
 }
 
 impl Client {
-    /// Makes a semaphore. For a semaphore with a shared count, the function `counted` makes the semaphore.
+    /// Makes a semaphore. If the semaphore has a shared count, this function calls `counted` to make it.
     pub(crate) fn make_semaphore(
         &self,
         py: Python<'_>,
@@ -398,16 +397,15 @@ impl Client {
     /// Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``. The method sends
     /// nothing to a server.
     ///
-    /// ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method makes a mutex of this client. Each lock in
-    /// ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another multi-lock, and may belong to any client.
-    /// ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if ``locks`` is empty, or if two locks have the same
-    /// path.
+    /// ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method creates a mutex that belongs to this client.
+    /// Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another multi-lock, and may belong to any
+    /// client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if ``locks`` is empty, or if two locks have the
+    /// same path.
     ///
     /// Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders.
-    /// A multi-lock of Curator acquires its locks one after the other. To avoid a deadlock with a multi-lock of
-    /// Curator, a multi-lock of zklock leaves its queues and joins the queues again later. If ``in_order`` is True, the
-    /// library acquires the locks one after the other in the given order, like Curator. Use ``in_order`` if multi-locks
-    /// of Curator use the same paths in the same order.
+    /// A Curator multi-lock acquires its locks one after the other. To avoid a deadlock with a Curator multi-lock, a zklock multi-lock
+    /// leaves its queues and joins them again later. If ``in_order`` is True, the library acquires the locks one after the other in the
+    /// given order, like Curator. Use ``in_order`` if Curator multi-locks use the same paths in the same order.
     #[pyo3(signature = (locks, *, timeout=None, in_order=false))]
     fn multi<'py>(
         &self,
@@ -535,11 +533,10 @@ impl Client {
     /// chroot of the client does not change.
     ///
     /// The session of the client continues, with all holds and with the queue positions of all waiters. The client
-    /// stays connected to its server, except in two cases. If the new list does not contain the server of the client,
-    /// the client connects to a server of the new list. If the new list is longer than the old list, some clients
-    /// connect to an added server, so that each server has about the same number of clients. While a client connects to
-    /// another server, the holds of the client are SUSPENDED. A hold is lost only if the client reaches no server of
-    /// the new list before the session ends.
+    /// stays connected to its server, except in two cases. If the new list does not contain the client's current server, the client
+    /// connects to a server from the new list. If the new list is longer than the old list, some clients connect to an added server, so
+    /// that each server has about the same number of clients. While a client connects to another server, its holds are SUSPENDED. A
+    /// hold is lost only if the client reaches no server of the new list before the session ends.
     ///
     /// Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
     /// closed. Does not block.
@@ -559,7 +556,7 @@ impl Client {
         metrics::object(py, &self.core.metrics().or_raise(py)?)
     }
 
-    /// Return ``metrics()`` in the text format of Prometheus (exposition format, version 0.0.4).
+    /// Return ``metrics()`` in the Prometheus text format (exposition format, version 0.0.4).
     ///
     /// Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a program can distinguish
     /// its clients. Does not block. Raises ValueError for label names that Prometheus does not accept, or that the metrics of zklock

@@ -1,4 +1,4 @@
-//! The command `zklock`, for `python -m zklock` and the script of the wheel.
+//! The `zklock` command, for `python -m zklock` and for the script that the wheel installs.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,6 @@
-//! Drops values of the core while the thread is detached from the interpreter, because the drop may block. For
-//! instance, the drop of a client blocks for up to two seconds until the server confirms the end of the session. A
-//! Python object must store such a value in a `DetachedDrop`.
+//! Drops core values while the thread is detached from the interpreter, because dropping them may block. For instance, dropping a
+//! client blocks for up to two seconds, until the server confirms the end of the session. A Python object must store such a value in a
+//! `DetachedDrop`.
 
 use std::ops::Deref;
 

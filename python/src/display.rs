@@ -1,11 +1,11 @@
-//! Converts Python objects to texts for messages and for `repr()`. Rust's `Display` of a Python object calls `str()`, which may run
+//! Converts Python objects to text for messages and for `repr()`. Rust's `Display` of a Python object calls `str()`, which may run
 //! Python's signal handlers. `Display` discards the exception of a handler, so Ctrl-C would be lost. Other files must not format a
 //! Python object.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// Returns the name of the type of an object.
+/// Returns the type name of an object.
 pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
     value.get_type().name().map_or_else(|_| "this".to_owned(), |name| name.to_string_lossy().into_owned())
 }
@@ -20,7 +20,7 @@ pub(crate) fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
     repr(PyString::new(py, text).as_any())
 }
 
-/// Returns the name of a member of a Python enum.
+/// Returns the name of a Python enum member.
 pub(crate) fn member_name(member: &Bound<'_, PyAny>) -> PyResult<String> {
     member.getattr("name")?.extract()
 }

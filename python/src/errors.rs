@@ -1,5 +1,5 @@
-//! Converts errors of the core to Python exceptions. A table of the core contains the name of the exception class for each status.
-//! This file imports only `imports.rs`, so that all other files can report errors.
+//! Converts errors of the core to Python exceptions. A table in the core maps each status to the name of its exception class. This file
+//! imports only `imports.rs`, so that all other files can report errors.
 
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -45,8 +45,7 @@ pub(crate) fn ignore_forked(ended: zklock::Result<()>) -> zklock::Result<()> {
 }
 
 /// Handles an error of `__exit__`. If the `with` block raised an exception, the function adds the error to this
-/// exception as a note. If `block_error` is None or another object that is not an exception, the function raises the
-/// error.
+/// exception as a note. If `block_error` is not an exception, for example because it is None, the function raises the error.
 pub(crate) fn attach_to_exception(
     py: Python<'_>,
     block_error: &Bound<'_, PyAny>,

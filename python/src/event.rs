@@ -1,9 +1,8 @@
 //! Events and listeners. Events are objects of the classes in `zklock/_events.py`.
 //!
-//! Python objects own the callbacks, so that the garbage collector can find the callbacks. A `ClientEvents` object owns
-//! the callbacks of a client. The locks and semaphores of the client refer to the `ClientEvents` object. A lock object
-//! owns the callbacks of the lock, and a Leases object owns the callbacks of the leases. The core must have only weak
-//! references to callbacks.
+//! Python objects own the callbacks, so that the garbage collector can find them. A `ClientEvents` object owns the callbacks of a
+//! client. The locks and semaphores of the client refer to the `ClientEvents` object. A lock object owns the lock's callbacks, and a
+//! Leases object owns the callbacks of its leases. The core must have only weak references to callbacks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +35,7 @@ pub(crate) enum CallbackDispatcher {
 pub(crate) struct ClientEvents {
     names: Arc<EventObjects>,
     listeners: Listeners,
-    /// The callables of the argument `auth`. The callables exist as long as the `ClientEvents` object, like the event
-    /// callbacks.
+    /// The callables of the argument `auth`. Like the event callbacks, the callables live as long as the `ClientEvents` object.
     auth: Vec<Py<CallbackSlot>>,
 }
 
@@ -46,7 +44,7 @@ pub(crate) struct ClientEvents {
 pub(crate) struct EventObjects {
     /// Weak references to the lock objects.
     locks: Mutex<HashMap<LockId, Py<PyWeakrefReference>>>,
-    /// Whether the program has ever registered a callback for the client, or for a lock or leases of the client.
+    /// Whether the program has ever registered a callback for the client, or for any of the client's locks or leases.
     is_used: AtomicBool,
 }
 
@@ -74,7 +72,7 @@ impl ClientEvents {
     }
 
     /// Registers `on_event` with the config of a client that is about to connect. The callback receives all events of the client. If
-    /// `waits` is true, the callback receives no events before the call of `start_listening`.
+    /// `waits` is true, the callback receives no events until `start_listening` is called.
     pub(crate) fn set_first_callback(
         &self,
         py: Python<'_>,
@@ -90,7 +88,7 @@ impl ClientEvents {
         Ok(())
     }
 
-    /// Makes the client report all later events to the callback that `set_first_callback` registered with `waits`.
+    /// Makes the client report all later events to the callback that `set_first_callback` registered with `waits` set to true.
     pub(crate) fn start_listening(&self, py: Python<'_>, client: &zklock::Client) -> PyResult<()> {
         let Some(listener) = self.listeners.first(py) else { return Ok(()) };
         let handler = Box::new(listener.get().handler(py, &self.names)?);
@@ -125,7 +123,7 @@ impl EventObjects {
         self.is_used.load(Ordering::Acquire)
     }
 
-    /// Stores the Python object that later events about the lock `id` contain.
+    /// Stores the Python object to include in later events about the lock `id`.
     pub(crate) fn add(&self, id: LockId, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let weak = PyWeakrefReference::new(object)?.unbind();
         self.lock().insert(id, weak);

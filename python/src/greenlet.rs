@@ -48,7 +48,7 @@ fn current(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
 pub(crate) enum WaitTarget {
     /// An answer of a server. The answer arrives even if no other greenlet runs.
     Server,
-    /// The release of a lock by another holder. The holder may be a greenlet of the same thread.
+    /// Another holder's release of a lock. The holder may be a greenlet of the same thread.
     Contenders,
     /// The close of a client. A close takes at most 2 seconds.
     ClientClose,
@@ -70,7 +70,7 @@ impl WaitTarget {
     }
 }
 
-/// The hub that runs other greenlets while the calling greenlet waits. The value is a function of `zklock/_greenlets.py`.
+/// The hub that runs other greenlets while the calling greenlet waits. The value is a function defined in `zklock/_greenlets.py`.
 pub(crate) struct Hub<'py>(Bound<'py, PyAny>);
 
 impl<'py> Hub<'py> {
@@ -112,8 +112,8 @@ impl GreenletWait<'_> {
             return Ok(());
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
-        // Another thread may use the waker now, and so add the key to the queue. The hub then finds the key when this
-        // greenlet waits.
+        // Another thread may use the waker now, and thereby add the key to the queue. The hub then finds the key when this greenlet
+        // waits.
         self.waits.call_method1(intern!(self.waits.py(), "wait"), (self.waker.key, left)).map(drop)
     }
 }

@@ -71,8 +71,8 @@ impl Hold {
         Error::new(Status::NotOwner, format!("{}: this hold was already released", self.core().path()))
     }
 
-    /// Returns true if every lock of the hold is already released. If the owner has released only some member locks of a multi-lock,
-    /// the hold of the multi-lock is not over.
+    /// Returns true if every lock of the hold is already released. If the owner has released only some of a multi-lock's member locks,
+    /// the multi-lock's hold is not over.
     fn is_over(&self) -> bool {
         let holds = |member: &zklock::Lock| !matches!(member.state_as(self.owner), Ok(LockState::Free));
         let is_in_part =
@@ -167,15 +167,15 @@ impl Hold {
         }
     }
 
-    /// Whether this hold is safe at this moment. The property is False after a release or a loss of the hold, and after the client is
+    /// Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after the client is
     /// closed. Does not block.
     #[getter]
     fn is_held(&self) -> bool {
         matches!(self.current_state(), Ok(LockState::Held | LockState::Suspended))
     }
 
-    /// Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the state of
-    /// the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
+    /// Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the hold is UNCERTAIN
+    /// or LOST, or if the client was closed during the hold. Does not block.
     #[getter]
     fn is_lost(&self) -> bool {
         match self.current_state() {

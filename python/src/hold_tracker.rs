@@ -21,7 +21,7 @@ use crate::resource_warning::{is_released_with_object, warn};
 #[pyclass(frozen, module = "zklock")]
 pub(crate) struct HoldTracker {
     owner: Owner,
-    /// The name of the owner for messages, or `None` if the library cannot observe the end of the owner.
+    /// The owner's name for use in messages, or `None` if the library cannot observe when the owner ends.
     who: Option<String>,
     /// A `WeakKeyDictionary` that maps each lock to the number of releases that the owner still has to make. The number
     /// excludes the holds of `Hold` objects, because any thread may release a `Hold`.
@@ -81,7 +81,7 @@ impl HoldTracker {
 #[pymethods]
 impl HoldTracker {
     /// Warns about holds that remain after the end of the greenlet. When the greenlet ends, the greenlet object calls
-    /// this method. The drop of the `HoldTracker` may happen later.
+    /// this method. The `HoldTracker` itself may be dropped later.
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         self.warn_of_holds(py)
     }
@@ -119,8 +119,7 @@ pub(crate) fn current_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTra
     }
 }
 
-/// Returns the `HoldTracker` of the calling thread. The thread-local storage owns the `HoldTracker`, and drops the `HoldTracker`
-/// when the thread ends.
+/// Returns the `HoldTracker` of the calling thread. The thread-local storage owns the `HoldTracker`, and drops it when the thread ends.
 fn thread_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
     let (local, name) = (imports(py)?.thread.bind(py), intern!(py, "hold_tracker"));
     if let Some(known) = local.getattr_opt(name)? {

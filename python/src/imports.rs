@@ -1,6 +1,6 @@
 //! The Python objects that the native module uses. The native module imports all these objects when Python imports the
-//! native module. A destructor may need one of these objects while the interpreter ends. An import would fail at that
-//! time. A destructor, and the code that a destructor calls, must therefore not import anything.
+//! native module. A destructor may need one of these objects while the interpreter is shutting down. An import would fail at that time.
+//! A destructor, and the code that a destructor calls, must therefore not import anything.
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;

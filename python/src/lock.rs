@@ -36,9 +36,8 @@ use crate::wait::{wait, wait_lost};
 ///
 /// A lock coordinates the threads of one process in the same way as threads of different processes. Waiters acquire the
 /// lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each greenlet counts as
-/// a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the calling thread. If the name of
-/// a property ends in ``_in_process``, the property describes the hold that some thread of the process has through this
-/// lock object.
+/// a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the calling thread. A property whose name ends in
+/// ``_in_process`` describes the hold that some thread of the process has through this lock object.
 ///
 /// A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD or SUSPENDED.
 ///
@@ -65,8 +64,8 @@ pub(crate) struct Lock {
 
 /// A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 ///
-/// A mutex belongs to the thread that acquired the mutex. The owner of a mutex may re-enter the mutex. The owner must release the mutex
-/// as many times as it acquired the mutex.
+/// A mutex belongs to the thread that acquired it. The owner of a mutex may re-enter it. The owner must release the mutex as many times
+/// as it acquired the mutex.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct Mutex;
 
@@ -95,18 +94,17 @@ pub(crate) struct WriteLock;
 /// A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``. ``Client.multi()`` makes
 /// a MultiLock.
 ///
-/// The timeout of ``acquire()`` limits the time for all member locks together. If the thread already holds a member
-/// lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the thread does not hold all
-/// member locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its member
-/// locks. ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
-/// ``release()`` still releases the remaining member locks, and then raises the first error.
+/// The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member lock, ``acquire()``
+/// re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member locks. If the thread holds all
+/// member locks, the state of the multi-lock is the worst state of its member locks. ``release()`` releases every member lock that the
+/// thread holds. If the release of one member lock fails, ``release()`` still releases the remaining member locks, and then raises the
+/// first error.
 ///
 /// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
-/// one transaction. Member locks that join their queues in one transaction have the same fencing token. If programs
-/// list such member locks in different orders, these programs do not deadlock. The library acquires semaphore mutexes,
-/// and locks of different clients, one after the other. This order is the same in all programs that use the same
-/// connect strings. If the member locks have different fencing tokens, the token of the multi-lock is the smallest
-/// token.
+/// one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that list such member
+/// locks in different orders do not deadlock. The library acquires semaphore mutexes, and locks of different clients, one after the
+/// other. This order is the same in all programs that use the same connect strings. If the member locks have different fencing tokens,
+/// the token of the multi-lock is the smallest token.
 #[pyclass(frozen, extends = Lock, module = "zklock")]
 pub(crate) struct MultiLock;
 
@@ -194,7 +192,7 @@ impl Lock {
         PyAttributeError::new_err(format!("a multi-lock has no {what} of its own; see {where_else}"))
     }
 
-    /// Returns the path of the lock, or the error for a multi-lock.
+    /// Returns the path of the lock, or an error if the lock is a multi-lock.
     pub(crate) fn path_or_error(&self) -> PyResult<&str> {
         self.path.as_deref().ok_or_else(|| Self::multi_lock_attribute_error("path", "the paths of its member locks"))
     }
@@ -205,7 +203,7 @@ impl Lock {
         self.path.iter().cloned().chain(self.members.iter().flat_map(of)).collect()
     }
 
-    /// Sets the revocation callback like `set_revocable()`, but does not start the thread that calls callbacks.
+    /// Sets the revocation callback as `set_revocable()` does, but does not start the thread that calls callbacks.
     pub(crate) fn set_revocation_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.members.is_empty() {
             let lock: &zklock::Lock = &self.core;
@@ -301,7 +299,7 @@ impl Lock {
         Ok(format!("<zklock.{kind} {paths} {state}>"))
     }
 
-    /// Returns the path of the lock in quotes. For a multi-lock, the text contains the paths of all member locks.
+    /// Returns the quoted path of the lock. For a multi-lock, the text contains the paths of all member locks.
     pub(crate) fn quoted(&self, py: Python<'_>) -> PyResult<String> {
         let paths = self.paths().into_iter().map(|path| quoted(py, &path));
         Ok(paths.collect::<PyResult<Vec<_>>>()?.join(" "))
@@ -323,7 +321,7 @@ impl Drop for Lock {
     }
 }
 
-/// The advice in the warning that the library has released a lock.
+/// The advice given in the warning that the library has released a lock.
 const KEEP: &str = "keep the object and call release(), or use a with block";
 
 /// The number of seconds for which a hold is safe. The number is zero if there is no hold, or if the hold was lost.

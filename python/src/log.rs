@@ -13,14 +13,14 @@ use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_id
 use crate::errors::OrRaise;
 use crate::imports::imports;
 
-/// The log level that the last call of `sync_level` found. The value is a level of the core, or 0 if logging is off.
-/// The value is `NOT_CALLED` until a call of `sync_level` has found a level.
+/// The log level that the last call of `sync_level` found. The value is one of the core's log levels, or 0 if logging is off. The value
+/// is `NOT_CALLED` until `sync_level` first finds a level.
 static LAST_LEVEL: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(NOT_CALLED));
 const NOT_CALLED: i32 = -1;
 
 /// Reads the current configuration of `logging`. The function runs Python code, so a signal handler may run during the
-/// call and raise an exception. Call the function before an operation begins. An exception of the signal handler then
-/// cannot interrupt the operation.
+/// call and raise an exception. Call the function before an operation begins. Then an exception from the signal handler cannot
+/// interrupt the operation.
 pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
     let wanted: Option<i64> = imports(py)?.log_level.bind(py).call0()?.extract()?;
     let level = wanted.and_then(level_of);
@@ -69,7 +69,7 @@ fn call(py: Python<'_>, line: &LogLine) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
     Ok((imports(py)?.log_deliver.clone_ref(py), argument.into_any().unbind()))
 }
 
-/// Returns the core's level for a level of `logging`. With the level NOTSET, the core writes all log lines.
+/// Returns the core's log level that corresponds to a `logging` level. With the level NOTSET, the core writes all log lines.
 const fn level_of(number: i64) -> Option<Level> {
     match number {
         ..=5 => Some(Level::Trace),

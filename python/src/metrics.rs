@@ -12,7 +12,7 @@ use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
 use crate::states::client_state;
 
-/// Makes a `Metrics` object. The fields of the object have the names in the core's table of metrics.
+/// Makes a `Metrics` object. Its fields have the names from the core's table of metrics.
 pub(crate) fn object<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<'py, PyAny>> {
     let fields = PyDict::new(py);
     for metric in Metrics::ALL {

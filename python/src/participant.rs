@@ -1,5 +1,5 @@
-//! The class `zklock.Participant`, and the wait for a list of participants. A Participant is a copy, and must not refer to its lock
-//! or client.
+//! The class `zklock.Participant`, and the code that waits for a list of participants. A Participant is a copy, and must not refer to
+//! its lock or client.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

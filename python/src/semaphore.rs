@@ -45,7 +45,7 @@ impl Semaphore {
         Self { core: DetachedDrop::new(semaphore), path, size, callback: RevocationCallback::default(), events }
     }
 
-    /// Sets the revocation callback like `set_revocable()`, but does not start the thread that calls callbacks.
+    /// Sets the revocation callback as `set_revocable()` does, but does not start the thread that calls callbacks.
     pub(crate) fn set_revocation_callback(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         let semaphore: &zklock::Semaphore = &self.core;
         self.callback.set(callback, |handler| semaphore.set_revocable(handler))
@@ -55,12 +55,12 @@ impl Semaphore {
 #[pymethods]
 impl Semaphore {
     /// Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or no lease. Use the
-    /// Leases in a ``with`` block, or call ``release()`` of the Leases.
+    /// Leases object in a ``with`` block, or call its ``release()`` method.
     ///
     /// ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-    /// call makes one attempt and does not wait for other participants. The semaphore serves the waiting calls in queue order, so a
-    /// call for few leases cannot overtake an earlier call for many leases. Ctrl-C interrupts the wait. The library then removes the
-    /// nodes of the interrupted call from the queue.
+    /// call makes one attempt and does not wait for other participants. The semaphore serves waiting calls in queue order, so a call
+    /// that requests few leases cannot overtake an earlier call that requests many. Ctrl-C interrupts the wait. The library then
+    /// removes the nodes of the interrupted call from the queue.
     ///
     /// Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises Canceled if
     /// ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed. Raises ValueError if ``quantity`` is
@@ -90,8 +90,8 @@ impl Semaphore {
         py.detach(|| self.core.cancel()).or_raise(py)
     }
 
-    /// Return a list of Participants of all processes. The list begins with the held leases, from the oldest to the
-    /// newest. The waiters follow the held leases.
+    /// Return a list of the Participants from all processes. The list begins with the held leases, from the oldest to the newest. The
+    /// waiters follow the held leases.
     ///
     /// The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers
     /// within the session timeout.
@@ -148,7 +148,7 @@ impl Semaphore {
 ///
 /// The library releases all leases of the object together. The release happens when the program calls ``release()``, at the end of a
 /// ``with`` block, or when the object is garbage-collected. If a Leases object is garbage-collected before its release, the library
-/// does not wait for the server, and issues a ResourceWarning.
+/// issues a ResourceWarning and does not wait for the server.
 ///
 /// Any thread may use and release the leases. All methods raise ClientClosed after the client is closed, and raise Forked in a forked
 /// child process.
@@ -199,7 +199,7 @@ impl Drop for Leases {
 
 #[pymethods]
 impl Leases {
-    /// Release all leases of this object, and wait until the server has confirmed the removal of the leases' nodes.
+    /// Release all leases of this object, and wait until the server has confirmed that their nodes are deleted.
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost. Raises ConnectionLost if no
@@ -289,10 +289,9 @@ impl Leases {
         Ok(this)
     }
 
-    /// Release the leases, unless the block has already released the leases. The errors are the same as for
-    /// ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms the
-    /// release, the method only logs a warning. If both the block and the release fail, the exception of the block
-    /// propagates, with a note about the failed release.
+    /// Release the leases, unless the block has already released them. The errors are the same as for ``release()``, except in one
+    /// case. If the leases were safe at the end of the block and no server confirms the release, the method only logs a warning. If
+    /// both the block and the release fail, the exception of the block propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,

@@ -1,5 +1,4 @@
-//! The class `zklock.testing.StandaloneServer`. The class is for tests, so no other file of the native module may use
-//! the class.
+//! The class `zklock.testing.StandaloneServer`. The class is for tests, so no other file of the native module may use it.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
@@ -19,7 +18,7 @@ use crate::{int_args, text};
 /// ``address`` is ``"host:port"``; port 0 selects a free port. Raises ValueError for a malformed address, and ServerError if the server
 /// cannot listen at the address.
 ///
-/// The methods that cause a fault have an argument ``session``. The argument is a client, the id of a session, or None. With
+/// The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or None. With
 /// ``session=None``, a fault applies to all clients, including clients that connect later. A fault applies to all connections of the
 /// session, including later connections. When the method returns, the fault is already in effect. The method raises ValueError if the
 /// session is unknown. Session timeouts may be as short as 0.1 seconds.
@@ -95,8 +94,8 @@ impl StandaloneServer {
         py.detach(|| self.core.delay(target, seconds.milliseconds())).or_raise(py)
     }
 
-    /// Drop the reply to a client's next request of the kind ``op``, and close the client's connection. The server still executes the
-    /// request. ``op`` is an ``Op``, or a request number of ZooKeeper.
+    /// Drop the reply to a client's next ``op`` request, and close the client's connection. The server still executes the request.
+    /// ``op`` is an ``Op``, or a request number of ZooKeeper.
     #[pyo3(signature = (op, session=None))]
     fn lose_reply(
         &self,
@@ -116,8 +115,8 @@ impl StandaloneServer {
         py.detach(|| self.core.halt()).or_raise(py)
     }
 
-    /// Close all connections, and continue with the same data at the same address. The timeout of every session starts again. Raises
-    /// ServerError if another process listens at the address now.
+    /// Close all connections, and continue with the same data at the same address. Every session timeout restarts. Raises ServerError
+    /// if another process listens at the address now.
     fn restart(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.core.restart()).or_raise(py)
     }
@@ -149,8 +148,7 @@ impl StandaloneServer {
     }
 }
 
-/// The properties of a session at the moment when the program called ``sessions()``. Sessions are immutable and
-/// comparable.
+/// The properties that a session had when the program called ``sessions()``. Sessions are immutable and comparable.
 #[pyclass(frozen, eq, skip_from_py_object, module = "zklock.testing")]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Session(SessionInfo);

@@ -1,5 +1,5 @@
-//! Converts the states of the core, and the reasons why a call waits, to members of the enums in `zklock/_states.py`.
-//! The functions find a member by its value. No other file may contain the values of the enum members.
+//! Converts the core's states, and its reasons for waiting, to members of the enums in `zklock/_states.py`. The functions find a member
+//! by its value. No other file may contain the values of the enum members.
 
 use std::fmt::Debug;
 

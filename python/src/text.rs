@@ -1,5 +1,5 @@
-//! Converts arguments that are texts, bytes or flags. A value of the wrong type raises a TypeError that names the argument. The
-//! core checks the content of a text.
+//! Converts arguments that are text, bytes or flags. A value of the wrong type raises a TypeError that names the argument. The core
+//! checks the content of a text.
 
 use std::path::PathBuf;
 

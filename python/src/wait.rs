@@ -1,7 +1,6 @@
-//! Waits for operations. Each function of the native module that waits for an operation uses this file. A signal may
-//! interrupt any wait. A waiting thread is detached from the interpreter. The main thread divides a wait into slices,
-//! so that Python's signal handlers can run between two slices. A greenlet waits in its hub, and the hub runs the other
-//! greenlets meanwhile.
+//! Waits for operations. Every native-module function that waits for an operation uses this file. A signal may interrupt any wait. A
+//! waiting thread is detached from the interpreter. The main thread divides a wait into slices, so that Python's signal handlers can
+//! run between two slices. A greenlet waits in its hub, and the hub runs the other greenlets meanwhile.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
@@ -19,17 +18,17 @@ use crate::seconds::Seconds;
 /// The longest time for which a wait ignores Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// An operation for which a thread or a greenlet can wait.
+/// An operation that a thread or a greenlet can wait for.
 pub(crate) trait Waitable: Send {
     type Answer: Send;
 
-    /// Waits for at most `slice`. The caller must not call the function again after the function has returned an answer.
+    /// Waits for at most `slice`. The caller must not call the function again after it has returned an answer.
     fn wait_for(&self, slice: Duration) -> Option<Result<Self::Answer>>;
 
     /// Registers `hook`. When the operation is over, the library calls `hook` once, on any thread.
     fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()>;
 
-    /// The deadline of the operation. At this time, the operation ends even if the library has not called the hook.
+    /// The deadline of the operation. At the deadline, the operation ends even if the library has not called the hook.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -180,7 +179,7 @@ fn wait_in_greenlet<'py, W: Waitable>(
     in_hub.wait(waiting.deadline())
 }
 
-/// The phases in which the interpreter exits.
+/// The phases of interpreter shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ExitPhase {
     /// The library is closing all clients. A daemon thread that waits for a closed client blocks until the process ends.

@@ -18,7 +18,7 @@ pub(crate) fn all(waiting: Vec<zklock::Waiting>) -> Vec<Waiting> {
 
 #[pymethods]
 impl Waiting {
-    /// The reason why the call waits, a WaitsFor.
+    /// The reason why the call waits, as a WaitsFor.
     #[getter]
     fn waits_for<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         waits_for(py, self.0.waits_for)

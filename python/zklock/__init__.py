@@ -26,23 +26,23 @@ A client also provides the other recipes of Curator. All kinds of locks have the
         client.shared_count_set("/pool-size", 5)                            # for client.semaphore(path, count_path=...)
 
 A ``Client`` has one ZooKeeper session. Any number of locks and threads may share the client. A ``Mutex`` belongs to the
-thread that acquired the mutex. The owner of a mutex may re-enter the mutex. No other thread, on any machine, can
-acquire a mutex with the same path until the owner releases the mutex. All durations are in seconds, as an int or a
-float. Any thread may use the objects of this package. Blocking calls release the global interpreter lock (GIL). Ctrl-C
-interrupts a wait. The interrupted call leaves no hold and no node behind.
+thread that acquired it. The owner of a mutex may re-enter it. No other thread, on any machine, can acquire a mutex with
+the same path until the owner releases the mutex. All durations are in seconds, as an int or a float. Any thread may use
+the objects of this package. Blocking calls release the global interpreter lock (GIL). Ctrl-C interrupts a wait. The
+interrupted call leaves no hold and no node behind.
 
 In a program with gevent or eventlet, each greenlet counts as a thread. While a greenlet waits, other greenlets run. If
 the hub itself or a greenlet without a hub tries to wait for a lock, ``acquire()`` raises an error that explains the
-alternatives. Callbacks run on a thread of the operating system, and not in a greenlet.
+alternatives. Callbacks run on an operating-system thread, not in a greenlet.
 
 If the session of a client ends, the client loses all its holds. A hold is safe while the client is sure that the
 session has not expired. The session lease is the time for which the client can be sure that its session has not
 expired, as measured by the client's own clock. When the session lease ends, ``is_held``, ``remaining`` and ``state``
-change at once, even if the process was stopped for some time. A lock cannot stop a program that continues to write
-after the program has lost the lock. A store that compares fencing tokens can refuse writes of a program that has lost
-its lock. To be notified of a loss, register a callback with ``lock.on_lost()``, or call ``hold.wait_lost()`` in a
-thread. If the lock is lost during a ``with`` block, the end of the block raises ``LockLost``.
-``client.on_event(callback)`` reports every change in the state of the session and of all holds:
+change at once, even if the process was stopped for some time. A lock cannot stop a program that keeps writing after it
+has lost the lock. A store that compares fencing tokens can refuse writes of a program that has lost its lock. To be
+notified of a loss, register a callback with ``lock.on_lost()``, or call ``hold.wait_lost()`` in a thread. If the lock
+is lost during a ``with`` block, the end of the block raises ``LockLost``. ``client.on_event(callback)`` reports every
+change in the state of the session and of all holds:
 
         def on_event(event):                                                # called on a thread of zklock
             match event:
@@ -182,7 +182,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> "ModuleType":
-    """Import ``zklock.aio`` when a program first uses the module, so that other programs do not import asyncio."""
+    """Import ``zklock.aio`` when a program first uses it, so that programs that do not use it do not import asyncio."""
     if name != "aio":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

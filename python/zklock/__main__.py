@@ -12,7 +12,8 @@ def main() -> int:
     # started, the interpreter has set no handler. SIGINT then stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Python ignores SIGXFSZ. Restore the default action, because a child process would inherit the ignored signal.
+    # Python ignores SIGXFSZ. Restore the default action, because otherwise a child process would also ignore the
+    # signal.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     return _main(["zklock", *sys.argv[1:]])
 

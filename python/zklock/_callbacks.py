@@ -1,5 +1,5 @@
-"""The thread that calls a program's callbacks for ``set_revocable()``, ``on_event()`` and ``on_lost()``, and the
-threads that call the callables of the argument ``auth``.
+"""The thread that calls a program's ``set_revocable()``, ``on_event()`` and ``on_lost()`` callbacks, and the threads
+that call the ``auth`` callables.
 
 When the interpreter ends, Python ends all daemon threads. If a daemon thread ends while native code is calling a
 callback on the thread, the process crashes. Python code therefore starts the threads and calls the callbacks. An
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AuthCall(Protocol):
-    """One call of a callable of ``auth``. After ``begin()``, the calling thread must do only the work of this call."""
+    """One call to a callable in ``auth``. After ``begin()``, the calling thread must do only the work of this call."""
 
     def begin(self) -> Callable[[], object]: ...
     def finish(self, result: object) -> None: ...

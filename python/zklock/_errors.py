@@ -1,4 +1,4 @@
-"""Statuses and exceptions. The native module finds these classes by the names in the core's table of statuses.
+"""Statuses and exceptions. The native module looks up these classes by the names in the core's status table.
 
 This file must not import the native module, because the native module imports this file.
 """
@@ -148,8 +148,8 @@ class BufferTooSmall(Error, BufferError):
 
 
 class Exhausted(Error, OSError):
-    """The process cannot open a descriptor or start a thread, or all sequence numbers of the path are used. The message
-    names the limit.
+    """The process cannot open a descriptor or start a thread, or all sequence numbers of the path are used up. The
+    message names the limit.
     """
 
     status = Status.EXHAUSTED
@@ -185,6 +185,6 @@ class Pending(Error, BlockingIOError):
     status = Status.PENDING
 
 
-# Give the classes their public names for tracebacks, for instance zklock.LockTimeout.
+# Set the public class names that tracebacks show, for instance zklock.LockTimeout.
 for _class in [value for value in vars().values() if isinstance(value, type) and value is not IntEnum]:
     _class.__module__ = "zklock"

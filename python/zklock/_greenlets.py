@@ -47,7 +47,7 @@ class WakeQueue(Protocol):
 
 
 class HubWaits(ABC):
-    """The waiting greenlets of one hub. Only the thread of the hub may use this object."""
+    """The waiting greenlets of one hub. Only the hub's thread may use this object."""
 
     def __init__(self, hub: Any, queue: WakeQueue) -> None:
         self.hub = hub
@@ -57,7 +57,7 @@ class HubWaits(ABC):
         self._watcher: Any = None
 
     def is_forked(self) -> bool:
-        """Return whether this object belongs to the parent of this forked process."""
+        """Return whether this process is a forked child and the object belongs to its parent."""
         return self._process != os.getpid()
 
     def wait(self, key: int, seconds: float | None) -> None:
@@ -157,7 +157,7 @@ def _waits_of(kind: type[HubWaits], hub: Any, make_queue: Callable[[], WakeQueue
 
 def hub_waits(current: Any, target: str) -> Callable[[Callable[[], WakeQueue]], HubWaits] | None:
     """Return a function that returns the ``HubWaits`` of the calling greenlet's hub. If the hub has no ``HubWaits``
-    yet, the returned function makes a ``HubWaits`` for the hub.
+    yet, the returned function makes one.
 
     Return None if the call is allowed to block the whole thread.
 
@@ -237,7 +237,7 @@ def _original_start() -> Callable[..., object]:
 
 
 def greenlet_name(greenlet: Any) -> str:
-    """Return the name of a greenlet for messages."""
+    """Return a greenlet's name for use in messages."""
     name = getattr(greenlet, "name", None)
     return f"greenlet {name!r}" if isinstance(name, str) else f"greenlet {greenlet!r}"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 _base = logging.getLogger("zklock")
 _loggers = (_base, *(logging.getLogger(f"zklock.{name}") for name in ("session", "lock", "request", "log")))
-# Without this handler, warnings of zklock would appear on standard error in a program that does not configure logging.
+# Without this handler, a program that does not configure logging would print zklock's warnings to standard error.
 _null_handler = logging.NullHandler()
 _base.addHandler(_null_handler)
 

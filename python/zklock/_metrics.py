@@ -33,7 +33,7 @@ class Metrics:
 
     If a multi-lock acquires its member locks in one transaction, the metrics count one acquire call, and one hold for
     each member lock. If a multi-lock acquires its member locks in several steps, each step counts as one acquire call
-    of the client that executes the step. The metrics do not count calls with invalid arguments.
+    for the client that performs the step. The metrics do not count calls with invalid arguments.
     """
 
     acquires_ok: int
@@ -100,7 +100,7 @@ class Metrics:
     pings: int
     """Pings that the client sent to servers."""
     watch_events: int
-    """Notifications in which a server reported a change of a watched node."""
+    """Notifications from a server that a watched node has changed."""
     bytes_sent: int
     """Bytes that the client has sent or queued for sending to servers."""
     bytes_received: int
@@ -112,13 +112,13 @@ class Metrics:
     held: int
     """The current number of holds that are not lost. This number includes UNCERTAIN holds."""
     waiting: int
-    """The current number of acquire calls that wait."""
+    """The current number of acquire calls that are waiting."""
     leaving: int
     """The current number of participants whose nodes the client is removing. No server has confirmed the removal of
     these nodes yet.
     """
     watches: int
-    """The current number of watches of the session on the servers, as far as the client knows."""
+    """The number of watches that the session currently has on the servers, as far as the client knows."""
     session_timeout: float
     """The session timeout that is in effect, in seconds."""
     state: ClientState

@@ -1,4 +1,4 @@
-"""Protocol classes of locks and holds. A program can use the protocols as types of parameters.
+"""Protocol classes of locks and holds. A program can use the protocols as parameter types.
 
 The package itself must not use the protocols.
 """
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class HoldLike(Protocol):
-    """The type of the result of ``LockLike.hold()``. The result is a Hold, or an object that replaces a Hold in the
-    tests of a program.
+    """The type that ``LockLike.hold()`` returns. The result is a Hold, or an object that replaces a Hold in the tests
+    of a program.
     """
 
     def release(self) -> None:
@@ -114,7 +114,7 @@ class LockLike(Protocol):
 
 
 def _check_members_on_class(protocol: Any) -> None:
-    """Make ``isinstance()`` check whether the class of an object has the members of the protocol. Before Python 3.12,
+    """Make ``isinstance()`` check whether an object's class has the protocol's members. Before Python 3.12,
     ``isinstance()`` reads every property of the object itself, and some properties raise an exception if the lock is
     not held.
     """

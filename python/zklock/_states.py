@@ -41,7 +41,7 @@ class WaitsFor(Enum):
     """The reason why an acquire call waits."""
 
     CONNECTION = "connection"
-    """The call waits for a connection to a server. The node of the call stays in the queue until the session ends."""
+    """The call waits for a connection to a server. The call's node stays in the queue until the session ends."""
     SERVER = "server"
     """The call waits for an answer from the server."""
     NODE = "node"

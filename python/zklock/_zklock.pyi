@@ -71,19 +71,19 @@ class Client:
     * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the
       session. By default, ``lease_margin`` is a third of the negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
-      credentials, a pair can contain a callable without arguments that returns the credentials as bytes or str.
-      The library calls the callable before each attempt to connect, on a separate daemon thread. The callable may
-      block, but must not wait for a lock. If the callable raises an exception before the first connection, the
-      constructor raises AuthFailed with the text of the exception. If the callable raises an exception later, the
-      client tries again.
+      credentials, a pair can contain a callable that takes no arguments and returns the credentials as bytes or
+      str. Before each attempt to connect, the library calls the callable on a separate daemon thread. The
+      callable may block, but must not wait for a lock. If the callable raises an exception before the first
+      connection, the constructor raises AuthFailed with the text of the exception. If the callable raises an
+      exception later, the client tries again.
     * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's
       locks on the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock
       raises ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from
       kazoo to zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the
       path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a
       kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
-    * ``on_event``: a callback for events. The library calls the callback with a ClientEvent for every change in
-      the state of the session, and with a LockEvent for every change in the state of a hold.
+    * ``on_event``: a callback for events. The library calls the callback with a ClientEvent whenever the session
+      changes state, and with a LockEvent whenever a hold changes state.
     * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
       ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other
       argument takes precedence. ``from_file()`` reads options from a file.
@@ -174,16 +174,16 @@ class Client:
         """Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``.
         The method sends nothing to a server.
 
-        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method makes a mutex of this
-        client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another
-        multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises
-        ValueError if ``locks`` is empty, or if two locks have the same path.
+        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method creates a mutex that
+        belongs to this client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or
+        another multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``.
+        Raises ValueError if ``locks`` is empty, or if two locks have the same path.
 
         Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different
-        orders. A multi-lock of Curator acquires its locks one after the other. To avoid a deadlock with a
-        multi-lock of Curator, a multi-lock of zklock leaves its queues and joins the queues again later. If
-        ``in_order`` is True, the library acquires the locks one after the other in the given order, like Curator.
-        Use ``in_order`` if multi-locks of Curator use the same paths in the same order.
+        orders. A Curator multi-lock acquires its locks one after the other. To avoid a deadlock with a Curator
+        multi-lock, a zklock multi-lock leaves its queues and joins them again later. If ``in_order`` is True, the
+        library acquires the locks one after the other in the given order, like Curator. Use ``in_order`` if
+        Curator multi-locks use the same paths in the same order.
         """
     @overload
     def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore:
@@ -257,11 +257,11 @@ class Client:
         chroot. The chroot of the client does not change.
 
         The session of the client continues, with all holds and with the queue positions of all waiters. The
-        client stays connected to its server, except in two cases. If the new list does not contain the server of
-        the client, the client connects to a server of the new list. If the new list is longer than the old list,
-        some clients connect to an added server, so that each server has about the same number of clients. While a
-        client connects to another server, the holds of the client are SUSPENDED. A hold is lost only if the
-        client reaches no server of the new list before the session ends.
+        client stays connected to its server, except in two cases. If the new list does not contain the client's
+        current server, the client connects to a server from the new list. If the new list is longer than the old
+        list, some clients connect to an added server, so that each server has about the same number of clients.
+        While a client connects to another server, its holds are SUSPENDED. A hold is lost only if the client
+        reaches no server of the new list before the session ends.
 
         Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client
         is closed. Does not block.
@@ -283,7 +283,7 @@ class Client:
         block.
         """
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return ``metrics()`` in the text format of Prometheus (exposition format, version 0.0.4).
+        """Return ``metrics()`` in the Prometheus text format (exposition format, version 0.0.4).
 
         Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a
         program can distinguish its clients. Does not block. Raises ValueError for label names that Prometheus
@@ -325,8 +325,8 @@ class Lock:
     A lock coordinates the threads of one process in the same way as threads of different processes. Waiters
     acquire the lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each
     greenlet counts as a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the
-    calling thread. If the name of a property ends in ``_in_process``, the property describes the hold that some
-    thread of the process has through this lock object.
+    calling thread. A property whose name ends in ``_in_process`` describes the hold that some thread of the
+    process has through this lock object.
 
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is
     HELD or SUSPENDED.
@@ -404,7 +404,7 @@ class Lock:
         no server answers within the session timeout.
         """
     def waiting(self) -> list[Waiting]:
-        """Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the
+        """Return a list of Waiting objects, one for each call that waits for this lock object. The list follows the
         order in which the calls began. Each Waiting describes what one call waits for.
 
         The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in
@@ -430,10 +430,10 @@ class Lock:
 
         A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The
         callback may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method
-        that waits for a lock, the method raises Deadlock. The library passes exceptions of the callback to
-        ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does not
-        return. The callback remains registered until the program sets another callback or None, or until the lock
-        object is garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
+        that waits for a lock, the method raises Deadlock. If the callback raises an exception, the library passes
+        it to ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does
+        not return. The callback remains registered until the program sets another callback or None, or until the
+        lock object is garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
         """
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the calling thread's hold is no longer safe, and then return True. Return False if the hold is
@@ -441,8 +441,8 @@ class Lock:
 
         The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD
         afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-        call checks the hold once. Ctrl-C interrupts the wait. To watch a hold of another thread, call
-        ``wait_lost()`` of the Hold that ``hold()`` returned.
+        call checks the hold once. Ctrl-C interrupts the wait. To watch another thread's hold, call
+        ``wait_lost()`` on the Hold that ``hold()`` returned.
 
         Raises NotOwner if the thread has no hold, or if the hold is released during the wait. Raises ClientClosed
         if the client is closed. In a callback, the call raises Deadlock unless the timeout is 0.
@@ -492,8 +492,8 @@ class Lock:
         """
     @property
     def state_in_process(self) -> LockState:
-        """The state of the hold that some thread has through this lock object, a LockState. The state is FREE if no
-        thread has a hold. Does not block.
+        """The state of the hold that any thread has through this lock object, as a LockState. The state is FREE if
+        no thread has a hold. Does not block.
         """
     @property
     def remaining(self) -> float:
@@ -502,9 +502,7 @@ class Lock:
         """
     @property
     def remaining_in_process(self) -> float:
-        """Like ``remaining``, but for a hold of any thread that acquired the lock through this lock object. Does not
-        block.
-        """
+        """Like ``remaining``, but for a hold that any thread acquired through this lock object. Does not block."""
     @property
     def fencing_token(self) -> int:
         """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store
@@ -515,17 +513,17 @@ class Lock:
         """
     @property
     def fencing_token_in_process(self) -> int:
-        """The fencing token of the hold that some thread has through this lock object. This property is for
-        monitoring. A thread that writes to a store must use its own token, ``fencing_token``.
+        """The fencing token of a hold through this lock object, no matter which thread has the hold. This property
+        is for monitoring. A thread that writes to a store must use its own token, ``fencing_token``.
 
         Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all
         holds through this lock object were lost.
         """
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs under the fencing token of the calling thread's hold before this hold
-        began; see ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is
-        zero. If two writes have the same token, a store must also compare the values of ``fencing_pass``.
+        """The number of local hand-overs that preceded the calling thread's hold under the same fencing token; see
+        ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
+        two writes have the same token, a store must also compare the values of ``fencing_pass``.
 
         Does not block. Raises the same errors as ``fencing_token``.
         """
@@ -568,8 +566,8 @@ class Lock:
 class Mutex(Lock):
     """A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 
-    A mutex belongs to the thread that acquired the mutex. The owner of a mutex may re-enter the mutex. The owner
-    must release the mutex as many times as it acquired the mutex.
+    A mutex belongs to the thread that acquired it. The owner of a mutex may re-enter it. The owner must release
+    the mutex as many times as it acquired the mutex.
     """
 
 @final
@@ -604,19 +602,18 @@ class MultiLock(Lock):
     """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
     ``Client.multi()`` makes a MultiLock.
 
-    The timeout of ``acquire()`` limits the time for all member locks together. If the thread already holds a
-    member lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the thread does
-    not hold all member locks. If the thread holds all member locks, the state of the multi-lock is the worst
-    state of its member locks. ``release()`` releases every member lock that the thread holds. If the release of
-    one member lock fails, ``release()`` still releases the remaining member locks, and then raises the first
-    error.
+    The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member
+    lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all
+    member locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its
+    member locks. ``release()`` releases every member lock that the thread holds. If the release of one member
+    lock fails, ``release()`` still releases the remaining member locks, and then raises the first error.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their
     queues in one transaction. Member locks that join their queues in one transaction have the same fencing token.
-    If programs list such member locks in different orders, these programs do not deadlock. The library acquires
-    semaphore mutexes, and locks of different clients, one after the other. This order is the same in all programs
-    that use the same connect strings. If the member locks have different fencing tokens, the token of the
-    multi-lock is the smallest token.
+    Programs that list such member locks in different orders do not deadlock. The library acquires semaphore
+    mutexes, and locks of different clients, one after the other. This order is the same in all programs that use
+    the same connect strings. If the member locks have different fencing tokens, the token of the multi-lock is
+    the smallest token.
     """
     @property
     def locks(self) -> tuple[Lock, ...]:
@@ -689,13 +686,13 @@ class Hold:
         """
     @property
     def is_held(self) -> bool:
-        """Whether this hold is safe at this moment. The property is False after a release or a loss of the hold, and
+        """Whether this hold is safe at this moment. The property is False after the hold is released or lost, and
         after the client is closed. Does not block.
         """
     @property
     def is_lost(self) -> bool:
-        """Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the
-        state of the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
+        """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of
+        the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
         """
     def __enter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
@@ -748,13 +745,13 @@ class Semaphore:
     """
     def acquire(self, quantity: int = 1, *, timeout: float | None = None) -> Leases:
         """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases
-        or no lease. Use the Leases in a ``with`` block, or call ``release()`` of the Leases.
+        or no lease. Use the Leases object in a ``with`` block, or call its ``release()`` method.
 
         ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With
         a timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves
-        the waiting calls in queue order, so a call for few leases cannot overtake an earlier call for many
-        leases. Ctrl-C interrupts the wait. The library then removes the nodes of the interrupted call from the
-        queue.
+        waiting calls in queue order, so a call that requests few leases cannot overtake an earlier call that
+        requests many. Ctrl-C interrupts the wait. The library then removes the nodes of the interrupted call from
+        the queue.
 
         Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout.
         Raises Canceled if ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed.
@@ -768,8 +765,8 @@ class Semaphore:
         does not affect later calls. Does not block.
         """
     def participants(self) -> list[Participant]:
-        """Return a list of Participants of all processes. The list begins with the held leases, from the oldest to
-        the newest. The waiters follow the held leases.
+        """Return a list of the Participants from all processes. The list begins with the held leases, from the
+        oldest to the newest. The waiters follow the held leases.
 
         The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if
         no server answers within the session timeout.
@@ -801,14 +798,13 @@ class Leases:
 
     The library releases all leases of the object together. The release happens when the program calls
     ``release()``, at the end of a ``with`` block, or when the object is garbage-collected. If a Leases object is
-    garbage-collected before its release, the library does not wait for the server, and issues a ResourceWarning.
+    garbage-collected before its release, the library issues a ResourceWarning and does not wait for the server.
 
     Any thread may use and release the leases. All methods raise ClientClosed after the client is closed, and
     raise Forked in a forked child process.
     """
     def release(self) -> None:
-        """Release all leases of this object, and wait until the server has confirmed the removal of the leases'
-        nodes.
+        """Release all leases of this object, and wait until the server has confirmed that their nodes are deleted.
 
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
         not undo the release. Raises NotOwner if the leases were already released, and LockLost if one of the
@@ -874,7 +870,7 @@ class Leases:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the leases, unless the block has already released the leases. The errors are the same as for
+        """Release the leases, unless the block has already released them. The errors are the same as for
         ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms
         the release, the method only logs a warning. If both the block and the release fail, the exception of the
         block propagates, with a note about the failed release.
@@ -926,7 +922,7 @@ class Waiting:
     """
     @property
     def waits_for(self) -> WaitsFor:
-        """The reason why the call waits, a WaitsFor."""
+        """The reason why the call waits, as a WaitsFor."""
     @property
     def node_path(self) -> str | None:
         """The path of the node that the call has created, or None if the call has no node. ``participants()``
@@ -961,7 +957,7 @@ class Waiting:
 
 @final
 class Session:
-    """The properties of a session at the moment when the program called ``sessions()``. Sessions are immutable and
+    """The properties that a session had when the program called ``sessions()``. Sessions are immutable and
     comparable.
     """
     @property
@@ -984,7 +980,7 @@ class StandaloneServer:
     ``address`` is ``"host:port"``; port 0 selects a free port. Raises ValueError for a malformed address, and
     ServerError if the server cannot listen at the address.
 
-    The methods that cause a fault have an argument ``session``. The argument is a client, the id of a session, or
+    The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or
     None. With ``session=None``, a fault applies to all clients, including clients that connect later. A fault
     applies to all connections of the session, including later connections. When the method returns, the fault is
     already in effect. The method raises ValueError if the session is unknown. Session timeouts may be as short as
@@ -1017,16 +1013,16 @@ class StandaloneServer:
     def delay(self, seconds: float, session: Client | AioClient | int | None = None) -> None:
         """Delay all later messages to a client by ``seconds``; 0 ends the delay."""
     def lose_reply(self, op: int, session: Client | AioClient | int | None = None) -> None:
-        """Drop the reply to a client's next request of the kind ``op``, and close the client's connection. The
-        server still executes the request. ``op`` is an ``Op``, or a request number of ZooKeeper.
+        """Drop the reply to a client's next ``op`` request, and close the client's connection. The server still
+        executes the request. ``op`` is an ``Op``, or a request number of ZooKeeper.
         """
     def halt(self) -> None:
         """Close all connections, and accept no connections until ``restart()``. No session expires while the server
         is halted.
         """
     def restart(self) -> None:
-        """Close all connections, and continue with the same data at the same address. The timeout of every session
-        starts again. Raises ServerError if another process listens at the address now.
+        """Close all connections, and continue with the same data at the same address. Every session timeout
+        restarts. Raises ServerError if another process listens at the address now.
         """
     def stop(self) -> None:
         """End the server: close the connections and the port, and discard the data. A program may call ``stop()``
@@ -1064,7 +1060,7 @@ def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[[Any], object]) -> None:
-    """Report an exception of a callback through `sys.unraisablehook`."""
+    """Report an exception from a callback through `sys.unraisablehook`."""
 
 def _statuses() -> list[tuple[int, str, str, str]]:
     """Return the core's table of statuses. Each row has a number, the name of the C macro, the name of the
@@ -1105,16 +1101,15 @@ class _Op(Generic[_T]):
         """The key of the operation. When the operation is over, ``take()`` of the completion queue returns this key."""
     @property
     def is_over(self) -> bool:
-        """Whether the operation is over. If the operation is over immediately after its start, the completion queue
-        never returns the key of the operation.
+        """Whether the operation is over. If the operation ends as soon as it starts, the completion queue never
+        returns its key.
         """
     def result(self) -> _T:
-        """Return the result of the operation, or raise the exception of the operation. The caller may call this
-        method once, after the operation is over. The caller must release a lock or leases that the operation has
-        acquired.
+        """Return the operation's result, or raise its exception. The caller may call this method once, after the
+        operation is over. The caller must release a lock or leases that the operation has acquired.
         """
     def abandon(self) -> None:
-        """Abandon the operation. The call has the same effect as a drop of the ``_Op``. Does not block."""
+        """Abandon the operation. This has the same effect as dropping the ``_Op``. Does not block."""
 
 @final
 class _CompletionQueue:
@@ -1135,8 +1130,8 @@ class _CompletionQueue:
         """
     def connect(self, settings: _Settings, on_event: Callable[[Event], object], listens: bool) -> _Op[Client]:
         """Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives
-        all events of the client. If ``listens`` is false, ``on_event`` receives no events before the call of
-        ``start_listening()``.
+        all events of the client. If ``listens`` is false, ``on_event`` receives no events until
+        ``start_listening()`` is called.
         """
     def close_client(self, client: Client) -> _Op[None]:
         """End a client's session. The result of the operation is None. The operation ends when the server has
@@ -1189,19 +1184,19 @@ def _is_held(lock: Lock, owner: int) -> bool:
     """Return whether an owner holds a lock and the hold is safe now."""
 
 def _repr(lock: Lock, owner: int) -> str:
-    """Return the ``repr()`` of a lock. The text shows the state of the hold that an owner has."""
+    """Return the ``repr()`` of a lock. The text shows the state of an owner's hold."""
 
 def _state(lock: Lock, owner: int) -> LockState:
-    """Return the LockState of the hold that an owner has."""
+    """Return the LockState of an owner's hold."""
 
 def _remaining(lock: Lock, owner: int) -> float:
-    """Return the number of seconds for which the hold of an owner stays safe."""
+    """Return how many seconds an owner's hold stays safe."""
 
 def _fencing_token(lock: Lock, owner: int) -> int:
-    """Return the fencing token of the hold that an owner has."""
+    """Return the fencing token of an owner's hold."""
 
 def _fencing_pass(lock: Lock, owner: int) -> int:
-    """Return the fencing pass of the hold that an owner has."""
+    """Return the fencing pass of an owner's hold."""
 
 def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, losses: bool = False) -> Listener:
     """Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives
@@ -1210,10 +1205,10 @@ def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, lo
     """
 
 def _node_path(lock: Lock, owner: int) -> str:
-    """Return the node path of the hold that an owner has."""
+    """Return the node path of an owner's hold."""
 
 def _node_paths(lock: Lock, owner: int) -> list[str]:
-    """Return the node paths of the hold that an owner has."""
+    """Return the node paths of an owner's hold."""
 
 def _release_nowait(lock: Lock, owner: int) -> None:
     """Release a lock once for an owner, without waiting for the removal of the node."""

@@ -23,8 +23,8 @@ __all__ = ["Op", "Session", "StandaloneServer"]
 
 
 class Op(IntEnum):
-    """Kinds of requests, for the argument ``op`` of ``lose_reply()``. ``lose_reply()`` drops the reply to a request of
-    this kind. The values of the members are ZooKeeper's request numbers.
+    """Request kinds for the ``op`` argument of ``lose_reply()``. ``lose_reply()`` drops the reply to a request of this
+    kind. The values of the members are ZooKeeper's request numbers.
     """
 
     CREATE = 1
@@ -32,7 +32,7 @@ class Op(IntEnum):
     DELETE = 2
     """Delete a node. The client sends this request to remove a lock's node from the queue."""
     GET_DATA = 4
-    """Read a node and watch the node. The client sends this request to watch the node ahead in the queue."""
+    """Read a node and watch it. The client sends this request to watch the node ahead in the queue."""
     PING = 11
     """Keep an idle session alive."""
     GET_CHILDREN2 = 12

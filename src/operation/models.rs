@@ -151,8 +151,8 @@ fn abandon_races_with_next_step() {
 }
 
 /// If a member lock is released before the operation has succeeded, the operation acquires this member lock again. If a
-/// member lock is released after the operation has succeeded, this member lock remains released. The release never
-/// affects the other member lock, which remains held.
+/// member lock is released after the operation has succeeded, it remains released. The release never affects the other
+/// member lock, which remains held.
 #[test]
 fn release_of_member_races_with_answer_of_next_step() {
     loom::model(|| {
@@ -216,7 +216,7 @@ fn hooks_run_once() {
 }
 
 /// In the models, this name means that the operation ended with TIMEOUT or CONNECTION. The status depends on the time
-/// since the last answer of the server.
+/// since the server's last answer.
 const TIMED_OUT: &str = "late";
 
 /// An operation with several steps. Each step uses a different client, which has its own server.

@@ -14,7 +14,7 @@ use super::credentials::CredentialSource;
 use super::sync::Builder;
 use super::tls::{TlsSource, TlsStream};
 
-/// The sources of the inputs that a client loads before each attempt to connect.
+/// The sources from which a client loads its inputs before each attempt to connect.
 #[derive(Default)]
 pub(crate) struct AttemptInputs {
     credentials: Vec<CredentialSource>,
@@ -24,8 +24,7 @@ pub(crate) struct AttemptInputs {
 /// The inputs of one attempt to connect.
 pub(super) struct LoadedInputs {
     pub(super) credentials: Vec<Credentials>,
-    /// The error if the TLS files could not be loaded again. The connection then uses the files that were loaded
-    /// earlier.
+    /// The error if the TLS files could not be reloaded. The connection then uses the files that were loaded earlier.
     pub(super) tls_error: Option<Error>,
 }
 
@@ -45,15 +44,15 @@ impl AttemptInputs {
         !self.credentials.is_empty()
     }
 
-    /// Returns the names of the inputs whose loading can block, as text for messages.
+    /// Returns a text for messages that names the inputs whose loading can block.
     pub(super) fn names(&self) -> String {
         let blocking = self.credentials.iter().filter(|source| source.can_block());
         let tls = self.tls.iter().map(|_| "the TLS files".to_owned());
         tls.chain(blocking.map(CredentialSource::name)).collect::<Vec<_>>().join(" and ")
     }
 
-    /// Loads the inputs. The call can block for an unlimited time. The library calls `is_wanted` before each callback
-    /// of the program, and calls no callback after `is_wanted` has returned false.
+    /// Loads the inputs. The call can block indefinitely. The library calls `is_wanted` before each callback of the
+    /// program, and calls no callback after `is_wanted` has returned false.
     ///
     /// Returns `None` if the inputs are no longer wanted. Errors: INVALID, EXHAUSTED, AUTH.
     pub(super) fn load(&self, is_wanted: impl Fn() -> bool) -> Option<Result<LoadedInputs>> {
@@ -87,7 +86,7 @@ impl AttemptInputs {
     ) -> io::Result<()> {
         let (inputs, epoch) = (Arc::clone(self), ForkEpoch::current());
         let run = move || {
-            // If loading panics, this thread must still report its end to the client.
+            // Even if loading panics, this thread must report to the client that loading has ended.
             let loaded = catch_unwind(AssertUnwindSafe(|| inputs.load(is_wanted)));
             let loaded = loaded.unwrap_or_else(|_| Some(Err(panic_error(&inputs.names()))));
             if epoch.check().is_err() {

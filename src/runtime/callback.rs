@@ -45,12 +45,12 @@ pub(crate) fn run_hook(hook: Hook) {
     call_logging_panic("the completion hook of a call", hook);
 }
 
-/// Records that the calling thread counts as running a callback from now on.
+/// Marks the calling thread as running a callback from now on.
 pub fn mark_callback_thread() {
     IN_CALLBACK.with(|within| within.set(Some(ForkEpoch::current())));
 }
 
-/// Returns whether the calling thread runs a callback.
+/// Returns whether the calling thread is running a callback.
 pub(super) fn is_in_callback() -> bool {
     // While a thread ends, its `IN_CALLBACK` may no longer exist. An ending thread runs no callback.
     IN_CALLBACK.try_with(Cell::get).unwrap_or_default() == Some(ForkEpoch::current())

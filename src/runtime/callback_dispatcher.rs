@@ -1,7 +1,6 @@
-//! Selects the thread that calls the callbacks of a client or of the log. This thread is the event thread, a thread of
-//! the program that polls a descriptor, or a thread of the program that a notifier wakes. A thread of the program calls
-//! the callbacks through an [`EventSource`]. The code in this file does not depend on the kinds of events and
-//! callbacks.
+//! Selects the thread that calls the callbacks of a client or of the log. This thread is the event thread, a program
+//! thread that polls a descriptor, or a program thread that a notifier wakes. A thread of the program calls the
+//! callbacks through an [`EventSource`]. The code in this file does not depend on the kinds of events and callbacks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ pub(crate) enum DispatchMode {
     EventThread,
     /// A thread of the program that polls a descriptor.
     Polling,
-    /// A thread of the program that this notifier wakes.
+    /// A program thread that this notifier wakes.
     Notifier(Arc<Notifier>),
 }
 

@@ -40,7 +40,7 @@ pub(super) struct SocketInterest {
 }
 
 impl Connection {
-    /// Starts to connect to a server. The I/O thread receives an event when the attempt to connect has ended. The
+    /// Starts connecting to a server. The I/O thread receives an event when the attempt to connect has ended. The
     /// connection is encrypted if `tls` is not `None`.
     pub(super) fn connect(
         io: &IoThread,
@@ -65,8 +65,8 @@ impl Connection {
         })
     }
 
-    /// Returns the result of the attempt to connect: the IP address of this machine on the connection, or an error.
-    /// Returns `None` while the attempt continues.
+    /// Returns the outcome of the attempt to connect: the connection's local IP address, or an error. Returns `None`
+    /// while the attempt continues.
     pub(super) fn outcome(&mut self) -> Option<io::Result<String>> {
         let stream = match self.stream.checked() {
             Ok(stream) => stream,
@@ -87,8 +87,8 @@ impl Connection {
         self.tls.is_some()
     }
 
-    /// Continues the handshake of TLS as far as possible without blocking. Returns true if the handshake is complete,
-    /// or the connection needs no handshake.
+    /// Continues the TLS handshake as far as possible without blocking. Returns true if the handshake is complete, or
+    /// the connection needs no handshake.
     pub(super) fn continue_handshake(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             Some(tls) => tls.continue_handshake(&self.stream),
@@ -175,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// Records that the next use of the socket must check the socket again. A thread calls this method after it has
-    /// locked the client, because the program may have closed the socket before.
+    /// Marks the socket as unchecked, so that the next use checks it again. A thread calls this method after it has
+    /// locked the client, because the program may already have closed the socket.
     pub(super) fn reset_check(&mut self) {
         self.is_checked = false;
     }

@@ -1,5 +1,5 @@
 //! The sources of credentials: the program, a file, or a callback of the program. The code in this file loads
-//! credentials, and does not send them.
+//! credentials but does not send them.
 
 use std::error;
 use std::fmt::Display;
@@ -14,10 +14,10 @@ use zklock_core::session::Credentials;
 use super::callback::call_catching_panic;
 use super::file::read_regular_file;
 
-/// The largest size of credentials in bytes.
+/// The maximum size of credentials, in bytes.
 pub(crate) const MAX_CREDENTIALS: usize = 64 * 1024;
 
-/// A function of the program that returns credentials.
+/// A function, provided by the program, that returns credentials.
 type AuthCallback = dyn Fn() -> std::result::Result<Vec<u8>, Box<dyn error::Error + Send + Sync>> + Send + Sync;
 
 /// A source of credentials.
@@ -37,7 +37,7 @@ impl CredentialSource {
         !matches!(self, Self::Fixed(_))
     }
 
-    /// Returns the name of the source for messages.
+    /// Returns the source's name for use in messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Fixed(Credentials { scheme, .. }) => format!("the credentials for {}", quote(scheme)),
@@ -46,7 +46,7 @@ impl CredentialSource {
         }
     }
 
-    /// Loads the credentials. The call can block for an unlimited time.
+    /// Loads the credentials. The call can block indefinitely.
     ///
     /// Errors: INVALID or EXHAUSTED if a file cannot be read, AUTH if the callback fails.
     pub(super) fn load(&self) -> Result<Credentials> {

@@ -3,7 +3,7 @@
 //! delivery, but the code in this file does not depend on the shell.
 //!
 //! Only one thread at a time calls handlers. The handlers receive the events in the order in which the events occurred.
-//! During a call of a handler, the calling thread holds no lock of the library.
+//! While a handler runs, the calling thread holds none of the library's internal locks.
 //!
 //! When [`EventDelivery::remove`] returns, the removed handler is not running on another thread and is not called
 //! again.
@@ -31,7 +31,7 @@ pub(crate) use registry::{EventHandler, HandlerId, RevocationHandler, Scope};
 use registry::{Handler, Registry};
 
 /// The largest number of events that the queue of a client contains without merging. If more events arrive, the queue
-/// merges events.
+/// begins to merge events.
 const MAX_UNMERGED: usize = 1024;
 
 /// The event delivery of one client. The comment of this module describes the rules of event delivery.
@@ -49,14 +49,14 @@ struct State {
     /// True if only the thread that closes the client may still call handlers.
     is_closing: bool,
     is_closed: bool,
-    /// True if the library no longer calls handlers of this client. In this state, no handler is running, unless a
+    /// True if the library no longer calls this client's handlers. In this state, no handler is running, unless a
     /// handler itself closes the client.
     is_finished: bool,
     /// True if a thread of the library closes the client. If the program polls, this thread must not call or drop
     /// handlers.
     is_left_to_program: bool,
     registry: Registry,
-    /// The handlers that remain after the client was closed. A thread of the program must drop these handlers.
+    /// The handlers that are left after the client closes. A thread of the program must drop these handlers.
     closed_handlers: Registry,
     /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
     /// handlers before this handler returns, so the list can contain several entries.
@@ -137,7 +137,7 @@ impl EventDelivery {
         drop(removed);
     }
 
-    /// Removes a handler, and does not wait for a running call of the handler.
+    /// Removes a handler. If the handler is running, this function does not wait for it.
     pub(crate) fn remove_nowait(&self, id: HandlerId) {
         let removed = self.state.lock().registry.remove(id);
         drop(removed);
@@ -240,8 +240,8 @@ impl EventDelivery {
         }
     }
 
-    /// A thread of the library calls this method before it closes the client. If the program polls, only threads of the
-    /// program then call and drop the handlers.
+    /// A thread of the library calls this method before it closes the client. From then on, if the program polls, only
+    /// the program's own threads call and drop the handlers.
     pub(crate) fn leave_to_program(&self) {
         self.state.lock().is_left_to_program = true;
     }
@@ -318,9 +318,9 @@ impl EventDelivery {
         }
     }
 
-    /// Waits for at most `timeout` until the remaining events are delivered. Then drops the events that are still
-    /// queued, and all handlers. If a handler is still running, this method also waits until the handler returns. If a
-    /// handler itself calls this method, the method does not wait. If only the program may drop the handlers,
+    /// Waits until the remaining events are delivered, but no longer than `timeout`. Then drops the events that are
+    /// still queued, and all handlers. If a handler is still running, this method also waits until the handler returns.
+    /// If a handler itself calls this method, the method does not wait. If the program itself must drop the handlers,
     /// [`drop_closed_handlers`](Self::drop_closed_handlers) drops them later.
     pub(super) fn close(self: &Arc<Self>, timeout: Duration) {
         let mut state = self.state.lock();
@@ -365,7 +365,7 @@ impl EventDelivery {
         }
     }
 
-    /// Drops the handlers that [`close`](Self::close) has left to the program. A thread of the program calls this
+    /// Drops the handlers that [`close`](Self::close) left for the program to drop. A thread of the program calls this
     /// method.
     pub(crate) fn drop_closed_handlers(&self) {
         let dropped = self.state.lock().closed_handlers.take_all();
@@ -466,7 +466,7 @@ impl State {
         matches!(self.dispatcher, CallbackDispatcher::Polling(_))
     }
 
-    /// Returns whether the handlers for the last events run on the thread that closes the client.
+    /// Returns whether the thread that closes the client runs the handlers for the client's last events.
     const fn closing_thread_dispatches(&self) -> bool {
         self.is_polled() && !self.is_left_to_program
     }
@@ -482,8 +482,8 @@ impl State {
     }
 }
 
-/// Calls a handler. Then drops the passed reference to the handler. The drop may run a destructor of the program. In a
-/// child that the handler has forked, this function does not drop the handler, because the parent drops the handler.
+/// Calls a handler. Then drops the passed reference to the handler. The drop may run a destructor of the program. If
+/// the handler forks, this function does not drop it in the child, because the parent drops it.
 fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
     let call = move || {
         match (&handler, notification) {

@@ -54,7 +54,7 @@ pub(super) struct EventThread {
 
 #[derive(Default)]
 struct State {
-    /// The sources that have queued events, with the ids of their registrations.
+    /// The sources that have events in their queues, each with its registration id.
     ready: VecDeque<(RegistrationId, Arc<dyn Dispatch>)>,
     /// The registration whose handlers the event thread is calling.
     current: Option<RegistrationId>,
@@ -138,8 +138,8 @@ impl EventThread {
                 let _ = catch_unwind(AssertUnwindSafe(|| source.dispatch_next()));
                 if !is_event_thread() {
                     // This process is a child that the handler has forked, and this thread is its only thread. Another
-                    // thread of the parent may have held the lock of the state during the fork, so this thread must not
-                    // lock the state. The thread ends, because no client in the child needs it.
+                    // thread of the parent may have held the state's lock during the fork, so this thread must not lock
+                    // the state. The thread ends, because no client in the child needs it.
                     return;
                 }
                 state = self.state.lock();
@@ -199,7 +199,7 @@ mod tests {
         registration.schedule(Arc::new(Panicking));
         registration.schedule(Arc::new(ReportingSource(Mutex::new(sender))));
         receiver.recv_timeout(Duration::from_secs(60)).unwrap();
-        // The drop of the registration waits until the event thread has ended.
+        // Dropping the registration waits until the event thread has ended.
         drop(registration);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads small files, such as files with options or credentials. The code in this file does not interpret the bytes
-//! that it reads.
+//! Reads small files, such as option files or credential files. The code in this file does not interpret the bytes that
+//! it reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

@@ -30,7 +30,7 @@ thread_local! {
 /// A client that the I/O thread serves. Each method returns the time at which the next timer of the client is due, and
 /// whether the socket may have more data.
 pub(super) trait IoClient: Send + Sync {
-    /// Handles an event at the socket: received data, room for data to send, or the end of an attempt to connect.
+    /// Handles a socket event: data has arrived, there is room to send data, or an attempt to connect has ended.
     fn on_ready(&self) -> (Option<Time>, bool);
 
     /// Handles the timers that are due.
@@ -93,8 +93,8 @@ impl IoThread {
             lock(&self.pending_changes).stop = true;
         }
         self.wake();
-        // The ending I/O thread may still run a hook that registers a new client, so this thread unlocks the mutex
-        // before it waits. The new client starts a new I/O thread.
+        // The I/O thread that is ending may still run a hook that registers a new client. This thread therefore unlocks
+        // the mutex before it waits. The new client starts a new I/O thread.
         drop(place);
         if let Some(RunningThread { thread, .. }) = ending
             && thread.join().is_err()
@@ -173,8 +173,8 @@ struct IoLoop {
     unread: Vec<Token>,
 }
 
-/// The length of a pause after a panic, or while the thread has no poller. The pause limits the use of processor time.
-/// The I/O thread continues to run the timers.
+/// How long the I/O thread pauses after a panic, or while it has no poller. The pause limits how much processor time
+/// the thread uses. The I/O thread continues to run the timers.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl IoLoop {
@@ -185,8 +185,8 @@ impl IoLoop {
                 Ok(true) => return,
                 Ok(false) => {}
                 // If the work for one client panics, only this client fails, and the panic does not reach this code.
-                // Any other panic can make the I/O thread miss events of every client, so the I/O thread serves all
-                // clients again.
+                // Any other panic can make the I/O thread miss events for any client, so the thread serves all clients
+                // again.
                 Err(_) => {
                     self.schedule_all();
                     thread::sleep(PAUSE);
@@ -195,12 +195,12 @@ impl IoLoop {
         }
     }
 
-    /// Does one round of the work of the I/O thread. Returns true if the I/O thread must end.
+    /// Does one round of the I/O thread's work. Returns true if the I/O thread must end.
     fn turn(&mut self, poll: &mut CheckedPoll) -> bool {
         let can_wait = poll.is_ours() || self.replace_poll(poll);
-        // The thread reads received data before it checks the timers. After a long stop of the process, the thread
-        // therefore handles the received answers before it handles timeouts. The poller reports each change of a socket
-        // only once. If a socket has too much data for this round, the next round reads the rest.
+        // The thread reads received data before it checks the timers. If the process was stopped for a long time, the
+        // thread therefore handles the received answers before it handles timeouts. The poller reports each change of a
+        // socket only once. If a socket has too much data for this round, the next round reads the rest.
         let mut ready = match if can_wait { poll.wait(self.poll_timeout()) } else { Ok(Vec::new()) } {
             Ok(ready) => ready,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Vec::new(),

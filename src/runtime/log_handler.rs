@@ -1,5 +1,5 @@
-//! The log of the library for programs without `tracing`. One handler serves the whole process. The event thread calls
-//! the handler. Alternatively, a notifier of the program wakes a thread of the program, and that thread calls the
+//! The library's log, for programs that do not use `tracing`. One handler serves the whole process. The event thread
+//! calls the handler. Alternatively, a notifier of the program wakes a thread of the program, and that thread calls the
 //! handler. The handler receives the lines in order, one line at a time, and the library holds no lock during a call.
 //! If a client logs a line while the handler is running, the log queues the line. If the queue is full, the log drops
 //! the line. The log reports the number of dropped lines in a separate line.
@@ -28,8 +28,7 @@ use super::sync::{Monitor, MutexGuard, ThreadId, current_thread, thread_local};
 
 /// The largest number of lines in the queue.
 const MAX_QUEUED_LINES: usize = 4096;
-/// When the program removes a handler, the removal waits for the delivery of the queued lines, but not longer than this
-/// time.
+/// The longest time that removing a handler waits for the delivery of the queued lines.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A line of the log.
@@ -99,7 +98,7 @@ impl fmt::Debug for LogDispatch {
     }
 }
 
-/// Sets the handler for log lines. The library calls `handler` for each line up to this level, from all clients of this
+/// Sets the handler for log lines. The library calls `handler` for each line up to this level from any client of this
 /// process. A later call replaces the handler. When the call returns, the previous handler is no longer running, unless
 /// the previous handler itself has called this function. The argument `None` turns logging off. In this case, the
 /// function first waits for up to two seconds until the previous handler has received the queued lines.
@@ -125,8 +124,8 @@ pub fn set_log_handler(level: Level, dispatch: LogDispatch, handler: Option<Arc<
     Ok(())
 }
 
-/// Changes the highest level of lines that the handler receives, or turns logging off until the next call. Without a
-/// handler, this function has no effect. This function does not wait for a running call of the handler.
+/// Changes the highest log level that the handler receives, or turns logging off until the next call. Without a
+/// handler, this function has no effect. If the handler is running, this function does not wait for it.
 pub fn set_log_level(level: Option<Level>) {
     let sink = LOG_SINK.get();
     let state = sink.state.lock();
@@ -142,7 +141,7 @@ static LOG_SINK: PerProcess<LogSink> = PerProcess::new(LogSink::default);
 /// The queued lines and the handler.
 #[derive(Default)]
 struct LogSink {
-    /// The highest level of lines that the log accepts. The value 0 turns logging off.
+    /// The log accepts lines up to this level. The value 0 turns logging off.
     max_level: AtomicI32,
     state: Monitor<State>,
 }
@@ -165,7 +164,7 @@ struct State {
 
 thread_local! {
     /// The fork epoch of this process while this thread runs the log handler, otherwise `None`. Without this value, a
-    /// handler that logs a line would cause endless calls of the handler.
+    /// handler that logs a line would trigger itself endlessly.
     #[allow(clippy::missing_const_for_thread_local, reason = "the macro of loom does not support this block")]
     static IN_LOG_HANDLER: std::cell::Cell<Option<ForkEpoch>> = std::cell::Cell::new(None);
 }
@@ -194,7 +193,7 @@ impl LogSink {
             let begun = state.calls_started;
             state = self.state.wait_while(state, None, |state| state.calls_finished < begun);
         }
-        // The replaced dispatcher may have been notified of queued lines. The new dispatcher was not notified yet.
+        // The replaced dispatcher may have been notified of queued lines. The new dispatcher has not been notified yet.
         state.is_dispatch_scheduled = false;
         if !state.is_idle() {
             self.schedule_dispatch(&mut state);
@@ -250,7 +249,7 @@ impl LogSink {
         let epoch = ForkEpoch::current();
         drop(state);
         IN_LOG_HANDLER.with(|telling| telling.set(Some(epoch)));
-        // The library does not log a panic of the log handler, because there is no other log handler.
+        // The library does not log a panic in the log handler, because no other handler could receive the line.
         callback::call_catching_panic(|| {
             handler(line);
             if epoch == ForkEpoch::current() {
@@ -326,7 +325,7 @@ impl State {
 
 /// Installs the subscriber as the global subscriber of the process. Only the first call installs the subscriber. If a
 /// process created a second subscriber, `tracing` would take a lock to register callsites. A child that another thread
-/// forks at this moment would wait for the lock of `tracing` forever.
+/// forks at this moment would wait forever for the lock inside `tracing`.
 fn install_subscriber() -> Result<()> {
     let is_ours = || tracing::dispatcher::get_default(|dispatch| dispatch.is::<LogSubscriber>());
     if is_ours() || subscriber::set_global_default(LogSubscriber).is_ok() || is_ours() {

@@ -1,6 +1,5 @@
-//! A simulated connection, and the ways in which threads of the models wait for this connection. The connection
-//! transfers bytes without a real socket. A simulated poller reports each change of the connection to the I/O thread
-//! once.
+//! A simulated connection, and the ways in which the threads of the models wait for it. The connection transfers bytes
+//! without a real socket. A simulated poller notifies the I/O thread once for each change of the connection.
 
 #![allow(dead_code, clippy::needless_pass_by_ref_mut, reason = "what it stands for, and what only tests use")]
 
@@ -29,7 +28,7 @@ struct ModelSocketState {
     output: Vec<u8>,
     /// True while the I/O thread waits for input.
     has_read_interest: bool,
-    /// True if the poller has reported the input to the I/O thread, and the I/O thread has not read the input yet.
+    /// True if the poller has reported the input to the I/O thread, but the I/O thread has not read it yet.
     is_reported: bool,
     /// True if the I/O thread must end.
     is_shut_down: bool,
@@ -114,7 +113,7 @@ impl Connection {
         Self { wire: Arc::clone(socket) }
     }
 
-    /// Always fails, because no client opens a connection in the models.
+    /// Always fails, because clients in the models never open a connection.
     pub(super) fn connect(io: &IoThread, _: Token, _: SocketAddr, _: Option<TlsStream>) -> io::Result<Self> {
         let _ = io.poller();
         Err(io::ErrorKind::Unsupported.into())

@@ -1,6 +1,6 @@
-//! A pending operation is an operation of the engine that has no answer yet. A thread can wait for the answer. This
-//! thread itself checks the deadline, and reads the socket if the shell allows it. The code in this file does not
-//! depend on locks or sessions.
+//! A pending operation is an engine operation that has no answer yet. A thread can wait for the answer. This thread
+//! itself checks the deadline, and reads the socket if the shell allows it. The code in this file does not depend on
+//! locks or sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::clock;
 use super::shell::{AnswerHandler, Shell};
 use super::sync::Monitor;
 
-/// Keeps the answer of one operation until the waiting thread takes the answer.
+/// Keeps the answer of one operation until the waiting thread takes it.
 #[derive(Default)]
 pub(super) struct AnswerSlot {
     state: Monitor<AnswerSlotState>,
@@ -103,7 +103,7 @@ impl PendingOp {
         }
     }
 
-    /// Waits for the answer for at most `slice`. Returns `None` if the operation has not ended.
+    /// Waits at most `slice` for the answer. Returns `None` if the operation has not ended.
     pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
         if let Err(forked) = self.shell.check_process() {
             return Some(Err(forked));

@@ -1,6 +1,6 @@
 //! The poller of the I/O thread, which consists of mio's epoll and a wake socket. The poller detects when the program
-//! has closed the descriptors of the poller. The code in this file does not depend on clients, and uses only their
-//! sockets and tokens.
+//! has closed the poller's descriptors. The code in this file does not depend on clients, and uses only their sockets
+//! and tokens.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -48,7 +48,7 @@ impl CheckedPoll {
     }
 
     /// Returns whether the descriptors of the poller still belong to the library. If the descriptors do not belong to
-    /// the library, other threads cannot end a wait of the I/O thread.
+    /// the library, other threads cannot end the I/O thread's wait.
     pub(super) fn is_ours(&self) -> bool {
         self.poller.is_ours() && self.poller.owns(self.poll.as_raw_fd())
     }
@@ -86,15 +86,15 @@ impl Poller {
     }
 
     /// Changes the events for which the I/O thread waits on a registered socket. The caller must have checked that the
-    /// socket belongs to the library. If the descriptor of the poller now names another epoll, the call fails, because
-    /// the socket is not registered with that epoll.
+    /// socket belongs to the library. If the poller's descriptor now names another epoll instance, the call fails,
+    /// because the socket is not registered with that instance.
     pub(super) fn change(&self, source: &mut impl Source, token: Token, interest: Interest) -> io::Result<()> {
         self.registry.reregister(source, token, interest)
     }
 
     /// Makes the poller report only the end of the connection. The library mio has no such setting, because mio always
     /// requests events for some kind of data. Even if mio asks only for out-of-band data, the kernel reports all
-    /// received data. If `socket` now names a file that is not registered with this poller, the call fails.
+    /// received data. If `socket` now refers to a file that is not registered with this poller, the call fails.
     pub(super) fn mask_readiness(&self, socket: RawFd, token: Token) -> io::Result<()> {
         control(self.registry.as_raw_fd(), libc::EPOLL_CTL_MOD, socket, token, 0)
     }
@@ -107,9 +107,9 @@ impl Poller {
         self.waker.is_ours() && self.owns(self.registry.as_raw_fd())
     }
 
-    /// Returns whether the number `epoll` still names the epoll of this poller. The caller must have checked that the
-    /// waker belongs to the library. Every epoll file has the same inode number, so this method instead checks whether
-    /// the waker is registered with `epoll`.
+    /// Returns whether the descriptor number `epoll` still refers to this poller's epoll instance. The caller must have
+    /// checked that the waker belongs to the library. Every epoll file has the same inode number, so this method
+    /// instead checks whether the waker is registered with `epoll`.
     fn owns(&self, epoll: RawFd) -> bool {
         control(epoll, libc::EPOLL_CTL_MOD, self.waker.as_raw_fd(), WAKER, libc::EPOLLIN).is_ok()
     }
@@ -128,7 +128,7 @@ impl Drop for Poller {
 /// the kernel reports the event at once.
 fn control(epoll: RawFd, what: libc::c_int, socket: RawFd, token: Token, events: libc::c_int) -> io::Result<()> {
     let mut event = libc::epoll_event { events: (libc::EPOLLET | events) as u32, u64: token.0 as u64 };
-    // SAFETY: the event is valid during the call. If the number does not name an epoll, the call fails.
+    // SAFETY: the event is valid during the call. If the number does not refer to an epoll instance, the call fails.
     let result = unsafe { libc::epoll_ctl(epoll, what, socket, &raw mut event) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -143,10 +143,10 @@ mod tests {
 
     use super::*;
 
-    /// Replaces the file behind the descriptor `number` with a new epoll that does not belong to the library.
+    /// Makes the descriptor `number` refer to a new epoll instance that does not belong to the library.
     fn steal(number: RawFd) -> OwnedFd {
         let stranger = Poll::new().unwrap();
-        // SAFETY: the test deliberately replaces the file behind the number.
+        // SAFETY: the test deliberately replaces the file that the descriptor number refers to.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);
         // SAFETY: the number names a new file, which has no other owner.
         unsafe { OwnedFd::from_raw_fd(number) }

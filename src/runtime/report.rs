@@ -1,5 +1,5 @@
-//! Writes the log records of the core to the log, with `tracing`. A slow subscriber delays no other thread, because the
-//! writing thread holds no lock for which other threads wait. The core creates the log records, and the code in this
+//! Writes the core's log records to the log through `tracing`. A slow subscriber delays no other thread, because the
+//! writing thread holds no lock that other threads wait for. The core creates the log records, and the code in this
 //! file determines the text of each line.
 
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn line(record: &LogRecord) {
     }
 }
 
-/// Formats a session id in the same way as the logs of the servers.
+/// Formats a session id as the servers' logs do.
 fn id(session: i64) -> String {
     format!("{session:#x}")
 }

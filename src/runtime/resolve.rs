@@ -22,14 +22,14 @@ type HostPort = (String, u16);
 static PENDING_LOOKUPS: PerProcess<Mutex<HashMap<HostPort, Vec<ResolveCallback>>>> =
     PerProcess::new(|| Mutex::new(HashMap::new()));
 
-/// If the name of the server is an IP address, returns this address.
+/// Returns the address if the server's name is an IP address.
 pub(super) fn literal(server: &Server) -> Option<SocketAddr> {
     let address: IpAddr = server.host.parse().ok()?;
     Some(SocketAddr::new(address, server.port))
 }
 
 /// Resolves the name on a new thread. The thread calls `done` and then ends. The system's resolver may take a long
-/// time, but no other thread waits for the resolver.
+/// time, but no other thread waits for it.
 pub(super) fn in_background(server: &Server, done: impl FnOnce(ResolveResult) + Send + 'static) -> io::Result<()> {
     let name = (server.host.clone(), server.port);
     let mut asked = lock(PENDING_LOOKUPS.get());

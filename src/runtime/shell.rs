@@ -1,13 +1,13 @@
 //! The shell of one client. The shell contains the engine, the socket, and the answer handlers. One mutex protects all
-//! three parts. The engine, and not the shell, makes all decisions about locks and sessions.
+//! three parts. The engine, not the shell, makes all decisions about locks and sessions.
 //!
 //! A calling thread or the I/O thread locks the mutex, passes input to the engine, and applies the engine's output. The
-//! thread writes bytes directly to the socket. After the thread has unlocked the mutex, the thread passes each answer
-//! to its answer handler.
+//! thread writes bytes directly to the socket. After the thread has unlocked the mutex, it passes each answer to the
+//! matching answer handler.
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Another thread may receive the answer for which the reader waits.
+//! is answered or its time limit has passed. Another thread may receive the answer that the reader is waiting for.
 //! Nevertheless, only the reader itself ends its turn.
 
 use std::collections::{HashMap, VecDeque};
@@ -40,8 +40,7 @@ pub(crate) struct Shell {
     token: Token,
     this: Weak<Self>,
     state: Mutex<State>,
-    /// A thread that needs both the lock of `state` and the lock of `event_delivery` must take the lock of `state`
-    /// first.
+    /// A thread that needs the locks of both `state` and `event_delivery` must take the `state` lock first.
     event_delivery: Arc<EventDelivery>,
     /// The `tracing` span of the current session. A thread locks this span while it writes log records, and holds no
     /// other lock at that time.
@@ -51,20 +50,20 @@ pub(crate) struct Shell {
 struct State {
     engine: Engine,
     socket_state: SocketState,
-    /// The number of attempts to connect so far. Each attempt begins with a different address of the server.
+    /// The number of attempts to connect so far. Each attempt begins with a different one of the server's addresses.
     attempts: usize,
     /// The sources of the credentials and TLS files for an attempt to connect. The value is empty if the client is
     /// closed.
     inputs: Arc<AttemptInputs>,
     /// The progress of loading the credentials and TLS files.
     loading: LoadingState,
-    /// The servers whose names are being resolved, each on its own thread. While this list contains a server, the shell
+    /// The servers whose names are being resolved, each on its own thread. While a server is in this list, the shell
     /// does not start to resolve its name again.
     resolving: Vec<Server>,
     /// Addresses that the resolver returned while the client was connecting to another server.
     resolved: Vec<LateAddresses>,
     answer_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
-    /// The answer handlers of hold waits. No thread waits for the answer of a hold wait. A hold wait must therefore not
+    /// The answer handlers of hold waits. No thread waits for the answer to a hold wait. A hold wait must therefore not
     /// prevent a calling thread from becoming the reader. The field `answer_handlers` therefore does not contain the
     /// handlers of hold waits.
     hold_wait_handlers: HashMap<OpId, Arc<dyn AnswerHandler>>,
@@ -110,7 +109,7 @@ enum SocketState {
 }
 
 /// The progress of loading the inputs for an attempt to connect. The shell uses this value only if loading can block.
-/// One thread at a time loads the inputs of a client.
+/// Only one thread at a time loads a client's inputs.
 #[derive(Default)]
 struct LoadingState {
     /// True while a thread is loading the inputs.
@@ -121,8 +120,8 @@ struct LoadingState {
     has_succeeded: bool,
 }
 
-/// Describes inputs that a thread has loaded before an attempt to connect needs them. A later attempt to connect uses
-/// these inputs.
+/// Describes inputs that a thread has loaded in advance of an attempt to connect. A later attempt to connect uses these
+/// inputs.
 struct ReadyInputs {
     loaded_at: Time,
     /// The value of the counter `Metrics::connections` when the inputs were loaded.
@@ -139,7 +138,7 @@ struct SocketReader {
 
 impl Shell {
     /// Starts the shell of an engine. This function registers the shell with the I/O thread. The shell passes the
-    /// notifications of the engine to `delivery`, and loads `inputs` before each attempt to connect.
+    /// engine's notifications to `delivery`, and loads `inputs` before each attempt to connect.
     pub(crate) fn start(engine: Engine, delivery: Arc<EventDelivery>, inputs: AttemptInputs) -> Result<Arc<Self>> {
         let waiter = SocketWaiter::new()?;
         IoThread::register(|io, token| Self::new(engine, token, Some(io), delivery, waiter, inputs))
@@ -197,15 +196,15 @@ impl Shell {
         self.event_delivery.deliver_losses(end);
     }
 
-    /// If the program polls, this method calls the handlers for the last events on the calling thread. The method calls
-    /// no further handler after the time `deadline`. The caller must call this method once, after the engine has begun
-    /// to close.
+    /// If the program polls, this method itself calls the handlers for the last events, on the calling thread. After
+    /// the time `deadline`, the method calls no more handlers. The caller must call this method once, after the engine
+    /// has begun to close.
     pub(crate) fn deliver_remaining(&self, deadline: Time) {
         self.event_delivery.deliver_remaining(deadline);
     }
 
     /// Removes the client from the I/O thread. The caller must call this method once, when the engine is closed. The
-    /// method delivers the last events, but not after the time `deadline`.
+    /// method delivers the last events, but stops at `deadline`.
     pub(crate) fn stop(&self, deadline: Time) {
         let (io, inputs) = {
             let mut state = self.lock_state();
@@ -285,7 +284,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Removes the handler for revocation requests for a lock, and does not wait for a running call of the handler.
+    /// Removes a lock's handler for revocation requests, without waiting for a running call of the handler.
     pub(crate) fn remove_revocation_handler(&self, id: LockId) -> Result<()> {
         self.check_process()?;
         drop(self.event_delivery.set_revocable(id, None));
@@ -401,8 +400,8 @@ impl Shell {
         Some(turn)
     }
 
-    /// Reads the socket after the reader has woken up. Ends the turn of the reader if its operation is answered or its
-    /// time limit has passed.
+    /// Reads the socket after the reader has woken up. Ends the reader's turn if the reader's operation is answered or
+    /// its time limit has passed.
     fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
         let mut deferred = DeferredWork::default();
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
@@ -437,8 +436,8 @@ impl Shell {
         let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
             let more = work(state);
             self.apply_engine_output(state, clock::now(), deferred);
-            // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call sets
-            // an earlier timeout again, the call then need not wake the I/O thread.
+            // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call
+            // moves the timeout to an earlier time again, that call then need not wake the I/O thread.
             (state.timer_at, more)
         });
         // The calling thread is the I/O thread itself, so it needs no wake-up.
@@ -533,8 +532,8 @@ impl Shell {
         }));
     }
 
-    /// Applies the outputs of the engine that require the lock of the state. Adds the other outputs to `deferred`,
-    /// which the caller applies after it has released the lock.
+    /// Applies those engine outputs that require the lock on the state. Adds the other outputs to `deferred`, which the
+    /// caller applies after it has released the lock.
     fn apply_engine_output(&self, state: &mut State, now: Time, deferred: &mut DeferredWork) {
         loop {
             while let Some(command) = state.engine.poll_command() {
@@ -600,10 +599,10 @@ impl Shell {
         }
     }
 
-    /// Writes the log records of the engine to the log in their order. One thread at a time writes records, and holds
-    /// no lock for which other threads wait. The thread also writes records that other threads add in the meantime.
-    /// After a limited number of records the thread stops, because it has to finish its own call. The next thread that
-    /// works on the client writes the remaining records.
+    /// Writes the engine's log records to the log, in order. Only one thread at a time writes records, and it holds no
+    /// lock that other threads wait for. The thread also writes records that other threads add in the meantime. After a
+    /// limited number of records the thread stops, because it has to finish its own call. The next thread that works on
+    /// the client writes the remaining records.
     fn emit_log_records(&self) {
         let mut left = REPORTED_AT_ONCE;
         loop {
@@ -619,7 +618,7 @@ impl Shell {
             left = left.saturating_sub(records.len());
             let mut span = lock(&self.span);
             for record in &records {
-                // Rust has already printed the panic of the subscriber, and the panic does not affect the client.
+                // Rust has already printed the subscriber's panic message, and the panic does not affect the client.
                 let _ = catch_unwind(AssertUnwindSafe(|| report::emit(record, &mut span)));
                 if self.check_process().is_err() {
                     // This process is a child that a subscriber has forked.
@@ -653,7 +652,7 @@ impl Shell {
         }
     }
 
-    /// Starts to load the inputs for the next attempt to connect, while the client is still connected.
+    /// Starts loading the inputs for the next attempt to connect while the client is still connected.
     fn load_before_departure(&self, state: &mut State, now: Time) {
         if let Err(error) = self.start_loading_thread(state) {
             state.engine.loading_failed(now, &error, false);
@@ -726,8 +725,8 @@ impl Shell {
                     self.resolve(state, now, server);
                 }
                 (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
-                // The client is not waiting for these inputs now. Either it has not left its server yet, or loading
-                // took longer than the attempt to connect. The next attempt uses the inputs.
+                // The client is not waiting for these inputs now. Either the client has not left its server yet, or the
+                // attempt to connect ended before the loading did. The next attempt uses the inputs.
                 (other, failed) => {
                     state.socket_state = other;
                     let connections = state.engine.metrics().connections;
@@ -796,7 +795,7 @@ impl Shell {
         });
     }
 
-    /// Starts to connect to one of the addresses of a server. Each attempt begins with a different address. If one
+    /// Starts connecting to one of the addresses of a server. Each attempt begins with a different address. If one
     /// address never answers, the client therefore still tries the other addresses.
     fn connect_to_any(&self, state: &mut State, now: Time, server: &Server, mut addresses: Vec<SocketAddr>) {
         let first = state.attempts % addresses.len().max(1);
@@ -968,24 +967,24 @@ fn close_connection(state: &mut State) {
     }
 }
 
-/// The longest time for which the client keeps addresses that the resolver returned too late for an attempt to connect.
-/// The next attempt uses these addresses. A name can move to another address within seconds, as the name of a pod does
-/// in Kubernetes. With a shorter time, the addresses of a slow resolver would always be too old. The client would then
-/// resolve the names of its servers repeatedly, without an attempt to connect.
+/// The maximum time for which the client keeps addresses that the resolver returned too late for the attempt that
+/// needed them. The next attempt uses these addresses. A name can move to another address within seconds, as the name
+/// of a pod does in Kubernetes. If this limit were shorter, addresses from a slow resolver would always be too old. The
+/// client would then resolve its servers' names again and again without ever trying to connect.
 const MAX_ADDRESS_AGE: Duration = Duration::from_secs(30);
 /// An attempt to connect uses credentials and TLS files only if the client loaded them within this time. A
 /// client that leaves a server on purpose tries another server in less than this time.
 const MAX_INPUT_AGE: Duration = Duration::from_secs(30);
-/// After this number of log records, a thread stops writing to the log.
+/// After writing this many log records, a thread stops writing to the log.
 const REPORTED_AT_ONCE: usize = 1024;
 /// The number of bytes that one read can return.
 const BUFFER: usize = 16 * 1024;
 /// The largest number of reads from one socket before the I/O thread serves other clients.
 const READS: usize = 4;
 
-/// Selects whether a thread reads a socket until the socket is empty. If a thread receives only one event for each
-/// change of the socket, the thread must read until the socket is empty. Other threads may leave data in the socket,
-/// because they check the socket again later.
+/// Selects whether a thread reads a socket until it is empty. A thread that receives only one event for each change of
+/// the socket must read until the socket is empty. Other threads may leave unread data in the socket, because they
+/// check it again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadExtent {
     UntilEmpty,
@@ -994,8 +993,8 @@ enum ReadExtent {
 
 /// Passes received data to the engine. Returns true if the socket may have more data.
 ///
-/// A connection with TLS can contain decrypted data that no event of the socket announces. If the connection still
-/// contains such data, the function therefore continues to read.
+/// A TLS connection can contain decrypted data for which the socket reports no event. If the connection still contains
+/// such data, the function therefore continues to read.
 fn receive(state: &mut State, extent: ReadExtent) -> bool {
     let mut reads = 0;
     loop {
@@ -1051,16 +1050,16 @@ fn update_interest(state: &mut State) -> io::Result<()> {
     connection.set_interest(watch)
 }
 
-/// The work that a thread does after it has released the lock of the state.
+/// The work that a thread does after it has released the state lock.
 #[derive(Default)]
 struct DeferredWork {
     answers: VecDeque<(Arc<dyn AnswerHandler>, OpId, Result<Answer>)>,
     /// The I/O thread, if it must be notified of an earlier timeout.
     io_thread: Option<Arc<IoThread>>,
-    /// The socket waiter of the reader, if the reader must wake up. The reader must wake up when its operation was
-    /// answered, or when the socket was replaced or closed.
+    /// The reader's socket waiter, if the reader must wake up. The reader must wake up when its operation is answered,
+    /// or when the socket is replaced or closed.
     reader_to_wake: Option<Arc<SocketWaiter>>,
-    /// True if log records must be written to the log.
+    /// True if there are records to write to the log.
     has_log_records: bool,
 }
 

@@ -1,19 +1,19 @@
-//! Sockets that check their descriptor before each use, to detect that the program has closed the descriptor. No method
-//! of these sockets blocks.
+//! Sockets that check their descriptor before each use, to detect whether the program has closed it. No method of these
+//! sockets blocks.
 //!
 //! Some programs, for example daemons, close all descriptors of the process, including the descriptors of the library.
 //! If the program then opens files, these files can get the numbers that the descriptors of the library had. Before each
 //! use of a descriptor, the library therefore checks that the descriptor still refers to the library's own file. In
-//! addition, every call on a socket has a flag that forbids blocking. The kernel refuses such a call if the file is not
-//! a socket. The program can still close the descriptor after the check and before the call. This period is shorter
-//! than a microsecond.
+//! addition, every socket call passes a flag that forbids blocking. The kernel refuses such a call if the file is not a
+//! socket. The program can still close the descriptor after the check and before the call. This period is shorter than
+//! a microsecond.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// A socket that belongs to the library. Dropping this value closes the socket, unless the number of the socket now
-/// names another file.
+/// A socket that belongs to the library. Dropping this value closes the socket, unless its descriptor number now names
+/// another file.
 #[derive(Debug)]
 pub(super) struct CheckedSocket<T: AsRawFd> {
     inner: ManuallyDrop<T>,
@@ -30,8 +30,8 @@ struct FileIdentity {
 
 impl<T: AsRawFd> CheckedSocket<T> {
     pub(super) fn new(inner: T) -> io::Result<Self> {
-        // If the program has already closed the socket, the number of the socket may name another file. Dropping this
-        // value must not close another file.
+        // If the program has already closed the socket, its descriptor number may now refer to another file. Dropping
+        // this value must not close another file.
         let inner = ManuallyDrop::new(inner);
         let file = FileIdentity::of(inner.as_raw_fd())?;
         Ok(Self { inner, file })
@@ -41,7 +41,7 @@ impl<T: AsRawFd> CheckedSocket<T> {
         FileIdentity::of(self.as_raw_fd()).is_ok_and(|file| file == self.file)
     }
 
-    /// Returns the socket, which the caller must use immediately. Fails if the number of the socket now names another
+    /// Returns the socket, which the caller must use immediately. Fails if the socket's number now refers to another
     /// file.
     pub(super) fn checked(&mut self) -> io::Result<&mut T> {
         if self.is_ours() { Ok(&mut self.inner) } else { Err(socket_closed_error()) }
@@ -60,8 +60,8 @@ impl<T: AsRawFd> CheckedSocket<T> {
         self.call(|socket| unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) })
     }
 
-    /// Receives bytes into `buffer`. Errors: `WouldBlock` if no bytes have arrived; another error if the number no
-    /// longer names this socket.
+    /// Receives bytes into `buffer`. Errors: `WouldBlock` if no bytes have arrived; another error if the descriptor
+    /// number no longer refers to this socket.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         // SAFETY: `buffer` is valid for `buffer.len()` bytes.
         self.call(|socket| unsafe { libc::recv(socket, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) })
@@ -116,10 +116,10 @@ mod tests {
 
     use super::*;
 
-    /// Replaces the socket with another file that has the same descriptor number. A program has the same effect if it
+    /// Replaces the socket with another file that has the same descriptor number. The same happens when a program
     /// closes the library's descriptors and then opens files.
     fn replace(number: RawFd, file: impl AsRawFd) -> OwnedFd {
-        // SAFETY: the test deliberately replaces the file behind the number.
+        // SAFETY: the test deliberately replaces the file that the descriptor number refers to.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
         // SAFETY: the number names a new file, which has no other owner.
         unsafe { OwnedFd::from_raw_fd(number) }

@@ -12,7 +12,7 @@ use super::poller::DESCRIPTOR_CHECK_INTERVAL;
 use super::sync::{Mutex, lock};
 use super::wake_socket::WakeSocket;
 
-/// The object with which a thread waits for the socket of one client. Only one thread at a time may wait.
+/// An object that lets a thread wait for one client's socket. Only one thread at a time may wait.
 pub(super) struct SocketWaiter {
     /// The value is `None` if the descriptor was lost and the library could not create a new descriptor. Without a
     /// descriptor, the waiting thread checks the socket once per `DESCRIPTOR_CHECK_INTERVAL`.
@@ -43,9 +43,8 @@ impl SocketWaiter {
         }
     }
 
-    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. If another thread
-    /// closes the socket, that thread also ends this wait. The waiting thread therefore does not use the closed
-    /// descriptor.
+    /// Waits until the socket is readable, another thread ends the wait, or `limit` has passed. A thread that closes
+    /// the socket also ends this wait. The waiting thread therefore does not use the closed descriptor.
     pub(super) fn wait(&self, socket: Option<RawFd>, limit: Option<Duration>) -> WakeReason {
         let alarm = lock(&self.wake_socket).clone();
         let watched = |fd: Option<RawFd>| libc::pollfd {
@@ -57,8 +56,8 @@ impl SocketWaiter {
         let mut polled = [watched(alarm.as_ref().map(|alarm| alarm.as_raw_fd())), watched(socket)];
         let slice = limit.map_or(DESCRIPTOR_CHECK_INTERVAL, |limit| limit.min(DESCRIPTOR_CHECK_INTERVAL));
         let slice_spec = libc::timespec {
-            // The slice is at most `DESCRIPTOR_CHECK_INTERVAL`, so its number of seconds fits into `tv_sec`. On musl,
-            // the name of the type is deprecated.
+            // The slice is at most `DESCRIPTOR_CHECK_INTERVAL`, so its whole seconds fit into `tv_sec`. On musl, the
+            // name of the type is deprecated.
             tv_sec: slice.as_secs().try_into().unwrap_or_default(),
             tv_nsec: slice.subsec_nanos().into(),
         };
@@ -72,14 +71,15 @@ impl SocketWaiter {
         match count {
             0 if !is_check_due => WakeReason::TimedOut,
             _ if has_input || is_check_due => WakeReason::Readable,
-            // `ppoll` fails if a signal arrives during the call. The only other reason for a failure of `ppoll` is a
-            // lack of memory.
+            // `ppoll` fails if a signal arrives during the call. The only other reason for `ppoll` to fail is a lack of
+            // memory.
             _ => WakeReason::WokenUp,
         }
     }
 
     /// Makes the descriptor unreadable again after a wake-up. If the program has closed the descriptor, this method
-    /// creates a new descriptor. Without a new descriptor, another file with the same number could end every wait.
+    /// creates a new descriptor. With the old descriptor, an unrelated file that reuses its number could end every
+    /// wait.
     fn reset(&self, alarm: Option<Arc<WakeSocket>>) {
         match alarm {
             Some(alarm) if alarm.is_ours() => alarm.clear(),

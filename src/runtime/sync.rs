@@ -1,6 +1,6 @@
 //! The locks and condition variables of the runtime, from the standard library. In the models (cfg `zklock_loom`), the
-//! locks come from loom, which tries every order of the steps of all threads. The models have no clock. In the models,
-//! a time limit may pass at any moment, after any number of steps of the other threads.
+//! locks come from loom, which tries every possible order of the threads' steps. The models have no clock. In the
+//! models, a time limit may pass at any moment, after any number of steps of the other threads.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ impl<T> Monitor<T> {
         }
     }
 
-    /// Calls `wait`, which releases the lock, and counts this thread as a waiting thread during the call.
+    /// Counts this thread as a waiting thread while it calls `wait`, which releases the lock.
     fn counted<'a, R>(&'a self, guard: MutexGuard<'a, T>, wait: impl FnOnce(MutexGuard<'a, T>) -> R) -> R {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let result = wait(guard);

@@ -1,6 +1,6 @@
-//! Wake sockets. A thread polls the descriptor of a wake socket, and another thread makes the descriptor readable to
-//! wake the polling thread. A wake socket is not an eventfd, because the library cannot distinguish its own eventfd
-//! from an eventfd of the program. The code in this file does not poll descriptors.
+//! Wake sockets. One thread polls a wake socket's descriptor. Another thread makes the descriptor readable to wake the
+//! polling thread. A wake socket is not an eventfd, because the library cannot distinguish its own eventfd from an
+//! eventfd of the program. The code in this file does not poll descriptors.
 
 use std::io;
 use std::net::Shutdown;
@@ -12,9 +12,9 @@ use zklock_process::resource_error;
 
 use super::socket::CheckedSocket;
 
-/// A descriptor. A call of [`signal`](Self::signal) makes the descriptor readable, and a call of [`clear`](Self::clear)
-/// makes the descriptor unreadable. A forked child inherits the descriptor, but a program started by exec does not.
-/// This value uses two descriptors of the process, and closes them when it is dropped.
+/// A descriptor. Calling [`signal`](Self::signal) makes the descriptor readable, and it stays readable until a call to
+/// [`clear`](Self::clear). A forked child inherits the descriptor, but a program started by exec does not. This value
+/// uses two descriptors of the process, and closes them when it is dropped.
 #[derive(Debug)]
 pub struct WakeSocket {
     readable: CheckedSocket<UnixDatagram>,
@@ -49,7 +49,7 @@ impl WakeSocket {
     }
 
     /// Returns whether the descriptor still works. If another part of the program has closed the descriptor, the
-    /// library cannot make it readable. The number of the descriptor may then name another file.
+    /// library cannot make it readable. The descriptor number may then refer to another file.
     pub fn is_ours(&self) -> bool {
         self.readable.is_ours() && self.peer.is_ours()
     }
@@ -81,7 +81,7 @@ impl OnceWakeSocket {
     /// Makes the descriptor readable.
     pub fn signal(&mut self) {
         if let Ok(socket) = self.0.checked() {
-            // After this shutdown, a read reports the end of the data, so the socket is readable. A shutdown of an open
+            // After this shutdown, a read reports the end of the data, so the socket is readable. Shutting down an open
             // socket does not fail.
             let _ = socket.shutdown(Shutdown::Read);
         }
@@ -107,7 +107,7 @@ fn no_descriptor(cause: io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// Returns the events that `poll` reports for the descriptor, without waiting.
+    /// Returns, without waiting, the events that `poll` reports for the descriptor.
     fn events(fd: &impl AsRawFd) -> libc::c_short {
         let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the array has one element.
@@ -119,7 +119,7 @@ mod tests {
     fn wake_socket_is_readable_from_signal_to_clear() {
         let fd = WakeSocket::new().unwrap();
         assert_eq!(events(&fd), 0);
-        // These calls write more data than the buffer of the socket can contain.
+        // These calls write more data than fits in the socket's buffer.
         (0..10_000).for_each(|_| fd.signal());
         assert_eq!(events(&fd), libc::POLLIN);
         fd.clear();

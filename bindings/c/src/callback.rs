@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use zklock::{Listener, Result, Status};
 
-/// The library calls this function when the library no longer needs the pointer user.
+/// The library calls this function when it no longer needs the pointer user.
 pub type zkl_user_drop = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
 /// The `user` pointer of a callback. If the library owns the pointer, dropping this value calls `user_drop`.

@@ -69,7 +69,7 @@ impl Handle for zkl_client {
 /// - ZKL_E_HANDLE or ZKL_E_FORKED if `config` is not a live config of this process.
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
-/// Blocks until the client has a session, for at most the connect timeout. Any thread may call this function.
+/// Blocks until the client has a session, but no longer than the connect timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn zkl_client_new(
@@ -88,13 +88,13 @@ pub unsafe extern "C" fn zkl_client_new(
 }
 
 /// Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
-/// Calls that wait for a lock of the client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
-/// ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter `client`
-/// may be NULL. In a forked child, the call does not change the session of the parent.
+/// Calls that wait for one of the client's locks fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail
+/// with ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+/// `client` may be NULL. In a forked child, the call does not change the session of the parent.
 ///
-/// Before the client closes, it delivers its queued events, but only for a limited time. The client drops the events that are
-/// still queued after this time. If the program polls the events of this client, the calling thread delivers the queued events.
-/// After zkl_client_free has returned, the library does not call any callback of the client.
+/// Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
+/// events that are still queued. If the program polls the events of this client, the calling thread delivers the queued
+/// events. After zkl_client_free has returned, the library calls none of the client's callbacks.
 ///
 /// If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
 /// The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
@@ -113,17 +113,17 @@ pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
     free(|| handle::free(client, |session| session.client.close()));
 }
 
-/// Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. Its chroot must be the
-/// chroot of the client, or the list has no chroot. The chroot of the client does not change.
+/// Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. The list must have
+/// the same chroot as the client, or no chroot. The chroot of the client does not change.
 ///
 /// The client keeps its session, its holds and the positions of its waiters. The client stays connected to its server, except
-/// in two cases. If the new list does not contain the server, the client moves to a server of the list. If the list has grown,
-/// some clients move to an added server, so that each server has about the same number of clients. Before a client moves, it
-/// waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its holds are
-/// ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
+/// in two cases. If the new list does not contain the server, the client moves to a server in that list. If the list has
+/// grown, some clients move to an added server, so that each server has about the same number of clients. Before a client
+/// moves, it waits for the answers to its requests, for at most a sixth of the session timeout. While the client moves, its
+/// holds are ZKL_LOCK_SUSPENDED. A hold is lost only if the client reaches no server of the new list before the session ends.
 ///
 /// Returns: ZKL_OK. On failure:
-/// - ZKL_E_INVALID if the list is not valid or has another chroot. The client then keeps its server list.
+/// - ZKL_E_INVALID if the list is not valid or has a different chroot. The client then keeps its server list.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -177,10 +177,10 @@ pub unsafe extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client, cou
 }
 
 /// Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
-/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and the
-/// program must not read, write or close the descriptor. The library closes the descriptor when it closes the client. The
-/// kernel then removes the closed descriptor from every epoll set. If one thread can free the client while another thread
-/// polls, the polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
+/// the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
+/// removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
+/// polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
 ///
 /// Returns: the descriptor, which is 0 or more.
 /// On failure, the function returns one of the statuses of zkl_client_dispatch_events.

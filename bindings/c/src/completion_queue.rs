@@ -45,8 +45,8 @@ pub unsafe extern "C" fn zkl_completion_queue_new(queue_out: *mut *mut zkl_compl
 
 /// Gets the descriptor of a completion queue, for poll, select, epoll and event loops. The descriptor is readable while the
 /// queue contains keys (level-triggered). The descriptor belongs to the library, and the program must not read, write or close
-/// the descriptor. A call of zkl_completion_queue_free closes the descriptor. The program must remove the descriptor from its
-/// event loop before it frees the queue.
+/// it. The function zkl_completion_queue_free closes the descriptor. The program must remove the descriptor from its event
+/// loop before it frees the queue.
 ///
 /// Returns: the descriptor, which is 0 or more. Every call returns the same descriptor. On failure: ZKL_E_HANDLE,
 /// ZKL_E_FORKED, ZKL_E_CLOSED or ZKL_E_INTERNAL. All statuses are negative.
@@ -56,11 +56,12 @@ pub extern "C" fn zkl_completion_queue_fd(queue: *const zkl_completion_queue) ->
     ffi_call(|| handle::get(queue)?.descriptor())
 }
 
-/// Puts `key` into a completion queue when an operation ends, with or without success. If the operation has already ended, the
-/// call puts the key into the queue at once. The program chooses the key, for example an index or an address, to find the
-/// operation again. The queue reports each key once for each call of this function. An operation that the program frees while
-/// the operation is running also reports its key: an acquire at once, any other operation at the latest when it ends. A queue does
-/// not keep an operation alive, and freeing the queue does not affect its operations.
+/// Puts `key` into a completion queue when an operation ends, whether or not the operation succeeded. If the operation has
+/// already ended, the call puts the key into the queue at once. The program chooses the key, for example an index or an
+/// address, to find the operation again. Each call of this function makes the queue report the key once. If the program frees
+/// an operation that is still running, the queue still reports its key: at once for an acquire, and by the end of the
+/// operation for any other kind. A queue does not keep an operation alive, and freeing the queue does not affect its
+/// operations.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -97,8 +98,8 @@ pub unsafe extern "C" fn zkl_completion_queue_take(
     })
 }
 
-/// Frees a completion queue and closes its descriptor. Operations that still run continue, and do not report their keys. The
-/// parameter `queue` may be NULL. In a forked child, the call does nothing.
+/// Frees a completion queue and closes its descriptor. Operations that are still running continue, but do not report their
+/// keys. The parameter `queue` may be NULL. In a forked child, the call does nothing.
 ///
 /// Returns nothing. If `queue` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.

@@ -66,9 +66,9 @@ pub extern "C" fn zkl_config_free(config: *mut zkl_config) {
     free(|| handle::free(config, |_| Ok(())));
 }
 
-/// Sets the session timeout in milliseconds. If the servers receive nothing from a client during the session timeout, the
-/// servers end the session of this client. The parameter `ms` must be 1 or more. The default is 10000. A server may choose a
-/// different session timeout when the client connects.
+/// Sets the session timeout in milliseconds. If the servers receive nothing from a client during the session timeout, they end
+/// the client's session. The parameter `ms` must be 1 or more. The default is 10000. A server may choose a different session
+/// timeout when the client connects.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -94,7 +94,7 @@ pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms:
 ///
 /// If the lease margin is larger than two thirds of the session timeout, the library reduces the lease margin to two thirds.
 /// After a period without traffic, the session lease can be shorter than the lease margin implies, because the servers may not
-/// have received the last requests of the client.
+/// have received the client's last requests.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn zkl_config_set(
 }
 
 /// Reads options from a file, and sets the options in the config. The options file must be UTF-8 text of at most 64 KiB, with
-/// one "name = value" on each line. The function ignores empty lines and lines that begin with #. A # after a value is a part
-/// of this value. If the file contains an error, the function sets no option.
+/// one "name = value" on each line. The function ignores empty lines and lines that begin with #. If a # follows a value, it
+/// is part of the value. If the file contains an error, the function sets no option.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_INVALID if the file cannot be read or contains an error. The error message names the file and the line.
@@ -173,28 +173,28 @@ pub unsafe extern "C" fn zkl_config_add_auth(
 /// exception or call longjmp.
 pub type zkl_auth_cb = Option<unsafe extern "C" fn(user: *mut c_void, buf: *mut c_char, size: usize) -> i64>;
 
-/// Sets the callback of a config for the credentials of a scheme, for example the scheme "digest" with credentials of the form
-/// "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to `cb`. The
-/// callback can therefore return other credentials after a rotation. On each connection, the client first sends the credentials
-/// from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer of `cb` has 64 KiB. The library erases
-/// the buffer, and erases its copy of the credentials after it has sent them.
+/// Sets a config's callback that returns the credentials for a scheme. For example, the scheme "digest" uses credentials of
+/// the form "user:password". Each client made with this config calls `cb` before each attempt to connect, and passes `user` to
+/// `cb`. The callback can therefore return other credentials after a rotation. On each connection, the client first sends the
+/// credentials from earlier calls of zkl_config_add_auth, and then the result of `cb`. The buffer that the library passes to
+/// `cb` is 64 KiB long. The library erases the buffer, and erases its copy of the credentials after it has sent them.
 ///
 /// The library calls `cb` on a thread that it starts for this purpose. Different clients can call `cb` at the same time. For one
 /// client, the library makes one call at a time. The callback may block. A slow callback delays only the attempt to connect.
-/// Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb` forks
-/// a child, the child exits with status 0 when the callback returns in the child.
+/// Other calls still end at their deadlines. The section Callbacks above describes which functions `cb` may call. If `cb`
+/// forks a child, the child exits with status 0 as soon as `cb` returns in it.
 ///
 /// If `cb` fails before the first connection, zkl_client_new fails at once with ZKL_E_AUTH. If `cb` fails later, the client
 /// writes a warning to the log, and calls `cb` again after a pause of at most half a second. The session can expire in the
 /// meantime.
 ///
-/// A later call of zkl_config_set_auth_callback replaces the callback for the same scheme, but not the callback of clients that
-/// already exist. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop`
-/// is not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
+/// A later call of zkl_config_set_auth_callback replaces the callback for the same scheme, but existing clients keep their
+/// callback. If `cb` is NULL, the call removes the callback for the scheme and calls `user_drop` at once. If `user_drop` is
+/// not NULL, the library calls `user_drop` once, when neither the config nor an open client uses the callback any more.
 ///
-/// The function zkl_client_free does not wait for a call of `cb`. When zkl_client_free returns, one call may still run or be
-/// about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore keep all data
-/// of the callback until the library calls `user_drop`.
+/// The function zkl_client_free does not wait for calls of `cb` to return. When zkl_client_free returns, one call may still be
+/// running or be about to begin. In this case, the library calls `user_drop` after `cb` has returned. A program must therefore
+/// keep everything that the callback uses until the library calls `user_drop`.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. On failure, the library does not use the pointer
 /// `user` and does not call `user_drop`.
@@ -250,8 +250,8 @@ fn auth_callback(
 
 /// Controls whether mutexes and read/write locks wait in one queue with locks of kazoo on the same path. If `wait` is 1, locks
 /// of zklock and kazoo share one queue. If `wait` is 0 and a kazoo lock uses the path, an acquire fails with ZKL_E_FOREIGN. The
-/// default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, the locks of kazoo must also
-/// wait for the locks of zklock. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
+/// default is 0. Programs that migrate from kazoo to zklock need this setting. During a migration, kazoo locks must also wait
+/// for zklock locks. To make a kazoo lock wait for a mutex of zklock, construct the kazoo lock with
 /// extra_lock_patterns=["-lock-"]. To make a kazoo lock wait for a read/write lock of zklock, construct the kazoo lock with
 /// extra_lock_patterns=["__READ__", "__WRIT__"].
 ///

@@ -10,9 +10,9 @@ use zklock::Event;
 use crate::callback::UserData;
 use crate::lock_object::{LockHandles, zkl_lock};
 
-/// The session state of the client changed. The fields state and previous are ZKL_STATE_*.
+/// The session state of the client changed. The state and previous fields contain ZKL_STATE_* values.
 pub const ZKL_EVENT_CLIENT: i32 = 0;
-/// The state of a hold of a lock, or of leases, changed. The fields state and previous are ZKL_LOCK_*.
+/// The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values.
 pub const ZKL_EVENT_LOCK: i32 = 1;
 
 /// A state change. All memory of the struct belongs to the library and is valid until the callback returns.

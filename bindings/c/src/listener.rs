@@ -45,19 +45,19 @@ impl Handle for zkl_listener {
     }
 }
 
-/// Sets the callback of a config for state changes. Each client made with this config calls `cb` for every change of its
-/// session and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of
-/// the changes.
+/// Sets a config's callback for state changes. Each client made with this config calls `cb` for every change of its session
+/// and of its holds, and passes `user` to `cb`. For each client, the library makes one call at a time, in the order of the
+/// changes.
 ///
 /// By default, the library calls `cb` on its event thread. The event thread calls the callbacks of all clients of the process,
 /// one at a time. A program can also call the callbacks on its own threads (zkl_config_set_poll_events). The section Callbacks
 /// above describes which functions `cb` may call.
 ///
 /// If a hold and the session change at the same moment, the client reports the event of the hold first. For example, a hold
-/// becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is full,
-/// the client merges events of the same hold, and merges events of the session. Merging drops intermediate states. Even after a
-/// merge, the previous state in an event equals the new state in the event before it. The last event contains the current
-/// state. The client always reports the loss of a hold or of a session.
+/// becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
+/// full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
+/// intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
+/// last event contains the current state. The client always reports the loss of a hold or of a session.
 ///
 /// If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
 /// `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn zkl_client_set_event_callback(
 }
 
 /// Registers a callback for the events of a client. The callback receives the queued changes and all later changes of the
-/// session and of the holds. The client calls `cb`, and passes `user` to `cb`, until the listener is freed. The rules of
+/// session and of the holds. Until the listener is freed, the client calls `cb` and passes `user` to it. The rules of
 /// zkl_config_set_event_callback apply to these calls. Other callbacks and listeners also receive these events. The client may
 /// call `cb` before zkl_client_listen returns. The caller must free the new listener, `*listener_out`, with zkl_listener_free.
 ///
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn zkl_client_listen(
 /// The listener receives changes that are still queued, and all later changes. Register the listener before the program
 /// acquires the lock, or query the state of the lock after the registration. The token and the fencing_pass in an event
 /// identify the hold. A listener remains registered when its lock is freed. After the lock was freed, the listener still
-/// receives an event when a hold ends. In such an event, the field lock is NULL.
+/// receives an event when a hold ends. In such an event, the lock field is NULL.
 ///
 /// Returns: the statuses of zkl_client_listen. The call also fails with ZKL_E_INVALID if the parameter `events` is not a
 /// ZKL_LISTEN_*.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn zkl_lock_listen(
 }
 
 /// Registers a callback for changes of the given leases. The rules of zkl_lock_listen also apply to leases. The state of the
-/// leases can change before the registration. The program should therefore query the state after the registration.
+/// leases can change before the registration. The program should therefore query the state after it registers the callback.
 ///
 /// Returns: the statuses of zkl_lock_listen.
 /// Does not block. Any thread may call this function.
@@ -200,8 +200,8 @@ pub unsafe extern "C" fn zkl_leases_listen(
 /// another thread, and the library does not call this callback again. If the callback is running on another thread, the call
 /// waits without a time limit until the callback returns. The caller must therefore not hold a mutex that the callback needs.
 /// If a callback frees its own listener, zkl_listener_free does not wait, and the library does not call the callback again. The
-/// parameter `listener` may be NULL. The program may free the lock, the leases or the client before the listener. In a forked
-/// child, the call does nothing.
+/// parameter `listener` may be NULL. The program may free the lock, the leases or the client before it frees the listener. In
+/// a forked child, the call does nothing.
 ///
 /// Returns nothing. If `listener` is not a live handle, the call has no effect. The last error message does not change.
 /// Blocks while the callback is running on another thread. Any thread may call this function.
@@ -220,7 +220,7 @@ pub extern "C" fn zkl_listener_free(listener: *mut zkl_listener) {
 /// callback again. If the previous callback itself calls zkl_lock_set_event_callback, the function does not wait. If
 /// `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client was
 /// freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
-/// while the library is about to call `cb`, the library may still make this call of `cb`.
+/// when the library is just about to call `cb`, the library may still make that call.
 ///
 /// Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
 /// use the pointer `user` and does not call `user_drop`.

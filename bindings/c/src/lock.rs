@@ -68,14 +68,15 @@ pub unsafe extern "C" fn zkl_mutex_new(
 /// acquire the same lock.
 ///
 /// Local hand-over can delay other processes. If a waiter of another process is in the queue behind the common node, this
-/// waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses
-/// the limit of the handle that releases.
-/// After the common node is deleted, the next waiter of this process joins the end of the queue. Waiters of this process do not
-/// overtake each other. If a waiter stops waiting, the next waiter of this process takes its place in the queue.
+/// waiter waits for at most `max_passes` additional holds. If the handles have different limits, each release uses the limit
+/// of the handle that the program passes to the release call. After the common node is deleted, the next waiter of this
+/// process joins the end of the queue. Waiters of this process do not overtake each other. If a waiter stops waiting, the next
+/// waiter of this process takes its place in the queue.
 ///
 /// Local hand-over takes place only if the state of the hold is ZKL_LOCK_HELD and the node has received no revocation request
-/// (zkl_set_revocable). The common node keeps the data of the acquire that created the node. All holds under one node have the
-/// same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass (zkl_fencing_pass).
+/// (zkl_set_revocable). The common node keeps the data from the acquire that created it. All holds under one node have the
+/// same fencing token. To distinguish holds with the same token, a store must also compare the fencing pass
+/// (zkl_fencing_pass).
 ///
 /// A multi-lock joins the queue with its own node, and never takes part in local hand-over. If another owner of this process
 /// holds the mutex or waits for it, an acquire with timeout 0 fails without a request to a server. The
@@ -165,8 +166,8 @@ pub unsafe extern "C" fn zkl_rwlock_new(
 /// Makes a multi-lock: a lock that consists of up to 4096 member locks, each on its own path. Each acquire and each release of
 /// the multi-lock applies to all member locks. An acquire has one timeout for all member locks. While an owner holds the
 /// multi-lock, the owner holds each member lock. If the owner already holds a member lock, the acquire of the multi-lock
-/// re-enters this lock. The member locks may have different kinds and belong to different clients. If an element of the array
-/// locks is itself a multi-lock, the new multi-lock contains the member locks of this element.
+/// re-enters this lock. The member locks may have different kinds and belong to different clients. If the locks array contains
+/// a multi-lock, the new multi-lock contains the member locks of that multi-lock.
 ///
 /// Mutexes and read/write locks of one client join their queues in one transaction. Two multi-locks that list the same locks in
 /// different orders therefore do not deadlock. The multi-lock acquires all remaining member locks one by one. The order of
@@ -197,12 +198,12 @@ pub unsafe extern "C" fn zkl_multi_new(
 }
 
 /// Makes a multi-lock that acquires its member locks one after the other, in the given order. Curator's InterProcessMultiLock
-/// acquires its locks in the same way. Use this function if other programs use multi-locks of Curator on the same paths. All
+/// acquires its locks in the same way. Use this function if other programs use Curator multi-locks on the same paths. All
 /// programs must list the locks in the same order. All other rules of zkl_multi_new also apply to this function.
 ///
-/// A multi-lock made with zkl_multi_new can deadlock with a multi-lock of Curator. The multi-lock of zklock detects the
-/// deadlock, leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with
-/// zkl_multi_new_in_order can deadlock if programs list the same locks in different orders.
+/// A multi-lock made with zkl_multi_new can deadlock with a Curator multi-lock. The multi-lock of zklock detects the deadlock,
+/// leaves its queues, and joins the queues again after about a third of a second. Multi-locks made with zkl_multi_new_in_order
+/// can deadlock if programs list the same locks in different orders.
 ///
 /// Returns: the statuses of zkl_multi_new.
 /// Does not block. Any thread may call this function.
@@ -245,8 +246,8 @@ fn insert(session: &ClientObject, lock: Lock) -> Result<*mut zkl_lock> {
 }
 
 /// Frees a lock. Calls that wait for the lock through this handle fail with ZKL_E_CLOSED. The library releases all holds that
-/// were acquired through this handle, and does not wait for the server. The parameter `lock` may be NULL. In a forked child,
-/// the call does not change the holds of the parent.
+/// were acquired through this handle, without waiting for the server. The parameter `lock` may be NULL. In a forked child, the
+/// call does not change the holds of the parent.
 ///
 /// Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks.
 ///
@@ -258,12 +259,12 @@ pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
 }
 
 /// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and increments
-/// the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of a
-/// multi-lock acquires either all member locks or no member lock.
+/// the hold count. The thread must release the lock once for each acquire. A semaphore mutex is not re-entrant. An acquire of
+/// a multi-lock acquires either all member locks or none of them.
 ///
 /// The call waits without a time limit, and continues to wait if the connection or the session is lost. To wait with a time
-/// limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share the holds of this thread
-/// and do not exclude each other. Green threads must use zkl_acquire_as.
+/// limit, use zkl_acquire_timeout. Green threads of one thread (goroutines, greenlets, fibers) share that thread's holds and
+/// do not exclude each other. Green threads must use zkl_acquire_as.
 ///
 /// Returns: ZKL_OK if the calling thread holds the lock now. A call that fails has acquired nothing. On failure:
 /// - ZKL_E_CANCELED if zkl_cancel ended the wait.
@@ -297,8 +298,8 @@ pub extern "C" fn zkl_acquire(lock: *mut zkl_lock) -> zkl_status {
 /// - ZKL_E_CONNECTION if, at the end of the timeout, the client has no connection or its server does not answer.
 /// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
 ///
-/// Blocks until the thread holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
-/// second. Any thread may call this function.
+/// Blocks until the thread holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the
+/// server. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> zkl_status {
@@ -319,7 +320,7 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
 /// - ZKL_E_NOT_OWNER if the thread does not hold the lock, or does not hold a member lock. The call does not change locks that
 ///   the thread does not hold. For a semaphore mutex, this status means that no thread holds the lock through this handle.
 /// - ZKL_E_LOST if the hold was lost before the release. After the loss, another owner may have held the lock.
-/// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+/// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
 ///   node.
 /// - ZKL_E_CLOSED if the lock, a member lock or the client was freed. The call still releases the other member locks of a
 ///   multi-lock.
@@ -336,7 +337,7 @@ pub extern "C" fn zkl_release(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.release())
 }
 
-/// Releases the lock once for the calling thread, and does not wait for the server. The library deletes the node of the lock in
+/// Releases the lock once for the calling thread, without waiting for the server. The library deletes the node of the lock in
 /// the background.
 ///
 /// Returns: ZKL_OK, ZKL_E_NOT_OWNER, ZKL_E_LOST, ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL. The statuses have
@@ -347,7 +348,7 @@ pub extern "C" fn zkl_release_nowait(lock: *mut zkl_lock) -> zkl_status {
     status(|| handle::get(lock)?.release_nowait())
 }
 
-/// Ends the wait of every call that waits for the lock through this handle, in all threads. The waiting calls fail with
+/// Cancels every call, in any thread, that is waiting for the lock through this handle. The waiting calls fail with
 /// ZKL_E_CANCELED. The call does not affect later waits or existing holds. A call that is about to acquire the lock may still
 /// return ZKL_OK despite the cancellation. To end waits for a multi-lock, pass the handle of the multi-lock, not the handle of
 /// a member lock.
@@ -360,9 +361,9 @@ pub extern "C" fn zkl_cancel(lock: *mut zkl_lock) -> zkl_status {
 }
 
 /// Reports whether the calling thread holds the lock, and whether the hold is safe at this moment. A hold is safe if, according
-/// to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A thread
-/// that has acquired a semaphore mutex holds the semaphore mutex until any thread releases it. For a multi-lock, the result is
-/// 1 only if the thread holds all member locks.
+/// to the clock of this machine, its session cannot have expired yet. The function ignores the holds of other threads. A
+/// thread that has acquired a semaphore mutex holds it until any thread releases it. For a multi-lock, the result is 1 only if
+/// the thread holds all member locks.
 ///
 /// Returns: 1 or 0. If an error occurs, the function returns 0, and zkl_last_error_message explains the error. An unsafe hold
 /// is not an error, and does not change the last error message. To get an error status instead of 0, call zkl_lock_state.
@@ -387,9 +388,8 @@ pub extern "C" fn zkl_is_held_in_process(lock: *const zkl_lock) -> i32 {
 /// another owner holds the lock. The state of a multi-lock is the worst state of its member locks. If a member lock is not
 /// held, the state of the multi-lock is ZKL_LOCK_FREE.
 ///
-/// Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
-/// ZKL_E_INTERNAL).
-/// Does not block. Any thread may call this function.
+/// Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
+/// ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_lock_state(lock: *const zkl_lock) -> i32 {
     ffi_call(|| Ok(handle::get(lock)?.state()? as i32))
@@ -411,8 +411,8 @@ pub extern "C" fn zkl_lock_state_in_process(lock: *const zkl_lock) -> i32 {
 /// smaller tokens is safe from writers that have lost their lock without noticing the loss.
 ///
 /// If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
-/// member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens are different, give
-/// each store the token of the member lock that protects this store.
+/// member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
+/// store the token of the member lock that protects it.
 ///
 /// Returns: ZKL_OK, with the token in `*token_out`. On failure:
 /// - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
@@ -431,8 +431,8 @@ pub unsafe extern "C" fn zkl_fencing_token(lock: *const zkl_lock, token_out: *mu
 }
 
 /// Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
-/// This function is for monitoring. A store needs the token of the owner that writes to the store. To get the token of an
-/// owner, call zkl_fencing_token or zkl_fencing_token_as.
+/// This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
+/// zkl_fencing_token or zkl_fencing_token_as.
 ///
 /// Returns: ZKL_OK, with the token in `*token_out`. On failure:
 /// - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
@@ -454,8 +454,8 @@ pub unsafe extern "C" fn zkl_fencing_token_in_process(lock: *const zkl_lock, tok
 /// (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
 /// hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
 /// pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
-/// the fencing pass. The store must refuse a write with a smaller token than an earlier write. Among writes with the same
-/// token, the store must refuse a write with a smaller fencing pass than an earlier write.
+/// the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
+/// with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
 ///
 /// Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
 /// Does not block. Any thread may call this function.
@@ -469,19 +469,19 @@ pub unsafe extern "C" fn zkl_fencing_pass(lock: *const zkl_lock, fencing_pass_ou
     })
 }
 
-/// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any client of
-/// zklock or Curator. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
-/// multi-locks. A read lock may have several holders. The token of a waiter is not valid. The token of semaphore leases becomes
-/// valid when the owner of the leases has left the inner mutex of the semaphore.
+/// Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any zklock or
+/// Curator client. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
+/// multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
+/// valid once the owner of the leases has left the semaphore's inner mutex.
 ///
 /// The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
-/// result may be outdated when the program reads the result. A store must therefore compare tokens, even if the program calls
+/// result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
 /// zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
-/// zkl_is_held sends no request, and takes the session lease into account. For zkl_fence_check, a hold exists as long as the
-/// node of the hold exists.
+/// zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
+/// exist as long as the hold's node exists.
 ///
 /// Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
-/// fails does not write `*valid_out`, and the caller must then not read `*valid_out`. On failure:
+/// fails does not write `*valid_out`, so the caller must not read it. On failure:
 /// - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
 ///   ZKL_E_SERVER, ZKL_E_INTERNAL.
@@ -502,9 +502,8 @@ pub unsafe extern "C" fn zkl_fence_check(
     })
 }
 
-/// Gets the time for which the calling thread's hold remains safe even if no server answers. The time is in milliseconds,
-/// rounded down. If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all
-/// member locks.
+/// Gets how long the calling thread's hold remains safe even if no server answers. The time is in milliseconds, rounded down.
+/// If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all member locks.
 ///
 /// Returns: the statuses of zkl_fencing_token. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.
@@ -538,7 +537,7 @@ pub unsafe extern "C" fn zkl_remaining_ms_in_process(lock: *const zkl_lock, rema
 /// Waits until the calling thread's hold is no longer safe. The wait ends even if the hold can become safe again. A hold that
 /// is not safe has the state ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST. The parameter `timeout_ms` is the time limit in milliseconds.
 /// With -1, the call waits without a limit. With 0, the call checks the hold once. The waiting thread checks the session lease
-/// itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. A call of
+/// itself. The call therefore detects the end of the session lease even if the process was stopped during the wait. Calling
 /// zkl_cancel does not end this wait.
 ///
 /// To watch the hold of another thread, register a listener for losses (zkl_lock_listen). If the lock was acquired for an owner
@@ -578,10 +577,10 @@ pub(crate) fn wait_lost_error(whose: &str, is_lost: bool, timeout_ms: i64) -> Er
     }
 }
 
-/// Sets the data of the nodes that later acquires create. The data shows which program holds the lock, and which programs wait
-/// for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes from data. The
-/// maximum of `len` is 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For a
-/// multi-lock, the call sets the data of all member locks, and replaces their previous data.
+/// Sets the data of each node that a later acquire call creates. The data shows which program holds the lock, and which
+/// programs wait for the lock. By default, the data is the address of the host, as in Curator. The library copies len bytes
+/// from data. `len` must not exceed 512 KiB. If `len` is 0, the nodes have no data, and the parameter `data` may be NULL. For
+/// a multi-lock, the call sets the data of all member locks, and replaces their previous data.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -597,8 +596,8 @@ pub unsafe extern "C" fn zkl_lock_set_data(lock: *mut zkl_lock, data: *const c_v
 /// Gets the path of the node by which the calling thread holds the lock. The path does not contain the client's chroot. A
 /// program can check in a ZooKeeper transaction that this node exists. If the lock was lost, the transaction fails.
 ///
-/// The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function writes
-/// the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+/// The function writes the path, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The function
+/// stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.

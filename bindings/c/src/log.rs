@@ -75,11 +75,11 @@ pub type zkl_log_cb = Option<unsafe extern "C" fn(user: *mut c_void, log: *const
 
 /// Sets the callback for log lines. The callback receives the log lines of all clients of this process. The parameter `level`
 /// (a ZKL_LOG_*) is the most detailed level that the library logs. For each log line, the library calls `cb` and passes `user`
-/// to `cb`. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
+/// to it. A later call of zkl_set_log_callback replaces the callback. When the function returns, the previous callback is not
 /// running any more. If `cb` is NULL or `level` is ZKL_LOG_OFF, the call turns logging off. Logging that is turned off costs
-/// nothing. A call that turns logging off first waits up to two seconds for the delivery of queued lines.
+/// nothing. Before a call turns logging off, it waits up to two seconds for the delivery of queued lines.
 ///
-/// The event thread calls `cb` for one line after the other, even if clients poll their events. With zkl_set_log_polling, the
+/// The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
 /// program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
 /// in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
 /// `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
@@ -108,10 +108,10 @@ pub unsafe extern "C" fn zkl_set_log_callback(
     status(|| set(level, cb, user, user_drop, || Ok((LogDispatch::EventThread, None))))
 }
 
-/// Sets the callback for log lines, and lets the program itself call the callback. The program watches the descriptor of
+/// Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
 /// zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
 /// programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
-/// function. Each of the two functions replaces the callback of the other function. A call that turns logging off first
+/// function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
 /// delivers the queued lines on the calling thread.
 ///
 /// Returns: the statuses of zkl_set_log_callback.
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn zkl_set_log_polling(
 }
 
 /// Gets the descriptor of the log, for poll, select, epoll and event loops. The descriptor is readable while log lines are queued
-/// (level-triggered). The descriptor belongs to the library, and the program must not read, write or close the descriptor. The
-/// library closes the descriptor when a call of zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
+/// (level-triggered). The descriptor belongs to the library, and the program must not read, write or close it. The library
+/// closes the descriptor when zkl_set_log_polling or zkl_set_log_callback replaces or removes the callback.
 ///
 /// Returns: the descriptor, which is 0 or more. Every call returns the same descriptor until the callback is replaced, unless the
 /// program has closed the descriptor. On failure:
@@ -148,8 +148,8 @@ pub extern "C" fn zkl_log_event_fd() -> c_int {
     ffi_call(|| polled_log()?.descriptor())
 }
 
-/// Delivers the queued log lines. The function calls the callback of zkl_set_log_polling on the calling thread, once for each
-/// line, for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
+/// Delivers the queued log lines. The function calls the zkl_set_log_polling callback on the calling thread, once per line,
+/// for at most 4096 lines. Only one thread at a time delivers log lines. The call delivers nothing if another thread is
 /// delivering log lines, or if the callback itself makes the call.
 ///
 /// Returns: ZKL_OK, with the number of delivered lines in `*count_out`. On failure:

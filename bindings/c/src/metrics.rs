@@ -30,17 +30,17 @@ pub struct zkl_histogram {
     pub count: u64,
     /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
-    /// The cumulative buckets. Bucket i is the number of durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The
-    /// upper bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
+    /// The cumulative buckets. Bucket i counts the durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The upper
+    /// bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
     pub buckets: [u64; ZKL_HISTOGRAM_BUCKETS],
 }
 
-/// The metrics of a client at one moment. The gauges show the current state of the client. The counters and the histograms show
-/// the activity since the client was made. The value of a counter never decreases.
+/// A snapshot of a client's metrics. The gauges show the current state of the client. The counters and the histograms show the
+/// activity since the client was made. The value of a counter never decreases.
 ///
 /// If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
-/// multi-lock is acquired in several steps, each step counts as one acquire of the client that makes the step. The metrics do
-/// not count calls with invalid arguments.
+/// multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
+/// do not count calls with invalid arguments.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct zkl_metrics {
@@ -69,7 +69,7 @@ pub struct zkl_metrics {
     pub acquires_canceled: u64,
     /// The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time.
     pub acquires_connection: u64,
-    /// The number of acquires that failed in another way.
+    /// The number of acquires that failed for any other reason.
     pub acquires_failed: u64,
     /// The number of acquires that re-entered a hold.
     pub reentries: u64,
@@ -104,7 +104,7 @@ pub struct zkl_metrics {
     pub sessions: u64,
     /// The number of sessions that ended although the program had not closed the client. All holds of such a session were lost.
     pub sessions_lost: u64,
-    /// The number of requests sent to servers, without pings and handshakes.
+    /// The number of requests sent to servers, not counting pings and handshakes.
     pub requests: u64,
     /// The number of requests that servers answered.
     pub answers: u64,
@@ -125,13 +125,13 @@ pub struct zkl_metrics {
     pub round_trips: zkl_histogram,
 }
 
-/// Gets the metrics of a client at one moment. The metrics are counters, histograms and gauges. The call sends no request, and
+/// Gets a snapshot of a client's metrics. The metrics are counters, histograms and gauges. The call sends no request, and
 /// works even after the session was lost. The page docs/observability.md explains which metrics to watch.
 ///
-/// The parameter `size` is sizeof(zkl_metrics) in the program, and at least 4. The function writes size bytes to `metrics_out`,
-/// or fewer bytes if the struct of the library is smaller. The first field then contains the number of bytes that the function
-/// has written. If the library is older than the header of the program, the function does not write the newer fields. A program
-/// that may run with an older library should set the struct to zero before the call.
+/// The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
+/// `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that
+/// the function has written. If the library is older than the header that the program was compiled with, the function does not
+/// write the newer fields. A program that may run with an older library should set the struct to zero before the call.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -152,14 +152,14 @@ pub unsafe extern "C" fn zkl_client_metrics(
     })
 }
 
-/// Gets the metrics of a client in the text format of Prometheus (exposition format, version 0.0.4). An HTTP server should
-/// serve the text with the content type "text/plain; version=0.0.4". The text has about 12 KiB, and its length can increase
-/// between two calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
+/// Gets a client's metrics in the Prometheus text format (exposition format, version 0.0.4). An HTTP server should serve the
+/// text with the content type "text/plain; version=0.0.4". The text is about 12 KiB long, and it can become longer between two
+/// calls. Provide a larger buffer than necessary, or repeat the call if the text does not fit.
 ///
-/// The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels have the form
-/// of Prometheus: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the function
-/// adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size` bytes. The
-/// function writes the required number of bytes to `*needed_out`. If `size` is 0, `buf` may be NULL.
+/// The function adds the given labels to every metric. Labels distinguish this client from other clients. Labels use the
+/// Prometheus format: name="value",other="value". A value can contain the escapes \\, \" and \n. If `labels` is NULL, the
+/// function adds no labels. The function writes the text, with a terminating NUL, to the buffer `buf`. This buffer has `size`
+/// bytes. The function stores the required buffer size, in bytes, in `*needed_out`. If `size` is 0, `buf` may be NULL.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_BUFFER if the text does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.

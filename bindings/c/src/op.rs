@@ -25,9 +25,9 @@ use crate::status::zkl_status;
 pub(crate) const ZKL_OWNER_THREAD: u64 = u64::MAX;
 
 /// An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
-/// thread waits for it. An acquire ends within its timeout. All other operations end within the time for which the blocking form
-/// of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases, zkl_op_value,
-/// zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+/// thread waits for it. An acquire ends within its timeout. Any other operation ends within the longest time for which the
+/// blocking form of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+/// zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
 pub struct zkl_op(());
 
 /// The object that a `zkl_op` handle identifies.
@@ -60,14 +60,14 @@ impl Handle for zkl_op {
     }
 }
 
-/// Starts to acquire the lock for an owner, and does not wait for the result. All other rules of zkl_acquire_timeout also apply
-/// to this function. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
+/// Starts acquiring the lock for an owner, without waiting for the result. Otherwise, this function follows the rules of
+/// zkl_acquire_timeout. The parameter `owner` is ZKL_OWNER_THREAD for the calling thread. Any other number, including 0, is an
 /// owner number that the program chooses, for example for a task or a request. The hold belongs to the given owner. This owner
 /// can re-enter the lock, and any thread may act for this owner. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports how the acquire ends. On failure:
-/// - ZKL_E_INVALID in the cases in which zkl_acquire_timeout fails with this status.
+/// - ZKL_E_INVALID in the same cases as zkl_acquire_timeout.
 /// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
 ///
 /// Does not block. Any thread may call this function.
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn zkl_acquire_start(
     })
 }
 
-/// Starts to acquire `quantity` leases, and does not wait for the result. The operation acquires either all of these leases or
-/// no lease. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
+/// Starts acquiring `quantity` leases without waiting for the result. The operation acquires either all of these leases or
+/// none. All other rules of zkl_semaphore_acquire_timeout also apply to this function. When the operation has ended with
 /// ZKL_OK, zkl_op_leases returns the leases. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: the statuses of zkl_acquire_start. The call also fails with ZKL_E_INVALID if `quantity` is below 1 or above
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_start(
 
 /// Gets a descriptor that becomes readable when the operation ends, with or without success, and then stays readable. The
 /// program can pass the descriptor to poll, select, epoll and event loops. The descriptor belongs to the library, and the
-/// program must not read, write or close the descriptor. A call of zkl_op_free closes the descriptor. The program must remove
-/// the descriptor from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an
-/// operation. A forked child should not use the descriptor.
+/// program must not read, write or close it. Calling zkl_op_free closes the descriptor. The program must remove the descriptor
+/// from its event loop before it calls zkl_op_free. The first call of zkl_op_fd creates the descriptor of an operation. A
+/// forked child should not use the descriptor.
 ///
 /// Returns: the descriptor, which is 0 or more. Every call returns the same descriptor, unless the program has closed the
 /// descriptor. On failure:
@@ -131,17 +131,17 @@ pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
     ffi_call(|| handle::get(op)?.descriptor())
 }
 
-/// Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for the acquire of a lock, the owner holds the
-/// lock. A later call of zkl_op_free then does not release the lock.
+/// Reports how an operation ended. If zkl_op_result or zkl_op_wait returns ZKL_OK for an operation that acquires a lock, the
+/// owner holds the lock. A later call to zkl_op_free then does not release the lock.
 ///
 /// Returns: ZKL_E_PENDING while the operation is still running. After the operation has ended, every call returns the same
 /// status:
-/// - ZKL_OK if the operation acquired the lock or the leases, or if another operation has succeeded.
-/// - ZKL_E_TIMEOUT if the timeout of the operation ended first.
+/// - ZKL_OK if an acquire operation acquired the lock or the leases, or if an operation of another kind succeeded.
+/// - ZKL_E_TIMEOUT if the operation's timeout passed first.
 /// - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
 /// - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
-/// - Other failures: the statuses of zkl_acquire_timeout, the statuses of zkl_semaphore_acquire_timeout, or the statuses of the
-///   blocking form of the call that the operation makes, for example the statuses of zkl_release.
+/// - Other failures: the statuses of zkl_acquire_timeout or zkl_semaphore_acquire_timeout. For any other operation: the
+///   statuses of the corresponding blocking call, for example zkl_release.
 ///
 /// The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
 ///
@@ -166,7 +166,7 @@ pub extern "C" fn zkl_op_message(op: *const zkl_op) -> *const c_char {
 }
 
 /// Waits until an operation ends. The parameter `timeout_ms` is the time limit of this wait in milliseconds. With -1, the call
-/// waits without a limit. With 0, the call checks the operation once. If the time limit ends the wait, the operation itself
+/// waits without a limit. With 0, the call checks the operation once. If the wait reaches its time limit, the operation itself
 /// continues. Several threads may wait for one operation.
 ///
 /// Returns: the statuses of zkl_op_result, and also:
@@ -256,8 +256,8 @@ pub unsafe extern "C" fn zkl_op_value(op: *const zkl_op, value_out: *mut i64) ->
 }
 
 /// Gets a participant that an operation has found (zkl_participants_start, zkl_queue_start, zkl_semaphore_participants_start).
-/// The parameter `index` selects the participant. The index of the first participant in the queue is 0, and zkl_op_value gets
-/// the number of participants. The struct belongs to the library, and is valid until the operation is freed.
+/// The parameter `index` selects the participant. The first participant in the queue has the index 0. The function
+/// zkl_op_value gets the number of participants. The struct belongs to the library, and is valid until the operation is freed.
 ///
 /// Returns: ZKL_OK, with the participant in `*participant_out`. On failure:
 /// - ZKL_E_PENDING while the operation is still running.
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn zkl_op_participant(
     })
 }
 
-/// Takes the client of an operation of zkl_client_start that has ended with ZKL_OK. The caller must free the client,
+/// Takes the client from a zkl_client_start operation that has ended with ZKL_OK. The caller must free the client,
 /// `*client_out`, with zkl_client_free.
 ///
 /// Returns: ZKL_OK. On failure:
@@ -316,8 +316,8 @@ pub unsafe extern "C" fn zkl_op_client(op: *mut zkl_op, client_out: *mut *mut zk
     })
 }
 
-/// Takes the semaphore of an operation of zkl_semaphore_new_counted_start that has ended with ZKL_OK. The caller must free the
-/// semaphore, `*semaphore_out`, with zkl_semaphore_free.
+/// Takes the semaphore from an operation that zkl_semaphore_new_counted_start started and that has ended with ZKL_OK. The
+/// caller must free the semaphore, `*semaphore_out`, with zkl_semaphore_free.
 ///
 /// Returns: the statuses of zkl_op_client.
 /// Does not block. Any thread may call this function.
@@ -336,17 +336,17 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
     })
 }
 
-/// Frees an operation. If the operation acquires, connects or waits for a loss, and is still running, the call cancels the
-/// operation. Any other operation continues to its end, for example a release. Calls of zkl_op_wait that wait for the operation
-/// fail with ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
+/// Frees an operation. If an acquire, a connect or a wait for a loss is still running, the call cancels it. Any other
+/// operation, for example a release, runs to completion. Calls of zkl_op_wait that wait for the operation fail with
+/// ZKL_E_CLOSED. The parameter `op` may be NULL. In a forked child, the call does nothing.
 ///
-/// If the program frees the operation before it has taken the client of the operation (zkl_op_client), the library closes the
-/// client in the background, and calls no further callback of this client.
+/// If the program frees the operation before it has taken the operation's client (zkl_op_client), the library closes the
+/// client in the background. The library then calls no further callbacks of this client.
 ///
-/// A successful acquire owns the lock until zkl_op_result or zkl_op_wait has returned ZKL_OK. If the program frees a
-/// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for
-/// the server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or
-/// zkl_op_wait has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
+/// A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
+/// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
+/// server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait
+/// has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
 ///
 /// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -360,14 +360,14 @@ pub extern "C" fn zkl_op_free(op: *mut zkl_op) {
     });
 }
 
-/// Acquires the lock for an owner, and waits for the lock. All other rules of zkl_acquire_timeout also apply to this function.
-/// To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets, fibers) need this
-/// function if several green threads share one thread. Give each green thread its own owner number. The call blocks the whole
-/// thread with all its green threads.
+/// Acquires the lock for an owner, and waits for it if necessary. Otherwise, this function follows the rules of
+/// zkl_acquire_timeout. To act for the calling thread, pass ZKL_OWNER_THREAD as owner. Green threads (goroutines, greenlets,
+/// fibers) need this function if several green threads share one thread. Give each green thread its own owner number. The call
+/// blocks the whole thread with all its green threads.
 ///
 /// Returns: the statuses of zkl_acquire_timeout.
-/// Blocks until the owner holds the lock, for at most the timeout. A call with timeout 0 waits for the server for at most one
-/// second. Any thread may call this function.
+/// Blocks until the owner holds the lock or the timeout passes. A call with timeout 0 waits at most one second for the server.
+/// Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i64) -> zkl_status {
@@ -377,8 +377,8 @@ pub extern "C" fn zkl_acquire_as(lock: *mut zkl_lock, owner: u64, timeout_ms: i6
     })
 }
 
-/// Releases the lock once for an owner. The rules of zkl_release also apply to this function. To act for the calling thread,
-/// pass ZKL_OWNER_THREAD as owner.
+/// Releases the lock once on behalf of an owner. The rules of zkl_release also apply to this function. To act for the calling
+/// thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_release.
 /// Blocks for at most the session timeout. Any thread may call this function, even if another thread acquired the lock.
@@ -387,7 +387,7 @@ pub extern "C" fn zkl_release_as(lock: *mut zkl_lock, owner: u64) -> zkl_status 
     status(|| handle::get(lock)?.release_as(owner_of(owner)))
 }
 
-/// Releases the lock once for an owner, and does not wait for the server. The library deletes the node of the lock in the
+/// Releases the lock once for an owner, without waiting for the server. The library deletes the node of the lock in the
 /// background.
 ///
 /// Returns: the statuses of zkl_release_nowait.
@@ -408,7 +408,7 @@ pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
     predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
 }
 
-/// Reports the state of the hold of an owner. The rules of zkl_lock_state also apply to this function. To act for the calling
+/// Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
 /// thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
@@ -418,7 +418,7 @@ pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
     ffi_call(|| Ok(handle::get(lock)?.state_as(owner_of(owner))? as i32))
 }
 
-/// Gets the fencing token of the hold of an owner. The rules of zkl_fencing_token also apply to this function. To act for the
+/// Gets the fencing token of an owner's hold. The rules of zkl_fencing_token also apply to this function. To act for the
 /// calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
@@ -433,8 +433,8 @@ pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64,
     })
 }
 
-/// Gets the fencing pass of the hold of an owner. The rules of zkl_fencing_pass also apply to this function. To act for the
-/// calling thread, pass ZKL_OWNER_THREAD as owner.
+/// Gets the fencing pass of an owner's hold. The rules of zkl_fencing_pass also apply to this function. To act for the calling
+/// thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
 /// Does not block. Any thread may call this function.
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn zkl_fencing_pass_as(
     })
 }
 
-/// Gets the time in milliseconds for which the hold of an owner remains safe even if no server answers. The rules of
+/// Gets the time, in milliseconds, for which an owner's hold remains safe even if no server answers. The rules of
 /// zkl_remaining_ms also apply to this function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_fencing_token_as. On success, `*remaining_ms_out` contains the time.
@@ -482,8 +482,8 @@ pub extern "C" fn zkl_wait_lost_as(lock: *mut zkl_lock, owner: u64, timeout_ms: 
     wait_lost(lock, owner_of(owner), timeout_ms)
 }
 
-/// Gets the path of the node by which an owner holds the lock. The rules of zkl_lock_node_path also apply to this function. To
-/// act for the calling thread, pass ZKL_OWNER_THREAD as owner.
+/// Gets the path of the node through which an owner holds the lock. The rules of zkl_lock_node_path also apply to this
+/// function. To act for the calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_lock_node_path.
 /// Does not block. Any thread may call this function.

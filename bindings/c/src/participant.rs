@@ -49,9 +49,8 @@ pub type zkl_participants_cb = Option<unsafe extern "C" fn(user: *mut c_void, pa
 /// on.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
-/// ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the call fails, the function has not called `cb`.
-/// Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
-/// `cb` on the calling thread.
+/// ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the function fails, it does not call `cb`. Blocks for at most the session
+/// timeout plus the time that `cb` takes. Any thread may call this function. The function calls `cb` on the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_participants(
     lock: *mut zkl_lock,

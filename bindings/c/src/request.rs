@@ -81,7 +81,7 @@ impl Request {
         }))
     }
 
-    /// Starts to close a client.
+    /// Starts closing a client.
     pub(crate) fn close(client: &Client) -> Result<Self> {
         let end = Arc::<RequestEnd>::default();
         let closed = Arc::new(OnceLock::new());

@@ -27,9 +27,9 @@ pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_v
 /// `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
 /// than 1024 requests are queued, the library may drop the oldest requests.
 ///
-/// The library delivers revocation requests and events on the same thread, in the order in which the requests and events
-/// occurred. The rules for event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock
-/// belongs to an owner, for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
+/// The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
+/// event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
+/// for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
 ///
 /// A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
 /// `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
@@ -38,7 +38,7 @@ pub type zkl_semaphore_revocable_cb = Option<unsafe extern "C" fn(user: *mut c_v
 ///
 /// If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
 /// was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
-/// while the library is about to call `cb`, the library may still make this call of `cb`.
+/// when the library is just about to call `cb`, the library may still make that call.
 ///
 /// The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
 /// the multi-lock or all of its member locks are freed.
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn zkl_set_revocable(
     })
 }
 
-/// Sets the callback for revocation requests for the leases of a semaphore. The rules of zkl_set_revocable also apply to the
-/// leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
+/// Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
+/// the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
 /// held.
 ///
 /// Returns: the statuses of zkl_set_revocable.
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn zkl_semaphore_set_revocable(
 }
 
 /// Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
-/// waiting. The parameter `node_path` is a path that zkl_participants shows. The owner receives the request only if its program
-/// has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
+/// waiting. The parameter `node_path` is a path that zkl_participants reports. The owner receives the request only if its
+/// program has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
 ///
 /// Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
 /// ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn zkl_semaphore_new(
     })
 }
 
-/// Makes a semaphore whose number of leases is stored in a shared count at `count_path`. If a program changes the count
+/// Makes a semaphore that takes its number of leases from a shared count at `count_path`. If a program changes the count
 /// (zkl_shared_count_set, Curator's SharedCount), the number of leases changes too. If the count has no node yet, the call
 /// creates the node with the value `initial`. If a program lowers the count, owners keep the leases that they already hold.
 ///
@@ -147,8 +147,8 @@ pub extern "C" fn zkl_semaphore_free(semaphore: *mut zkl_semaphore) {
 /// - Other failures: ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_UNSUPPORTED, ZKL_E_HANDLE, ZKL_E_FORKED,
 ///   ZKL_E_INTERNAL.
 ///
-/// Blocks until the leases are held, for at most the timeout. A call with timeout 0 waits for the server for at most one
-/// second. Any thread may call this function.
+/// Blocks until the leases are held or the timeout passes. A call with timeout 0 waits at most one second for the server. Any
+/// thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn zkl_semaphore_acquire_timeout(
@@ -167,9 +167,9 @@ pub unsafe extern "C" fn zkl_semaphore_acquire_timeout(
     })
 }
 
-/// Ends the wait of every call that waits for leases through this handle, in all threads. The waiting calls fail with
-/// ZKL_E_CANCELED. The call does not affect later waits or leases that are held. A call that is about to acquire its leases may
-/// still return ZKL_OK despite the cancellation.
+/// Cancels all waits for leases through this handle, in all threads. The waiting calls fail with ZKL_E_CANCELED. The call
+/// affects neither later waits nor leases that are already held. A call that is about to acquire its leases may still return
+/// ZKL_OK despite the cancellation.
 ///
 /// Returns: ZKL_OK, even if no thread waits; ZKL_E_CLOSED, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function, but a signal handler must not.
@@ -178,8 +178,8 @@ pub extern "C" fn zkl_semaphore_cancel(semaphore: *mut zkl_semaphore) -> zkl_sta
     status(|| handle::get(semaphore)?.cancel())
 }
 
-/// Sets the data of the nodes that later acquires create. The rules of zkl_lock_set_data also apply to a semaphore. Each lease
-/// has its own node with this data.
+/// Sets the data of each node that a later acquire call creates. The rules of zkl_lock_set_data also apply to a semaphore.
+/// Each lease has its own node with this data.
 ///
 /// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
 /// Does not block. Any thread may call this function.
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn zkl_semaphore_set_data(
 ///
 /// Returns: ZKL_OK if the server has confirmed that the nodes of the leases are deleted. On failure:
 /// - ZKL_E_LOST if a lease was lost before the release. After the loss, another owner may have held the lease.
-/// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library continues to try to delete the
+/// - ZKL_E_CONNECTION if no server confirmed the release within the session timeout. The library keeps trying to delete the
 ///   nodes.
 /// - ZKL_E_CLOSED if the client was freed, which also ended the leases.
 /// - ZKL_E_HANDLE if `leases` is not a live handle, for example NULL or the handle of leases that were already released.
@@ -225,12 +225,11 @@ pub extern "C" fn zkl_leases_is_held(leases: *const zkl_leases) -> i32 {
     predicate(|| handle::get(leases)?.is_held())
 }
 
-/// Reports the state of the leases. All leases of one handle have one common state. If one lease of a handle is lost, the state
-/// of all leases of this handle is ZKL_LOCK_LOST.
+/// Reports the state of the leases. All leases of one handle have one common state. If any lease of a handle is lost, all
+/// leases of that handle have the state ZKL_LOCK_LOST.
 ///
-/// Returns: a ZKL_LOCK_*, which is 10 or more; a negative status on failure (ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED or
-/// ZKL_E_INTERNAL).
-/// Does not block. Any thread may call this function.
+/// Returns: one of the ZKL_LOCK_* values, which are all 10 or more. On failure: a negative status (ZKL_E_HANDLE, ZKL_E_FORKED,
+/// ZKL_E_CLOSED or ZKL_E_INTERNAL). Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_leases_state(leases: *const zkl_leases) -> i32 {
     ffi_call(|| Ok(handle::get(leases)?.state()? as i32))
@@ -285,8 +284,8 @@ pub extern "C" fn zkl_leases_wait_lost(leases: *mut zkl_leases, timeout_ms: i64)
     })
 }
 
-/// Gets the path of the node of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects
-/// the lease. The index of the first lease is 0.
+/// Gets the node path of one lease. The rules of zkl_lock_node_path also apply to leases. The parameter `index` selects the
+/// lease. The index of the first lease is 0.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_BUFFER if the path does not fit. A call that fails with ZKL_E_BUFFER writes only `*needed_out`.

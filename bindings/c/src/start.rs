@@ -16,14 +16,14 @@ use crate::request::{Request, RequestAnswer};
 use crate::semaphore::{self, zkl_leases, zkl_semaphore};
 use crate::status::zkl_status;
 
-/// Starts to make a client, and does not wait until the client is connected. All other rules of zkl_client_new also apply to
-/// this function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
-/// takes the client from the operation (zkl_op_client). Before that, no handle of the client exists, so no other function can
-/// use a client without a session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
-/// the program needs to free nothing else.
+/// Starts making a client without waiting until it is connected. All other rules of zkl_client_new also apply to this
+/// function. The operation ends when the client has a session, or at the latest after the connect timeout. The program then
+/// takes the client from the operation (zkl_op_client). Until then, the client has no handle, so no other function can use a
+/// client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
+/// the program does not need to free anything else.
 ///
 /// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
-/// the client (zkl_config_set_poll_events), the events wait until the program has taken the client.
+/// the client (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
 /// On failure:
@@ -51,22 +51,22 @@ pub unsafe extern "C" fn zkl_client_start(
     })
 }
 
-/// Starts to close a client, and does not wait for callbacks or for the server. Calls that wait for a lock of the client fail
-/// with ZKL_E_CLOSED, and so do later calls with its locks. The handle `client` stays valid until the program frees it with
-/// zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new operation,
-/// `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
+/// Starts closing a client, without waiting for callbacks or for the server. Calls that wait for one of the client's locks
+/// fail with ZKL_E_CLOSED, and so do later calls on these locks. The handle `client` stays valid until the program frees it
+/// with zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
+/// operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
 ///
-/// This function is for a thread that a callback of the client needs. Such a thread must not call zkl_client_free, because
-/// zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the lock
-/// of an interpreter.
+/// Use this function on a thread that the client's callbacks depend on. Such a thread must not call zkl_client_free, because
+/// zkl_client_free waits for running callbacks. Examples are a thread that runs an event loop, and a thread that holds the
+/// lock of an interpreter.
 ///
-/// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time, and calls its
-/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the events of the client, no thread of the library
-/// calls a callback: until the operation has ended, the program must watch a duplicate of the event descriptor and call
-/// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has ended,
-/// all callbacks have returned, and the library calls no further callback of the client. If the program polls the events, the
-/// library calls each user_drop function in zkl_client_free or zkl_client_free_nowait, on the calling thread. Otherwise the
-/// library has called each user_drop function before the operation ends, on any thread.
+/// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
+/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the client's events, no library thread calls a
+/// callback. Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+/// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
+/// ended, all callbacks have returned, and the library calls no further callback of the client. If the program polls the
+/// events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
+/// Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
 ///
 /// Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
 /// and with ZKL_E_CONNECTION if no server has confirmed it in time. On failure:
@@ -82,15 +82,16 @@ pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out:
 }
 
 /// Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
-/// callbacks nor for the server. It is for destructors and finalizers, which may run on a thread that a callback needs.
+/// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
+/// needs.
 ///
 /// The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
-/// either. A callback that is running on another thread at this moment continues. The library calls the user_drop function of
-/// this callback after the callback has returned, on the thread of the callback. The library calls all other user_drop functions
-/// of the client before zkl_client_free_nowait returns, on the calling thread. The only exception is the callback that returns
-/// credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
-/// closed. In all other respects, the rules of zkl_client_free apply. The parameter `client` may be NULL. In a forked child, the
-/// call does nothing.
+/// either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+/// child, the call does nothing.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.
@@ -99,7 +100,7 @@ pub extern "C" fn zkl_client_free_nowait(client: *mut zkl_client) {
     free(|| handle::free(client, |open| zklock::internal::close_nowait(&open.client)));
 }
 
-/// Starts to release the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
+/// Starts releasing the lock once for an owner, without waiting for the server. The release takes effect at once: the call
 /// decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
 /// zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
 /// program frees the operation early, the library still releases the lock.
@@ -116,10 +117,10 @@ pub unsafe extern "C" fn zkl_release_start(lock: *mut zkl_lock, owner: u64, op_o
     }
 }
 
-/// Starts to release all leases of a handle, and frees the handle `leases` at once. The operation ends when the server has
-/// confirmed that the nodes of the leases are deleted. All other rules of zkl_leases_release also apply to this function. The
-/// caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library still
-/// releases the leases.
+/// Starts releasing all leases of the handle `leases`, and frees the handle immediately. The operation ends when the server
+/// has confirmed that the lease nodes are deleted. All other rules of zkl_leases_release also apply to this function. The
+/// caller must free the new operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the library
+/// still releases the leases.
 ///
 /// Returns: ZKL_OK if the release has started. After the start, zkl_op_result reports one of the statuses of zkl_leases_release.
 /// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. A call that fails with
@@ -132,13 +133,14 @@ pub unsafe extern "C" fn zkl_leases_release_start(leases: *mut zkl_leases, op_ou
     unsafe { start(op_out, || Request::call(handle::take(leases)?.start_release(true)?, RequestAnswer::done)) }
 }
 
-/// Starts to ask the server for the participants of a lock. The rules of zkl_participants apply, except that no callback receives
-/// the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of participants, and
-/// zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts an operation that asks the server for the participants of a lock. The rules of zkl_participants apply, except that
+/// no callback receives the participants. After the operation has ended with ZKL_OK, zkl_op_value gets the number of
+/// participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
+/// zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_participants.
-/// On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
-/// Does not block. The operation ends within the session timeout. Any thread may call this function.
+/// Returns: ZKL_OK if the operation has started. Once the operation has started, zkl_op_result reports one of the statuses
+/// listed for zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+/// ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mut *mut zkl_op) -> zkl_status {
@@ -146,8 +148,8 @@ pub unsafe extern "C" fn zkl_participants_start(lock: *mut zkl_lock, op_out: *mu
     unsafe { start(op_out, || Request::call(handle::get(lock)?.start_participants()?, RequestAnswer::participants)) }
 }
 
-/// Starts to ask the server for the participants of a lock. For a read/write lock, the operation finds readers and writers
-/// together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
+/// Starts an operation that asks the server for the participants of a lock. For a read/write lock, the operation finds readers
+/// and writers together, as zkl_queue does. All other rules of zkl_participants_start also apply to this function.
 ///
 /// Returns: the statuses of zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -158,8 +160,8 @@ pub unsafe extern "C" fn zkl_queue_start(lock: *mut zkl_lock, op_out: *mut *mut 
     unsafe { start(op_out, || Request::call(handle::get(lock)?.start_queue()?, RequestAnswer::participants)) }
 }
 
-/// Starts to ask the server for the participants of a semaphore, in the order of zkl_semaphore_participants. All other rules of
-/// zkl_participants_start also apply to this function.
+/// Starts asking the server for the participants of a semaphore. The operation lists them in the same order as
+/// zkl_semaphore_participants. All other rules of zkl_participants_start also apply to this function.
 ///
 /// Returns: the statuses of zkl_participants_start.
 /// Does not block. The operation ends within the session timeout. Any thread may call this function.
@@ -175,8 +177,8 @@ pub unsafe extern "C" fn zkl_semaphore_participants_start(
     }
 }
 
-/// Starts to request the revocation of a node, and does not wait for the server. All other rules of zkl_revoke also apply to
-/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts a revocation request for a node without waiting for the server. Otherwise, this function follows the rules of
+/// zkl_revoke. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_revoke. On
 /// failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -197,8 +199,8 @@ pub unsafe extern "C" fn zkl_revoke_start(
     }
 }
 
-/// Starts to ask the ensemble whether the hold with this fencing token still exists. All other rules of zkl_fence_check also
-/// apply to this function. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
+/// Starts asking the ensemble whether the hold with this fencing token still exists. Otherwise, this function follows the
+/// rules of zkl_fence_check. After the operation has ended with ZKL_OK, zkl_op_value gets 1 if the hold still exists, and 0
 /// otherwise. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_fence_check.
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn zkl_fence_check_start(
     }
 }
 
-/// Starts to read the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
+/// Starts reading the value of a shared count. All other rules of zkl_shared_count_get also apply to this function. After the
 /// operation has ended with ZKL_OK, zkl_op_value gets the count. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
@@ -244,8 +246,8 @@ pub unsafe extern "C" fn zkl_shared_count_get_start(
     }
 }
 
-/// Starts to set a shared count to a new value. All other rules of zkl_shared_count_set also apply to this function. The caller
-/// must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts an operation that sets a shared count to a new value. All other rules of zkl_shared_count_set also apply to this
+/// function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
 /// zkl_shared_count_set. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL.
@@ -267,8 +269,8 @@ pub unsafe extern "C" fn zkl_shared_count_set_start(
     }
 }
 
-/// Starts to make a semaphore whose number of leases is a shared count. All other rules of zkl_semaphore_new_counted also apply
-/// to this function. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
+/// Starts making a semaphore that takes its number of leases from a shared count. Otherwise, this function follows the rules
+/// of zkl_semaphore_new_counted. After the operation has ended with ZKL_OK, the program takes the semaphore from the operation
 /// (zkl_op_semaphore). The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
@@ -294,9 +296,9 @@ pub unsafe extern "C" fn zkl_semaphore_new_counted_start(
     }
 }
 
-/// Starts to wait until the hold of an owner is no longer safe. The operation ends when the hold is no longer safe, or when the
-/// owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as also apply to
-/// this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
+/// Starts a wait that ends when an owner's hold is no longer safe. The operation ends when the hold is no longer safe, or when
+/// the owner releases the hold. To end the wait earlier, cancel or free the operation. All other rules of zkl_wait_lost_as
+/// also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free.
 ///
 /// Returns: ZKL_OK if the wait has started. After the start, zkl_op_result never returns ZKL_OK. It reports how the wait ended, with
 /// one of the statuses of zkl_wait_lost, for example ZKL_E_LOST if the hold is no longer safe. On failure: ZKL_E_INVALID,
@@ -314,7 +316,8 @@ pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op
     }
 }
 
-/// Starts to wait until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to this function.
+/// Starts an operation that waits until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to
+/// this function.
 ///
 /// Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
 /// zkl_leases_wait_lost.

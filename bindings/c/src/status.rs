@@ -6,12 +6,12 @@ use std::ffi::{CStr, c_char};
 use zklock::Status;
 use zklock_abi::boundary;
 
-/// The result of a call: ZKL_OK, or a negative ZKL_E_*. The number of a status never changes and is never reused.
+/// The result of a call: ZKL_OK, or a negative ZKL_E_*. A status number never changes and is never reused.
 pub type zkl_status = i32;
 
 pub(crate) const ZKL_OK: zkl_status = 0;
 
-/// Reports the version of the library that the program runs with, for example "0.1.0".
+/// Reports the version of the library that the program uses at run time, for example "0.1.0".
 ///
 /// Returns: a static string, never NULL.
 /// Does not block. Any thread may call this function. The call does not change the last error message.
@@ -21,8 +21,9 @@ pub extern "C" fn zkl_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Reports the version of the library that the program runs with as a number: 10000 * major + 100 * minor + patch. Two versions
-/// can be compared as numbers. The macro ZKL_VERSION_NUMBER is the number of the header.
+/// Reports the version of the library that the program runs with. The version is a number: 10000 * major + 100 * minor +
+/// patch. Two versions can be compared as numbers. The macro ZKL_VERSION_NUMBER is the version number of the header that the
+/// program was compiled with.
 ///
 /// Returns: the number, for example 100 for version 0.1.0.
 /// Does not block. Any thread may call this function. The call does not change the last error message.
@@ -43,7 +44,7 @@ const fn number(text: &str) -> i32 {
     }
 }
 
-/// Returns a short text that describes a status. The text has no full stop at its end.
+/// Returns a short text that describes a status. The text does not end with a full stop.
 ///
 /// Returns: a static string, never NULL; "unknown status" if `status` is not a known number.
 /// Does not block. Any thread may call this function. The call does not change the last error message.
@@ -60,10 +61,9 @@ pub extern "C" fn zkl_strerror(status: i32) -> *const c_char {
 /// is for people and logs. A program should test the status, not the message. Successful calls and *_free functions do not
 /// change the message.
 ///
-/// Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
-/// most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version, zkl_strerror,
-/// zkl_status_errno and zkl_last_error_message.
-/// Does not block. Each thread has its own message.
+/// Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
+/// at most 1023 bytes. The string stays valid until the thread calls another function of zklock, except zkl_version,
+/// zkl_strerror, zkl_status_errno and zkl_last_error_message. Does not block. Each thread has its own message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_last_error_message() -> *const c_char {
     boundary::last_error()

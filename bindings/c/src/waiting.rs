@@ -18,7 +18,7 @@ use crate::status::zkl_status;
 pub const ZKL_WAITS_FOR_CONNECTION: i32 = 0;
 /// The acquire waits for an answer from the server.
 pub const ZKL_WAITS_FOR_SERVER: i32 = 1;
-/// The acquire waits until nodes ahead of its node in the queue are deleted.
+/// The acquire waits for nodes ahead of its own in the queue to be deleted.
 pub const ZKL_WAITS_FOR_NODE: i32 = 2;
 /// The acquire waits until other owners release leases.
 pub const ZKL_WAITS_FOR_LEASES: i32 = 3;
@@ -44,22 +44,22 @@ pub struct zkl_wait {
     pub size: u32,
     /// The reason for the wait: a ZKL_WAITS_FOR_*.
     pub waits_for: i32,
-    /// The path of the node that the acquire has in the queue. The path has the form that zkl_participants shows. The field is
-    /// NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in the queue
-    /// in which the acquire waits.
+    /// The path of the acquire's node in the queue. The path has the same form as the paths that zkl_participants shows. The
+    /// field is NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in
+    /// the queue in which the acquire waits.
     pub node_path: *const c_char,
     /// The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
     /// for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
-    /// count. The path of a node has the form that zkl_participants shows. The field is NULL if the path is not known. Without
-    /// a connection, the field contains the last known path.
+    /// count. Node paths have the same form as the paths that zkl_participants shows. The field is NULL if the path is not
+    /// known. Without a connection, the field contains the last known path.
     pub ahead: *const c_char,
     /// The session that owns the nearest node ahead; 0 if this session is not known.
     pub session_id: i64,
     /// The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
-    /// is the number of leases by which the count is too low. The number can be outdated, because it comes from the last answer
-    /// of the server. The field is 0 if the number is not known.
+    /// shows by how many leases the count is too low. The number can be outdated, because it comes from the last answer of the
+    /// server. The field is 0 if the number is not known.
     pub count: u64,
-    /// The time for which the acquire has waited, in milliseconds.
+    /// The time that the acquire has spent waiting, in milliseconds.
     pub waited_ms: i64,
     /// The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit.
     pub left_ms: i64,
@@ -71,17 +71,17 @@ pub type zkl_waiting_cb = Option<unsafe extern "C" fn(user: *mut c_void, wait: *
 
 /// Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
 /// passes `user` to `cb`. The acquires can belong to any thread of this process. The function calls `cb` in the order in which
-/// the acquires began. The callback may call any function of zklock. The handle of a multi-lock shows the acquires of the
-/// multi-lock. The handles of its member locks do not show these acquires.
+/// the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The handles
+/// of its member locks do not show these acquires.
 ///
 /// The function shows information that the client already has, and sends no request. The function therefore works even if no
 /// server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
-/// can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. The
-/// field ahead then names the common node of these acquires.
+/// can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. In this
+/// case, the `ahead` field names the node that these acquires share.
 ///
 /// Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
-/// call fails, the function has not called `cb`.
-/// Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
+/// function fails, it does not call `cb`. Does not block, except while `cb` runs. Any thread may call this function. The
+/// function calls `cb` on the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zkl_waiting(lock: *const zkl_lock, cb: zkl_waiting_cb, user: *mut c_void) -> zkl_status {
     call_for_each(cb, user, || handle::get(lock)?.waiting())

@@ -49,7 +49,7 @@ const NODISCARD: &str = "
 
 /// cbindgen cannot express the largest number of a type.
 const OWNER_THREAD: &str = "
-/** The owner number of the calling thread. Every other number, including 0, is an owner that the program has numbered. */
+/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
 #define ZKL_OWNER_THREAD UINT64_MAX
 ";
 
@@ -126,7 +126,7 @@ fn lock_states_and_client_states_share_no_number() {
 /// The version as macros, for a program that can be compiled with several versions.
 fn version() -> String {
     let mut macros = format!(
-        "\n/** The version of this header. zkl_version() reports the version of the library that the program runs with. */\n#define ZKL_VERSION \"{}\"\n",
+        "\n/** The version of this header. zkl_version() reports the version of the library that the program uses at run time. */\n#define ZKL_VERSION \"{}\"\n",
         env!("CARGO_PKG_VERSION")
     );
     let numbers = [
@@ -141,7 +141,7 @@ fn version() -> String {
     let number = 10_000 * major + 100 * minor + patch;
     writeln!(
         macros,
-        "/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the number of the library. */"
+        "/** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the library's version number. */"
     )
     .unwrap();
     writeln!(macros, "#define ZKL_VERSION_NUMBER {number}").unwrap();

@@ -10,11 +10,11 @@ use zklock_standalone::{Server, Target};
 use crate::server::zkl_standalone;
 use crate::zkl_status;
 
-/// The request with which older clients create a node.
+/// The request that older clients send to create a node.
 pub const ZKL_OP_CREATE: i32 = 1;
-/// The request that deletes a node. A release of a lock sends this request.
+/// The request that deletes a node. Releasing a lock sends this request.
 pub const ZKL_OP_DELETE: i32 = 2;
-/// The request that reads a node and sets a watch on the node. A waiting acquire of a lock sends this request.
+/// The request that reads a node and sets a watch on the node. An acquire that waits for a lock sends this request.
 pub const ZKL_OP_GET_DATA: i32 = 4;
 /// The request that keeps an idle session alive.
 pub const ZKL_OP_PING: i32 = 11;
@@ -92,12 +92,11 @@ pub extern "C" fn zkl_standalone_delay_ms(server: *mut zkl_standalone, session_i
     apply_fault(server, |server| server.delay(target(session_id), arg::milliseconds("delay", ms)?))
 }
 
-/// Drops the reply to the next request of the given kind from a client, and resets the connection of this client. The server
-/// still executes the request. The parameter `op` is a ZKL_OP_*, or another number that ZooKeeper uses for a kind of request.
-/// If `session_id` is 0, the server drops only the reply to the first client that sends such a request.
+/// Drops the reply to a client's next request of the given kind, and resets this client's connection. The server still
+/// executes the request. The parameter `op` is a ZKL_OP_*, or another number that ZooKeeper uses for a kind of request. If
+/// `session_id` is 0, the server drops only the reply to the first client that sends such a request.
 ///
-/// Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `op` is not the number of a
-/// request.
+/// Returns: the statuses of zkl_standalone_expire. The call also fails with ZKL_E_INVALID if `op` is not a request number.
 /// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_lose_reply(server: *mut zkl_standalone, session_id: i64, op: i32) -> zkl_status {
@@ -114,8 +113,8 @@ pub extern "C" fn zkl_standalone_halt(server: *mut zkl_standalone) -> zkl_status
     apply_fault(server, Server::halt)
 }
 
-/// Closes all connections, and accepts new connections at the same address. The data of the server does not change. The timeout
-/// of every session starts again.
+/// Closes all connections, and accepts new connections at the same address. The server keeps its data. Every session timeout
+/// restarts.
 ///
 /// Returns: the statuses of zkl_standalone_halt. The call also fails with ZKL_E_SERVER if another program listens on the
 /// address.

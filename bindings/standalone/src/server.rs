@@ -73,7 +73,7 @@ pub extern "C" fn zkl_standalone_address(server: *const zkl_standalone) -> *cons
 /// `server` may be NULL. In a forked child, the call does not change the server of the parent.
 ///
 /// Returns nothing. If `server` is not a live handle, the call has no effect. The last error message does not change.
-/// Blocks for a short time, until the thread of the server has ended. Any thread may call this function.
+/// Blocks for a short time, until the server thread has ended. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_stop(server: *mut zkl_standalone) {
     free(|| handle::free(server, |running| running.server.stop()));
@@ -82,9 +82,9 @@ pub extern "C" fn zkl_standalone_stop(server: *mut zkl_standalone) {
 /// Describes the last failure of this library in the calling thread. For failures of libzklock, call zkl_last_error_message
 /// instead. Successful calls and zkl_standalone_stop do not change the message.
 ///
-/// Returns: a string, never NULL. The string is empty before the first failure of the thread. The string is in UTF-8 and has at
-/// most 1023 bytes. The string stays valid until the thread calls another function of this library.
-/// Does not block. Each thread has its own message.
+/// Returns: a string, never NULL. The string is empty if no call on this thread has failed yet. The string is in UTF-8 and has
+/// at most 1023 bytes. The string stays valid until the thread calls another function of this library. Does not block. Each
+/// thread has its own message.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_last_error_message() -> *const c_char {
     boundary::last_error()

@@ -103,7 +103,7 @@ impl Target {
         }
     }
 
-    /// Starts to acquire the lock. The acquire ends within `timeout`, or waits without a limit.
+    /// Starts acquiring the lock. The acquire ends within `timeout`, or waits without a limit.
     pub(crate) fn start(&self, timeout: Option<Duration>, on_end: impl FnOnce() + Send + 'static) -> Result<Pending> {
         match self {
             Self::Lock(lock) => {
@@ -129,7 +129,7 @@ impl Target {
         waiting.ok()?.into_iter().next()
     }
 
-    /// Starts to ask for the holders and waiters.
+    /// Starts asking for the holders and waiters.
     pub(crate) fn participants(&self) -> Result<Call<Vec<Participant>>> {
         match self {
             Self::Lock(lock) => lock.start_queue(),
@@ -195,7 +195,7 @@ impl Hold {
         self.nodes()?.into_iter().next().ok_or_else(|| Error::from(Status::Internal))
     }
 
-    /// Starts to release the lock.
+    /// Starts releasing the lock.
     pub(crate) fn start_release(&self) -> Result<Call<()>> {
         match self {
             Self::Lock(lock, owner) => lock.start_release(*owner, true),

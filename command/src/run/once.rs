@@ -89,7 +89,7 @@ impl Record {
         self.runs.first().filter(|last| last.result == RunResult::Running)
     }
 
-    /// Starts to write the beginning of a run. The result is the version for [`set_version`](Self::set_version), or `None` if another
+    /// Starts writing the beginning of a run. The result is the version for [`set_version`](Self::set_version), or `None` if another
     /// program has changed the record.
     pub(crate) fn begin(&mut self, client: &Client, hold_node: &str, run: Run) -> ZkResult<Call<Option<i32>>> {
         self.runs.insert(0, run);
@@ -101,7 +101,7 @@ impl Record {
         self.version = Some(version);
     }
 
-    /// Starts to write the end of the run that has begun. The result is `None` if another program has changed the record.
+    /// Starts writing the end of the run that has begun. The result is `None` if another program has changed the record.
     pub(crate) fn finish(
         &mut self,
         client: &Client,
@@ -120,7 +120,7 @@ impl Record {
         self.runs.first() == other.runs.first()
     }
 
-    /// Starts to remove the run that has begun, because its command never started. The result is `None` if another program has changed the
+    /// Starts removing the run that has begun, because its command never started. The result is `None` if another program has changed the
     /// record.
     pub(crate) fn take_back(&mut self, client: &Client, hold_node: &str) -> ZkResult<Call<Option<i32>>> {
         self.runs.drain(..self.runs.len().min(1));

@@ -74,7 +74,8 @@ impl Engine {
         self.locks.contains_key(&lock) && self.members(lock).iter().all(|member| self.locks.contains_key(member))
     }
 
-    /// Sets the data of the nodes that later acquires create. If `data` is `None`, these nodes contain the IP address of this machine.
+    /// Sets the data of each node that a later acquire call creates. If `data` is `None`, these nodes contain the IP address of this
+    /// machine.
     pub fn set_data(&mut self, lock: LockId, data: Option<&[u8]>) {
         for member in self.members(lock) {
             if let Some(lock) = self.locks.get_mut(&member) {

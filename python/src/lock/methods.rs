@@ -112,8 +112,8 @@ impl Lock {
         participant::all(py, || lock.start_queue())
     }
 
-    /// Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the order in which the calls
-    /// began. Each Waiting describes what one call waits for.
+    /// Return a list of Waiting objects, one for each call that waits for this lock object. The list follows the order in which the
+    /// calls began. Each Waiting describes what one call waits for.
     ///
     /// The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in the
     /// list of the multi-lock, but not in the lists of the member locks. The method reports what the client currently
@@ -141,10 +141,10 @@ impl Lock {
     ///
     /// A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The callback
     /// may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
-    /// lock, the method raises Deadlock. The library passes exceptions of the callback to ``sys.unraisablehook``. A
-    /// client can be closed, and the interpreter can end, even if a callback does not return. The callback remains
-    /// registered until the program sets another callback or None, or until the lock object is garbage-collected. For a
-    /// multi-lock, the method replaces the callback of each member lock.
+    /// lock, the method raises Deadlock. If the callback raises an exception, the library passes it to ``sys.unraisablehook``. A client
+    /// can be closed, and the interpreter can end, even if a callback does not return. The callback remains registered until the
+    /// program sets another callback or None, or until the lock object is garbage-collected. For a multi-lock, the method replaces the
+    /// callback of each member lock.
     fn set_revocable(&self, callback: &Bound<'_, PyAny>) -> PyResult<()> {
         if callback.is_callable() {
             start_thread(callback.py())?;
@@ -157,7 +157,7 @@ impl Lock {
     ///
     /// The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD afterwards. With a
     /// timeout of None or infinity, the call waits without limit. With a timeout of 0, the call checks the hold once. Ctrl-C
-    /// interrupts the wait. To watch a hold of another thread, call ``wait_lost()`` of the Hold that ``hold()`` returned.
+    /// interrupts the wait. To watch another thread's hold, call ``wait_lost()`` on the Hold that ``hold()`` returned.
     ///
     /// Raises NotOwner if the thread has no hold, or if the hold is released during the wait. Raises ClientClosed if the client is
     /// closed. In a callback, the call raises Deadlock unless the timeout is 0.
@@ -224,7 +224,7 @@ impl Lock {
         lock_state(py, self.core.state_as(current_owner(py)?).or_raise(py)?)
     }
 
-    /// The state of the hold that some thread has through this lock object, a LockState. The state is FREE if no thread has a hold.
+    /// The state of the hold that any thread has through this lock object, as a LockState. The state is FREE if no thread has a hold.
     /// Does not block.
     #[getter]
     fn state_in_process<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -238,8 +238,7 @@ impl Lock {
         seconds_left(py, self.core.remaining_as(current_owner(py)?))
     }
 
-    /// Like ``remaining``, but for a hold of any thread that acquired the lock through this lock object. Does not
-    /// block.
+    /// Like ``remaining``, but for a hold that any thread acquired through this lock object. Does not block.
     #[getter]
     fn remaining_in_process(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core.remaining_in_process())
@@ -255,8 +254,8 @@ impl Lock {
         self.core.fencing_token_as(current_owner(py)?).or_raise(py)
     }
 
-    /// The fencing token of the hold that some thread has through this lock object. This property is for monitoring. A thread that
-    /// writes to a store must use its own token, ``fencing_token``.
+    /// The fencing token of a hold through this lock object, no matter which thread has the hold. This property is for monitoring. A
+    /// thread that writes to a store must use its own token, ``fencing_token``.
     ///
     /// Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all holds through this lock
     /// object were lost.
@@ -265,9 +264,9 @@ impl Lock {
         self.core.fencing_token_in_process().or_raise(py)
     }
 
-    /// The number of local hand-overs under the fencing token of the calling thread's hold before this hold began; see
-    /// ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
-    /// writes have the same token, a store must also compare the values of ``fencing_pass``.
+    /// The number of local hand-overs that preceded the calling thread's hold under the same fencing token; see
+    /// ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two writes have the
+    /// same token, a store must also compare the values of ``fencing_pass``.
     ///
     /// Does not block. Raises the same errors as ``fencing_token``.
     #[getter]

@@ -1,4 +1,4 @@
-"""The locks of ``zklock`` for tasks of asyncio. No thread blocks while a task waits for a lock.
+"""The ``zklock`` locks for asyncio tasks. No thread blocks while a task waits for a lock.
 
     import asyncio
     import zklock
@@ -42,7 +42,7 @@ lock object or a Leases object is garbage-collected during a hold, the library e
 ResourceWarning. Python shows ResourceWarnings with ``-X dev`` or ``-W default``. If a program abandons an asynchronous
 generator inside an ``async with`` block, another task executes the end of the block. In an asynchronous generator, use
 ``async with lock.hold()``. Any task may execute the end of an ``async with lock.hold()`` block. As an alternative, use
-``contextlib.aclosing()``, which closes the generator in the task that uses the generator.
+``contextlib.aclosing()``, which closes the generator in the task that uses it.
 
 If a task is **cancelled** while it waits for a lock, the task leaves no node and no hold behind. The library removes
 the node from the queue. If the task has just acquired the lock, the library releases the lock. A cancelled task does
@@ -50,10 +50,9 @@ not wait for a server, except in ``Client.close()``. If a task is cancelled duri
 release.
 
 A program can notice the **loss** of a lock in several ways. ``hold.is_lost`` shows whether a hold is lost.
-``lock.wait_lost()`` and ``hold.wait_lost()`` wait for a loss. After a loss, the library cancels a block of
-``lock.while_held()``, calls the callbacks of ``lock.on_lost()``, and raises LockLost at the end of an ``async with``
-block. ``async for event in client.events()`` and ``client.on_event()`` report all changes in the state of the session
-and of all holds.
+``lock.wait_lost()`` and ``hold.wait_lost()`` wait for a loss. After a loss, the library cancels a ``lock.while_held()``
+block, calls the ``lock.on_lost()`` callbacks, and raises LockLost at the end of an ``async with`` block. ``async for
+event in client.events()`` and ``client.on_event()`` report all changes in the state of the session and of all holds.
 
 A client belongs to the event loop in which the client connected. The loop watches only one descriptor for each client,
 even if the client has many tasks. A client works with every event loop that has ``add_reader()``, such as the loops of

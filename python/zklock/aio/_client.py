@@ -59,8 +59,8 @@ class Client:
     * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
       the same path; see ``zklock.Client``.
     * ``on_event``: a callback for events. The event loop calls the callback with a ClientEvent for every change in the
-      state of the session, and with a LockEvent for every change in the state of a hold. The method ``on_event()``
-      describes the rules for callbacks.
+      state of the session, and with a LockEvent for every change in the state of a hold. The documentation of
+      ``on_event()`` describes the rules for callbacks.
     * ``options``: a mapping of option names to values; see ``zklock.Client``. ``from_file()`` reads options from a
       file.
 
@@ -139,8 +139,8 @@ class Client:
         return client
 
     async def connect(self) -> Self:
-        """Connect, and return the client itself. The call waits at most ``connect_timeout`` until the session begins.
-        If the client is already connected, the call does nothing.
+        """Connect, and return the client itself. The call waits for the session to begin, but no longer than
+        ``connect_timeout``. If the client is already connected, the call does nothing.
 
         Raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server refuses the
         credentials. After ConnectionLost or AuthFailed, the program may call ``connect()`` again. Raises ClientClosed
@@ -240,10 +240,10 @@ class Client:
         """Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``. The
         method sends nothing to a server.
 
-        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method makes a mutex of this
-        client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another multi-lock,
-        and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError if
-        ``locks`` is empty, or if two locks have the same path.
+        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method creates a mutex that belongs
+        to this client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another
+        multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError
+        if ``locks`` is empty, or if two locks have the same path.
 
         If ``in_order`` is True, the library acquires the locks one after the other in the given order; see
         ``zklock.Client.multi()``.

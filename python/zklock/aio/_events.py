@@ -21,21 +21,21 @@ of the same hold, and additional events of the session.
 """
 
 _QueuedEvent = tuple[Event, "weakref.ref[object] | None"]
-"""An event, and a weak reference to the lock of the event. The event itself does not refer to the lock. Because the
-reference is weak, a lock can be garbage-collected before a task reads the events of the lock.
+"""An event, and a weak reference to its lock. The event itself does not refer to the lock. Because the reference is
+weak, a lock can be garbage-collected before a task reads the events of the lock.
 """
 
 
 class EventStream(AsyncIterator[Event]):
-    """A stream of the events of a client. The stream contains all events since the call of ``Client.events()``.
+    """A stream of the events of a client. The stream contains all events since ``Client.events()`` was called.
 
     When the client is closed, the iteration ends after the last event. If a client has several streams, each stream
     receives every event. If several tasks read the same stream, each event goes to only one of these tasks. If a task
     is cancelled while it waits for an event, the stream loses no event.
 
-    A stream stores up to 1024 events without merging events. If more events occur before a task reads the stream, the
+    A stream stores up to 1024 events without merging them. If more events occur before a task reads the stream, the
     stream merges the additional events of each hold. The stream also merges the additional events of the session.
-    Merged events still report every change to LOST, and the last state of each hold and of the session. After a stream
+    Merged events still report the last state of each hold and of the session, and every change to LOST. After a stream
     is garbage-collected, the client stores no more events for the stream.
     """
 

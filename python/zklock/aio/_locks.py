@@ -53,8 +53,8 @@ class Lock:
     A lock coordinates the tasks of one process in the same way as tasks of different processes. Waiters acquire the
     lock in queue order. A program must use coroutines and ``while_held()`` in the event loop in which the client
     connected. Any thread may call the other methods. Properties such as ``state`` and ``fencing_token`` describe the
-    hold of the current task. If the name of a property ends in ``_in_process``, the property describes the hold that
-    some task of the process has through this lock object.
+    hold of the current task. A property whose name ends in ``_in_process`` describes the hold that some task of the
+    process has through this lock object.
 
     A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
     or SUSPENDED.
@@ -81,8 +81,8 @@ class Lock:
 
         ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
         timeout of 0, the call makes one attempt and does not wait for other participants. If the task is cancelled
-        during the wait, the task does not acquire the lock and does not wait for the server. The library then removes
-        the node of the cancelled call from the queue in the background.
+        during the wait, it neither acquires the lock nor waits for the server. The library then removes the node of the
+        cancelled call from the queue in the background.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
         ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task was lost, and the task has
@@ -127,8 +127,8 @@ class Lock:
             owner.track(self, task)
 
     def _release_lost_and_check_held(self, owner: Owner) -> bool:
-        """Return whether a task that has ended still has a hold that is not lost. The method releases the lost holds of
-        the task.
+        """Return whether an ended task still has a hold that is not lost. The method releases the lost holds of the
+        task.
         """
         with contextlib.suppress(Error):
             while (state := _state(self._native, owner.number)) is LockState.LOST:
@@ -201,8 +201,8 @@ class Lock:
         return await self._bridge.wait(self._bridge.queue_for_call().queue(self._native))
 
     def waiting(self) -> list[Waiting]:
-        """Return a list of Waiting objects, one for each call that waits for this lock object. The list is in the order
-        in which the calls began. Each Waiting describes what one call waits for.
+        """Return a list of Waiting objects, one for each call that waits for this lock object. The list follows the
+        order in which the calls began. Each Waiting describes what one call waits for.
 
         The list contains the calls of all tasks of this process. A call that waits for a multi-lock appears in the list
         of the multi-lock, but not in the lists of the member locks. The method reports what the client currently knows.
@@ -275,7 +275,7 @@ class Lock:
 
     @property
     def is_held_in_process(self) -> bool:
-        """Whether some task has a safe hold of the lock that was acquired through this lock object."""
+        """Whether any task has a safe hold that was acquired through this lock object."""
         return self._native.is_held_in_process
 
     @property
@@ -297,7 +297,7 @@ class Lock:
 
     @property
     def remaining_in_process(self) -> float:
-        """Like ``remaining``, but for a hold of any task that acquired the lock through this lock object."""
+        """Like ``remaining``, but for a hold that any task acquired through this lock object."""
         return self._native.remaining_in_process
 
     @property
@@ -322,7 +322,7 @@ class Lock:
 
     @property
     def fencing_pass(self) -> int:
-        """The number of local hand-overs under the fencing token of the current task's hold before this hold began; see
+        """The number of local hand-overs that preceded the current task's hold under the same fencing token; see
         ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
         writes have the same token, a store must also compare the values of ``fencing_pass``.
 
@@ -375,8 +375,8 @@ class Lock:
         library cancels the block, and the block raises LockLost.
 
         The code in the block should not suppress the cancellation. If the block continues to write after the loss, a
-        store that compares fencing tokens can refuse these writes. The start of the block raises NotOwner if the task
-        has no hold, and LockLost if the hold is already lost.
+        store that compares fencing tokens can refuse these writes. Entering the block raises NotOwner if the task has
+        no hold, and LockLost if the hold is already lost.
 
         Example::
 
@@ -431,7 +431,7 @@ class Lock:
 
 
 class OwnerLossTarget:
-    """Watches one owner's hold of a lock, and notices a loss of the hold."""
+    """Watches one owner's hold of a lock, and notices if that hold is lost."""
 
     def __init__(self, lock: Lock, number: int) -> None:
         self._lock = lock
@@ -455,7 +455,7 @@ class OwnerLossTarget:
         _fencing_token(self._lock._native, self._number)
 
     def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after a loss of the hold."""
+        """Return the exception that a block raises after its hold is lost."""
         return loss_error_of(self.check, self.quoted_paths())
 
     def quoted_paths(self) -> str:
@@ -470,11 +470,11 @@ class Hold:
     Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and
     issues a ResourceWarning.
 
-    Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases the
-    lock even if another task executes the end of the block. In an asynchronous generator, another task can execute the
-    end of the block. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and
-    in a forked child process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed
-    after the client is closed, and raise Forked in a forked child process.
+    Any task may use a Hold, for instance a task that works for the owner of the lock. When a block ends, it releases
+    the lock even if a different task executes the end of the block. In an asynchronous generator, another task can
+    execute the end of the block. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is
+    closed, and in a forked child process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise
+    ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
 
     def __init__(self, lock: Lock, number: int) -> None:
@@ -533,8 +533,8 @@ class Hold:
 
     @property
     def is_held(self) -> bool:
-        """Whether this hold is safe at this moment. The property is False after a release or a loss of the hold, and
-        after the client is closed.
+        """Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after
+        the client is closed.
         """
         try:
             return self.state in SAFE
@@ -543,8 +543,8 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether this hold is unsafe and the program has not yet released the hold. ``is_lost`` is True if the state
-        of the hold is UNCERTAIN or LOST, or if the client was closed during the hold.
+        """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the
+        hold is UNCERTAIN or LOST, or if the client was closed during the hold.
         """
         try:
             return self.state in (LockState.UNCERTAIN, LockState.LOST)
@@ -609,8 +609,8 @@ class Hold:
             raise
 
     def _is_over(self) -> bool:
-        """Return True if this hold is already released. If the owner has released only some member locks of a
-        multi-lock, the hold of the multi-lock is not over.
+        """Return True if this hold has already been released. If the owner has released only some of a multi-lock's
+        member locks, the multi-lock's hold is not over.
         """
         if self._is_released or self.state is not LockState.FREE:
             return self._is_released
@@ -690,7 +690,7 @@ class Hold:
 
 
 class HoldLossTarget(OwnerLossTarget):
-    """Watches a Hold, and notices the loss of the hold."""
+    """Watches a Hold and notices its loss."""
 
     def __init__(self, hold: Hold) -> None:
         super().__init__(hold._lock, hold._number)
@@ -711,8 +711,8 @@ class HoldLossTarget(OwnerLossTarget):
 class Mutex(Lock):
     """A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 
-    A mutex belongs to the task that acquired the mutex. The owner of a mutex may re-enter the mutex. The owner must
-    release the mutex as many times as it acquired the mutex.
+    A mutex belongs to the task that acquired it. The owner of a mutex may re-enter it. The owner must release the mutex
+    as many times as it acquired the mutex.
     """
 
 
@@ -749,7 +749,7 @@ class MultiLock(Lock):
     """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
     ``Client.multi()`` makes a MultiLock.
 
-    The timeout of ``acquire()`` limits the time for all member locks together. If the task already holds a member lock,
+    The timeout of ``acquire()`` limits the total time for all member locks. If the task already holds a member lock,
     ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the task does not hold all member
     locks. If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
@@ -872,7 +872,7 @@ def is_safe(held: Any) -> bool:
 
 
 def end_block(error: BaseException | None, doing: str, was_safe: bool, another: Error) -> None:
-    """Handle the error ``another`` that the release raised at the end of a block. ``was_safe`` says whether the hold
+    """Handle ``another``, the error that the release raised at the end of a block. ``was_safe`` says whether the hold
     was safe at the end of the block.
 
     A release takes effect even if no server confirms it. If the hold was safe, the lock has protected the whole block.

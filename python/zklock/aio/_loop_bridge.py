@@ -41,8 +41,8 @@ class EventSink(Protocol):
 
 
 class LoopBridge:
-    """The state of a client in its event loop. A LoopBridge exists from the call of ``connect()`` to the end of the
-    client. Only the thread of the loop uses a LoopBridge.
+    """The state of a client in its event loop. A LoopBridge exists from the call to ``connect()`` until the client
+    ends. Only the thread of the loop uses a LoopBridge.
     """
 
     def __init__(self, on_event: Callable[[Event], object] | None) -> None:
@@ -73,7 +73,7 @@ class LoopBridge:
         return self._queue
 
     def is_forked(self) -> bool:
-        """Return whether this object belongs to the parent of this forked process."""
+        """Return whether this process is a forked child and the object belongs to its parent."""
         try:
             self._queue.check()
         except Forked:
@@ -154,7 +154,7 @@ class LoopBridge:
         return ended
 
     def finish(self) -> None:
-        """End the streams. When no call waits any more, stop watching the completion queue."""
+        """End the streams. Once no more calls are waiting, stop watching the completion queue."""
         self._is_closing = True
         for stream in list(self._streams):
             stream.end()
@@ -183,11 +183,11 @@ class LoopBridge:
             self.call_program(self._on_event, event)
 
     def deliver_to(self, callback: Callable[[Any], object], event: Event) -> None:
-        """Call a callback with an event of a client, a lock or leases."""
+        """Call a callback with an event from a client, a lock or leases."""
         self.call_program(callback, self._with_aio_lock(event))
 
     def _with_aio_lock(self, event: Event) -> Event:
-        """Replace the native lock in an event with the lock object of the program."""
+        """Replace the native lock in an event with the program's lock object."""
         if isinstance(event, LockEvent) and event.lock is not None:
             return replace(event, lock=self.aio_locks.get(event.lock))  # type: ignore[arg-type]
         return event
@@ -269,7 +269,7 @@ class _LoopReader:
             bridge.drain()
 
     def _on_collected(self, _: weakref.ref[LoopBridge]) -> None:
-        """Stop watching the descriptor. The garbage collector calls this method, on any thread."""
+        """Stop watching the descriptor. The garbage collector may call this method on any thread."""
         with contextlib.suppress(RuntimeError):  # a closed loop watches no descriptor
             self._loop.call_soon_threadsafe(self.deregister)
 

@@ -41,7 +41,7 @@ class LossTarget(Protocol):
         ...
 
     def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after a loss of the hold."""
+        """Return the exception that a block raises after its hold is lost."""
         ...
 
     def quoted_paths(self) -> str:

@@ -1,4 +1,4 @@
-"""Protocols of locks and holds, for type annotations. The package itself must not use the protocols."""
+"""Protocols for locks and holds, for use in type annotations. The package itself must not use the protocols."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ class Semaphore:
         no lease. Await the call, or use the call in an ``async with`` block.
 
         ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
-        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves the
-        waiting calls in queue order, so a call for few leases cannot overtake an earlier call for many leases. If the
-        task is cancelled during the wait, the task acquires no leases and does not wait for the server. The library
+        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
+        calls in queue order, so a call that requests few leases cannot overtake an earlier call that requests many. If
+        the task is cancelled during the wait, the task acquires no leases and does not wait for the server. The library
         then removes the nodes of the cancelled call from the queue in the background.
 
         Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises
@@ -77,8 +77,8 @@ class Semaphore:
         self._native.cancel()
 
     async def participants(self) -> list[Participant]:
-        """Return a list of Participants of all processes. The list begins with the held leases, from the oldest to the
-        newest. The waiters follow the held leases.
+        """Return a list of the Participants from all processes. The list begins with the held leases, from the oldest
+        to the newest. The waiters follow the held leases.
 
         The call waits for at most the session timeout. Raises ConnectionLost if no server answers within the session
         timeout.
@@ -124,7 +124,7 @@ class Leases:
 
     The library releases all leases of the object together. The release happens when the program calls ``release()``, at
     the end of an ``async with`` block, or when the object is garbage-collected. If a Leases object is garbage-collected
-    before its release, the library does not wait for the server, and issues a ResourceWarning.
+    before its release, the library issues a ResourceWarning and does not wait for the server.
 
     Any task may use and release the leases. All methods raise ClientClosed after the client is closed, and raise Forked
     in a forked child process.
@@ -137,7 +137,7 @@ class Leases:
         self._native = leases
 
     async def release(self) -> None:
-        """Release all leases of this object, and wait until the server has confirmed the removal of the leases' nodes.
+        """Release all leases of this object, and wait until the server has confirmed that their nodes are deleted.
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. Raises NotOwner if the leases were already released, and LockLost if one of the leases was lost.
@@ -228,11 +228,10 @@ class Leases:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Release the leases, unless the block has already released the leases. The errors are the same as for
-        ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms the
-        release, the method only logs a warning. If both the block and the release fail, the exception of the block
-        propagates, with a note about the failed release. If the block was cancelled, the method does not wait for the
-        server.
+        """Release the leases, unless the block has already released them. The errors are the same as for ``release()``,
+        except in one case. If the leases were safe at the end of the block and no server confirms the release, the
+        method only logs a warning. If both the block and the release fail, the exception of the block propagates, with
+        a note about the failed release. If the block was cancelled, the method does not wait for the server.
         """
         was_safe = is_safe(self)
         try:
@@ -250,7 +249,7 @@ class Leases:
 
 
 class LeasesLossTarget:
-    """Watches leases, and notices the loss of a lease."""
+    """Watches leases, and detects when one is lost."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -273,9 +272,9 @@ class LeasesLossTarget:
         self._leases.fencing_token  # noqa: B018
 
     def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after a loss of the leases."""
+        """Return the exception that a block raises after the leases are lost."""
         return loss_error_of(self.check, self.quoted_paths())
 
     def quoted_paths(self) -> str:
-        """Return the path of the semaphore for messages."""
+        """Return the semaphore's path for use in messages."""
         return self._leases._semaphore.path

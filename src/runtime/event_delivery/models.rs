@@ -281,7 +281,7 @@ fn close_does_not_wait_after_handlers_were_discarded() {
     });
 }
 
-/// Closes the event delivery with the same steps that close the event delivery of a real client.
+/// Closes the event delivery with the steps that a real client uses.
 fn close_delivery(delivery: &Arc<EventDelivery>, timeout: Duration) {
     delivery.deliver_remaining(clock::now() + timeout);
     delivery.close(timeout);

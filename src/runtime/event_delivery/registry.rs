@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use zklock_core::engine::{Event, LockId, LockState, Notification};
 
-/// A closure of the program that the client calls for each event.
+/// A closure from the program, which the client calls for each event.
 pub(crate) type EventHandler = dyn Fn(&Event) + Send + Sync;
 
-/// A handler for revocation requests. The handler receives the path of the requested node.
+/// A handler for revocation requests. The handler receives the path of the node whose revocation was requested.
 pub(crate) type RevocationHandler = dyn Fn(&str) + Send + Sync;
 
 /// Selects which events of a lock or of leases a listener receives.
@@ -23,8 +23,8 @@ pub enum Listen {
     /// The listener receives only losses. A loss is the change of a hold from [`Held`](crate::LockState::Held) or
     /// [`Suspended`](crate::LockState::Suspended) to [`Uncertain`](crate::LockState::Uncertain) or
     /// [`Lost`](crate::LockState::Lost). If the program closes the client, the end of each safe hold is also a loss,
-    /// and the new state in the event is [`Free`](crate::LockState::Free). In this case, the client waits for up to one
-    /// second until the handler returns, before it ends the session. During this wait, no other client can acquire the
+    /// and the new state in the event is [`Free`](crate::LockState::Free). In this case, the client waits up to one
+    /// second for the handler to return before it ends the session. During this wait, no other client can acquire the
     /// lock.
     Loss = 1,
 }

@@ -1,5 +1,5 @@
 //! Loom models of the event thread. In the models, several threads create clients, close clients and queue events at
-//! the same time. Loom tries every order of these steps. In each order, two handlers must not run at once, and no
+//! the same time. Loom tries every order of these steps. In every order, no two handlers may run at once, and no
 //! handler may run after its client was closed. Every event must be delivered, and the event thread must end after the
 //! last client was closed.
 

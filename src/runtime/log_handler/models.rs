@@ -1,6 +1,6 @@
 //! Loom models of the log. Each model writes log lines while other threads set or remove handlers. Loom tries every
-//! order of these steps. In each order, the log must deliver a line at most once. A replaced handler must receive no
-//! further line, and a handler that remains set must receive all lines. A removed handler must be dropped.
+//! order of these steps. Whatever the order, the log must deliver each line at most once. A replaced handler must
+//! receive no further line, and a handler that remains set must receive all lines. A removed handler must be dropped.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -78,8 +78,8 @@ fn handler_that_removes_itself_gets_no_further_line() {
     });
 }
 
-/// The removal of a handler waits until a running call of the handler has returned. In this model, the program itself
-/// chooses the thread that calls the handler.
+/// A handler's removal waits for any running call of that handler to return. In this model, the program itself chooses
+/// the thread that calls the handler.
 #[test]
 fn removal_waits_for_the_running_call() {
     loom::model(|| {

@@ -1,7 +1,7 @@
 //! Loom models of an operation. Several events can occur at the same time: the answer arrives, the deadline passes, a
-//! thread cancels the operation, or the client is closed. Loom tries every order of these events. In every order, the
-//! engine must answer the operation exactly once, and the waiting thread must return this answer. Afterwards, the shell
-//! must have removed the operation, and one of the threads must continue to read the socket.
+//! thread cancels the operation, or the client is closed. Loom tries every order of these events. Whatever the order,
+//! the engine must answer the operation exactly once, and the waiting thread must return that answer. Afterwards, the
+//! shell must have removed the operation, and one of the threads must continue to read the socket.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests")]
 
@@ -229,7 +229,7 @@ struct ConnectedClient {
     wire: Arc<ModelSocket>,
 }
 
-/// Runs `scene` once for each possible order of the steps of its threads. Returns the name of each result that
+/// Runs `scene` once for each possible interleaving of its threads' steps. Returns the name of each result that
 /// occurred.
 fn ends_at_a_socket(
     scene: impl Fn(&Arc<ConnectedClient>) -> Result<Answer> + Send + Sync + 'static,
@@ -283,11 +283,11 @@ impl ConnectedClient {
 }
 
 /// In the models, this name means that the operation ended with TIMEOUT or CONNECTION. The status depends on the time
-/// since the last answer of the server.
+/// since the server's last answer.
 const TIMED_OUT: &str = "late";
 
-/// Starts an acquire operation, and calls `wait` to wait for its end, in every order of the steps. Returns the name of
-/// each result that occurred.
+/// Starts an acquire operation and calls `wait`, which waits for the operation to end. Runs these steps in every
+/// possible order. Returns the name of each result that occurred.
 fn ends_of(
     acquire_limit: AcquireLimit,
     wait: impl Fn(Arc<PendingOp>) -> Result<Answer> + Send + Sync + 'static,
@@ -374,7 +374,7 @@ fn refusal(requests: &mut Vec<u8>) -> Vec<u8> {
 /// A simulated server that carries out the requests of one client.
 #[derive(Default)]
 pub(crate) struct Server {
-    /// The paths of the nodes, each with the czxid of the node.
+    /// The node paths, each with its node's czxid.
     nodes: Vec<(String, i64)>,
     last: i64,
 }

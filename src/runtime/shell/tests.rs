@@ -212,8 +212,8 @@ fn late_addresses_are_used_only_while_they_are_recent() {
 }
 
 /// An answer handler for tests. If `other` is `None`, the handler panics when it receives its answer. If `other`
-/// contains a client, the handler starts an operation of that client. The start panics inside the library. The start
-/// therefore fails, and the handler sends the status of this failure to the channel `made`.
+/// contains a client, the handler starts an operation on that client. The start panics inside the library. Starting the
+/// operation therefore fails, and the handler sends the resulting status to the channel `made`.
 struct Panicking {
     other: Option<Arc<Shell>>,
     made: Mutex<Sender<Option<Status>>>,

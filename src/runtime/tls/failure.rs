@@ -1,4 +1,4 @@
-//! Describes failures of TLS in plain words. A failure is a *refusal* if the client or the server does not accept the
+//! Describes TLS failures in plain words. A failure is a *refusal* if the client or the server does not accept the
 //! certificate of the other side. A refusal has the status AUTH. All other failures have the status CONNECTION.
 
 use std::error::Error as StdError;
@@ -23,7 +23,7 @@ pub(super) struct Circumstances<'a> {
     pub(super) first_bytes: &'a [u8],
 }
 
-/// A failure of TLS, as the inner error of an [`io::Error`].
+/// A TLS failure, as the inner error of an [`io::Error`].
 #[derive(Debug)]
 struct TlsFailure {
     message: String,
@@ -38,12 +38,12 @@ impl fmt::Display for TlsFailure {
 
 impl StdError for TlsFailure {}
 
-/// Returns whether an error of a connection means that the client or the server refused a certificate.
+/// Returns whether a connection error means that the client or the server refused a certificate.
 pub(in crate::runtime) fn is_refusal(error: &io::Error) -> bool {
     tls_failure(error).is_some_and(|failure| failure.is_refusal)
 }
 
-/// Returns whether an error of a connection is a failure of TLS, and not of the socket.
+/// Returns whether a connection error comes from TLS, and not from the socket.
 pub(super) fn is_tls_failure(error: &io::Error) -> bool {
     tls_failure(error).is_some()
 }
@@ -86,7 +86,7 @@ pub(super) fn describe(error: &Error, cx: &Circumstances<'_>) -> io::Error {
     }
 }
 
-/// Describes the end of a connection before the handshake was complete.
+/// Describes a connection that ended before the handshake was complete.
 pub(super) fn describe_closed(first_bytes: &[u8]) -> io::Error {
     if first_bytes.is_empty() {
         return failure(
@@ -207,7 +207,7 @@ fn presented_names(presented: &[String]) -> String {
     format!("it is for {}{more}", names.join(", "))
 }
 
-/// Returns a name of a certificate without its type. rustls formats such names as `DnsName("host")` and
+/// Strips the type from a name in a certificate. rustls formats such names with their type, as in `DnsName("host")` and
 /// `IpAddress(127.0.0.1)`.
 fn presented_name(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);

@@ -17,7 +17,7 @@ use zklock_core::path::quote;
 use super::pem;
 use crate::runtime::file::read_regular_file;
 
-/// The largest size of a file in bytes. Revocation lists are the longest files.
+/// The maximum size of a file, in bytes. Revocation lists are the longest files.
 const FILE_LIMIT: usize = 16 * 1024 * 1024;
 /// The largest number of files in a directory of certificates.
 const DIRECTORY_LIMIT: usize = 10_000;
@@ -102,7 +102,7 @@ pub(super) fn read_roots(ca: NamedFile<'_>) -> Result<RootCertStore> {
         add_roots(&mut roots, ca, &ca.certificates()?)?;
         return Ok(roots);
     }
-    // Several links of a directory may name the same certificate.
+    // Several links in the directory can point to the same certificate.
     let mut seen = HashSet::new();
     for path in files_of_directory(ca)? {
         let file = NamedFile { option: ca.option, path: &path };
@@ -145,8 +145,8 @@ fn files_of_directory(directory: NamedFile<'_>) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Identifies the content of files without reading them. The stamps of a path change if the file changes, or if the
-/// path leads to another file.
+/// Identifies the content of files without reading them. A path's stamps change if its file changes, or if the path
+/// leads to another file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -178,7 +178,7 @@ impl Stamps {
     }
 }
 
-/// A format of certificates and keys that is not PEM.
+/// A non-PEM format for certificates and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BinaryFormat {
     Jks,
@@ -195,7 +195,7 @@ impl BinaryFormat {
             [0xfe, 0xed, 0xfe, 0xed, ..] => Some(Self::Jks),
             [0xce, 0xce, 0xce, 0xce, ..] => Some(Self::Jceks),
             [SEQUENCE, rest @ ..] => Some(match after_length(rest)? {
-                // The version of a PKCS#12 file is 3. A private key without encryption has the version 0 or 1.
+                // The version of a PKCS#12 file is 3. An unencrypted private key has version 0 or 1.
                 [INTEGER, 1, 3, ..] => Self::Pkcs12,
                 // The first element of a BCFKS file is encrypted data: an algorithm and its object identifier. A
                 // certificate begins with its version or its serial number.

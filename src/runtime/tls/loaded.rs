@@ -1,4 +1,4 @@
-//! A TLS configuration that was loaded from the files of the settings, with the certificate of the client. All
+//! A TLS configuration loaded from the files that the settings name, together with the client's certificate. All
 //! connections share this configuration until one of the files changes.
 
 use std::sync::Arc;

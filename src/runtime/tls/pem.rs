@@ -1,6 +1,6 @@
-//! Finds the sections of a PEM file that have one label. rustls would decode sections with other labels too, and does
-//! not erase the decoded data. The code in this file therefore selects the wanted sections first, so that a private key
-//! in the same file is never copied.
+//! Finds the sections of a PEM file that have a given label. rustls would also decode sections with other labels, and
+//! does not erase the decoded data. The code in this file therefore selects the wanted sections first, so that a
+//! private key in the same file is never copied.
 
 use std::result::Result;
 
@@ -10,7 +10,7 @@ use zklock_core::path::quote;
 /// ignored. Between its first and last line, a returned section contains only Base64 text. A returned section therefore
 /// cannot contain a part of another section.
 ///
-/// Fails with a message that describes the problem of the file.
+/// Fails with a message that says what is wrong with the file.
 pub(super) fn sections<'a>(pem: &'a [u8], label: &str) -> Result<Vec<&'a [u8]>, String> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let missing_end = || format!("is not valid PEM: the line {} is missing", quote(&end));
@@ -68,7 +68,7 @@ mod tests {
             (format!("{KEY}{ONE}{KEY}"), &[ONE][..]),
             (format!("subject: one\n{ONE}\n-----BEGIN X509 CRL-----\n!\n-----END X509 CRL-----\n{ONE}"), &[ONE, ONE]),
             (format!("{KEY}{blanks}{last}"), &[&blanks, last]),
-            // With the line end "\r\n", the section ends after the "\r" of its last line.
+            // With "\r\n" line endings, the section ends after the "\r" of its last line.
             (format!("{windows}{KEY}"), &[windows.trim_end_matches('\n')]),
             // The function ignores a damaged key. The code that loads the key reports the error.
             (format!("{ONE}-----BEGIN PRIVATE KEY-----\nc2Vj"), &[ONE]),

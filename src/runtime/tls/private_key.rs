@@ -68,7 +68,7 @@ pub(super) fn read_private_key(
     })
 }
 
-/// Returns the section of the first private key in a PEM file, and the format of the key.
+/// Returns the section that contains the first private key in a PEM file, and the key's format.
 fn first_key(pem: &[u8]) -> Option<(&[u8], Option<KeyFormat>)> {
     let found = LABELS.iter().filter_map(|(label, format)| {
         let begin = find(pem, format!("-----BEGIN {label}-----").as_bytes())?;

@@ -1,4 +1,4 @@
-//! The cryptography provider of TLS, which the features of this crate select. The library passes this provider to each
+//! The TLS cryptography provider that the features of this crate select. The library passes this provider to each
 //! rustls configuration. The library never installs a provider for the whole process, because the program may use
 //! rustls itself.
 

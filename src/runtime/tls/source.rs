@@ -63,8 +63,8 @@ impl TlsSource {
         })
     }
 
-    /// Reads the files of the settings, unless they are unchanged since the last call. If this call fails, the source
-    /// keeps the configuration of the last successful call. The call blocks while it reads files.
+    /// Reads the files that the settings name, unless they are unchanged since the last call. If this call fails, the
+    /// source keeps the configuration of the last successful call. The call blocks while it reads files.
     ///
     /// Errors: INVALID if a file is not usable; the message names the option and the file. EXHAUSTED if the process or
     /// the machine has no file descriptors left.
@@ -171,7 +171,7 @@ impl TlsSource {
         let signing_key = read_private_key(key, self.key_password()?.as_ref(), &self.provider)?;
         let certified_key = CertifiedKey::new(chain, signing_key);
         match certified_key.keys_match() {
-            // A provider may be unable to compute the public key of a private key.
+            // Some providers cannot compute the public key that belongs to a private key.
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Some(Arc::new(certified_key)))
             }

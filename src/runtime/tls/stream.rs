@@ -1,5 +1,5 @@
-//! TLS on one connection. A stream converts the bytes of a session to TLS records, and received TLS records to bytes of
-//! the session. A stream can contain decrypted bytes ([`TlsStream::has_unread`]) and records to send
+//! TLS on one connection. A stream converts the bytes of a session to TLS records, and converts received TLS records
+//! back to session bytes. A stream can contain decrypted bytes ([`TlsStream::has_unread`]) and records to send
 //! ([`TlsStream::wants_write`]). The poller cannot report these bytes and records, because they are not in the socket.
 //! No method of the stream blocks.
 
@@ -28,7 +28,7 @@ pub(in crate::runtime) struct TlsStream {
 
 /// The number of bytes that identify a TLS record: one byte for its type and one byte for its major version.
 const FIRST_BYTES: usize = 2;
-/// After the connection is lost, the stream reads at most this many times to find an alert of the server.
+/// After the connection is lost, the stream reads at most this many times to look for an alert from the server.
 const READS_FOR_ALERT: usize = 8;
 
 impl TlsStream {
@@ -83,8 +83,8 @@ impl TlsStream {
                 Some(Ok(count))
             }
             Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => None,
-            // The server closed the connection without the closing record of TLS. For the session, every end of a
-            // connection is the same, because incomplete frames show that data is missing.
+            // The server closed the connection without sending the TLS closing record. The session treats every end of
+            // a connection alike, because incomplete frames show that data is missing.
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Some(Ok(0)),
             Err(cause) => Some(Err(cause)),
         }
@@ -128,8 +128,8 @@ impl TlsStream {
         self.unread > 0 || self.has_ended
     }
 
-    /// Sends the alert `close_notify`, which notifies the server that no more data follows. If the socket has no room,
-    /// the server does not receive the alert.
+    /// Sends the alert `close_notify`, which tells the server that no more data follows. If the socket has no room, the
+    /// server does not receive the alert.
     pub(in crate::runtime) fn close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>) {
         self.connection.send_close_notify();
         let _ = self.flush(socket);
@@ -157,8 +157,8 @@ impl TlsStream {
         }
     }
 
-    /// Returns the reason why a write to the socket has failed with `cause`. If the server sent an alert before it
-    /// closed the connection, the alert is the reason. Otherwise, `cause` is the reason.
+    /// Returns the reason why a write to the socket failed with the error `cause`. If the server sent an alert before
+    /// it closed the connection, the alert is the reason. Otherwise, `cause` is the reason.
     fn reason_for_close<T: AsRawFd>(&mut self, socket: &CheckedSocket<T>, cause: io::Error) -> io::Error {
         for _ in 0..READS_FOR_ALERT {
             match self.receive_records(socket) {

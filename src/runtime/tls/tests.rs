@@ -1,5 +1,5 @@
-//! Tests of the files that TLS reads, and of a TLS stream whose client and server are both in this process.
-//! `tests/integration/tls` tests TLS with real servers.
+//! Tests for the files that TLS reads, and for a TLS stream with both ends in this process. `tests/integration/tls`
+//! tests TLS with real servers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -329,7 +329,7 @@ fn both_ends_of_a_closed_connection_report_its_end() {
     let mut buffer = [0; 64];
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 4);
     assert_eq!(pair.client.read(&pair.socket, &mut buffer).unwrap(), 0);
-    // The server closes the connection without the closing record of TLS.
+    // The server closes the connection without sending TLS's closing record.
     let mut pair = Pair::connect(&all);
     pair.far.shutdown(Shutdown::Both).unwrap();
     assert_eq!(pair.read(64).unwrap(), b"");

@@ -136,7 +136,11 @@ impl Contender {
             .flat_map(|(at, QueueSlot { request, .. })| from_the_top(&request.directory).map(move |path| (at, path)));
         let directory =
             |(at, path): (usize, &str)| Directory { at, path: path.to_owned(), place: place_of(slots, path) };
-        directory_creation.create(cx, paths.filter(|&(_, path)| known.insert(path)).map(directory), CreateMode::Container);
+        directory_creation.create(
+            cx,
+            paths.filter(|&(_, path)| known.insert(path)).map(directory),
+            CreateMode::Container,
+        );
         self.join(cx);
     }
 

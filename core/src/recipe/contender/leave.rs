@@ -31,7 +31,7 @@ impl Contender {
         }
     }
 
-    /// Starts to delete the contender's nodes. The contender must already know its nodes.
+    /// Starts deleting the contender's nodes. The contender must already know its nodes.
     pub(super) fn start_leaving(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
         self.stage = Stage::Leaving(Leaving::default());

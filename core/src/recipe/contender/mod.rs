@@ -544,8 +544,7 @@ impl Contender {
     }
 
     fn node_indices(&self) -> Vec<NodeIndex> {
-        let of_slot =
-            |(slot, has): (usize, &QueueSlot)| (0..has.nodes.len()).map(move |node| NodeIndex { slot, node });
+        let of_slot = |(slot, has): (usize, &QueueSlot)| (0..has.nodes.len()).map(move |node| NodeIndex { slot, node });
         self.slots.iter().enumerate().flat_map(of_slot).collect()
     }
 
