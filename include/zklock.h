@@ -1623,8 +1623,8 @@ int zkl_op_fd(const zkl_op *op);
  * - ZKL_E_TIMEOUT if the operation's timeout passed first.
  * - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
  * - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
- * - Other failures: the statuses of zkl_acquire_timeout or zkl_semaphore_acquire_timeout. For any other operation: the
- *   statuses of the corresponding blocking call, for example zkl_release.
+ * - Other failures: the statuses of zkl_acquire_timeout or the statuses of zkl_semaphore_acquire_timeout. For an operation of
+ *   another kind: the statuses of its blocking form, for example the statuses of zkl_release.
  *
  * The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
  *
@@ -2006,8 +2006,8 @@ ZKL_NODISCARD zkl_status zkl_leases_release_start(zkl_leases *leases, zkl_op **o
  * participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
  * zkl_op_free.
  *
- * Returns: ZKL_OK if the operation has started. Once the operation has started, zkl_op_result reports one of the statuses
- * listed for zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+ * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+ * zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
  * ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_participants_start(zkl_lock *lock, zkl_op **op_out);

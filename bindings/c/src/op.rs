@@ -140,8 +140,8 @@ pub extern "C" fn zkl_op_fd(op: *const zkl_op) -> c_int {
 /// - ZKL_E_TIMEOUT if the operation's timeout passed first.
 /// - ZKL_E_CANCELED if the operation was canceled, for example by zkl_op_cancel.
 /// - ZKL_E_CLOSED if the lock, the semaphore or the client was closed, or if another thread freed the operation.
-/// - Other failures: the statuses of zkl_acquire_timeout or zkl_semaphore_acquire_timeout. For any other operation: the
-///   statuses of the corresponding blocking call, for example zkl_release.
+/// - Other failures: the statuses of zkl_acquire_timeout or the statuses of zkl_semaphore_acquire_timeout. For an operation of
+///   another kind: the statuses of its blocking form, for example the statuses of zkl_release.
 ///
 /// The call itself can fail with ZKL_E_HANDLE, ZKL_E_FORKED or ZKL_E_INTERNAL.
 ///

@@ -138,8 +138,8 @@ pub unsafe extern "C" fn zkl_leases_release_start(leases: *mut zkl_leases, op_ou
 /// participants, and zkl_op_participant gets each participant. The caller must free the new operation, `*op_out`, with
 /// zkl_op_free.
 ///
-/// Returns: ZKL_OK if the operation has started. Once the operation has started, zkl_op_result reports one of the statuses
-/// listed for zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
+/// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of
+/// zkl_participants. On failure: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED,
 /// ZKL_E_INTERNAL. Does not block. The operation ends within the session timeout. Any thread may call this function.
 #[unsafe(no_mangle)]
 #[must_use]
