@@ -133,7 +133,7 @@ impl EventDelivery {
     pub(crate) fn remove(&self, id: HandlerId) {
         let removed = self.state.lock().registry.remove(id);
         self.wait_until_returned(id);
-        // This thread has already released the lock, because dropping the handler may run a destructor of the program.
+        // Dropping the handler may run a destructor of the program, so the thread releases the lock first.
         drop(removed);
     }
 
@@ -174,7 +174,7 @@ impl EventDelivery {
         let dropped = (queue, state.registry.take_all(), state.closed_handlers.take_all());
         self.state.notify();
         drop(state);
-        // This thread has already released the lock, because dropping the handlers may run destructors of the program.
+        // Dropping the handlers may run destructors of the program, so the thread releases the lock first.
         drop(dropped);
     }
 
@@ -352,7 +352,7 @@ impl EventDelivery {
             // If this value is the last registration, dropping the value waits until the event thread has ended.
             dispatcher => drop(dispatcher),
         }
-        // This thread has already released the lock, because dropping the handlers may run destructors of the program.
+        // Dropping the handlers may run destructors of the program, so the thread releases the lock first.
         drop(dropped);
     }
 

@@ -359,8 +359,8 @@ impl Shell {
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
-    /// at once if this thread must not read the socket. This thread must not read if other threads also wait, if
-    /// another thread reads or has the answer, or if the client has no connection.
+    /// at once if this thread must not read the socket. This thread must not read if another thread waits too, if
+    /// another thread is reading, if the operation is already answered, or if the client has no connection.
     pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };
@@ -422,8 +422,8 @@ impl Shell {
         if turn.is_over { self.run_deferred(deferred) } else { while_driving_io(|| self.run_deferred(deferred)) }
     }
 
-    /// Ends the turn of the reader. The I/O thread reads the socket again, and begins with the data that has arrived in
-    /// the meantime.
+    /// Ends the turn of the reader. The I/O thread then reads the socket, including the data that has arrived in the
+    /// meantime.
     fn stop_reading(&self, state: &mut State, deferred: &mut DeferredWork) {
         state.reader = None;
         self.apply_engine_output(state, clock::now(), deferred);
