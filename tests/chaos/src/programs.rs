@@ -421,7 +421,7 @@ impl Built {
         };
         let target = profile.parent().expect("it is below target/");
         // Cargo does not build a shared library for packages that do not link it.
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = zklock_test_support::cargo();
         cargo.args([
             "build",
             "--quiet",

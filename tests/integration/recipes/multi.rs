@@ -481,11 +481,15 @@ fn timeout_zero_takes_one_second_at_most_over_all_steps() {
         proxies[0].delay(Direction::ToClient, MS * 700);
         proxies[1].delay(Direction::ToClient, MS * 2_500);
         let (result, took) = timed(|| multi.acquire(TRY_ONCE));
-        assert_eq!(status(result), Status::Connection);
-        took
+        (status(result), took)
     };
-    // A busy machine may delay a thread.
-    assert!((0..5).any(|_| acquire() < MS * 1_300), "late every time");
+    // On a busy machine, the second step may begin so late that the server owes its answer for less than 100 ms. The
+    // acquire then ends with TIMEOUT.
+    let ends_in_time = |(status, took)| {
+        assert!(matches!(status, Status::Connection | Status::Timeout), "{status:?}");
+        status == Status::Connection && took < MS * 1_300
+    };
+    assert!((0..5).any(|_| ends_in_time(acquire())), "late every time");
 }
 
 /// Between two steps, the acquire waits in neither queue. A cancel must still end it.

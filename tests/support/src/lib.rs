@@ -39,6 +39,7 @@ pub use proxy::{Direction, Proxy, Verdict};
 pub use raw_client::{AclEntry, RawClient, RawStat, flags, permissions};
 pub use zookeeper::{ClientAuth, Options, TlsListener, TlsVersions, ZooKeeper};
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,18 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) {
 /// Many tests wait at the same time, and frequent checks would keep all processors busy.
 fn poll_interval(waited: Duration) -> Duration {
     (waited / 4).clamp(Duration::from_millis(2), Duration::from_millis(40))
+}
+
+/// Cargo, without the variables of the package whose test is running. The build script of ring reads them. If they
+/// differed from those of other builds, cargo would compile ring and everything above it again and again.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }
 
 /// Returns a path that no other test uses. For the same name, the length of the path is always the same.

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use zklock_test_support::slack;
+use zklock_test_support::{cargo, slack};
 
 pub(crate) const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-g"];
 
@@ -33,7 +33,7 @@ pub(crate) fn directory() -> &'static Path {
             profile => profile,
         };
         output(
-            Command::new(env!("CARGO"))
+            cargo()
                 .args(["build", "--quiet", "--package", "zklock-c", "--package", "zklock-standalone-c", "--lib"])
                 .args(["--profile", profile, "--target-dir"])
                 .arg(directory.parent().unwrap())
@@ -48,7 +48,7 @@ pub(crate) fn directory() -> &'static Path {
 fn with_address_sanitizer(target: &Path) -> PathBuf {
     let (directory, triple) = (target.join("asan"), format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
     output(
-        Command::new(env!("CARGO"))
+        cargo()
             .args(["build", "--quiet", "--package", "zklock-c", "--package", "zklock-standalone-c", "--lib"])
             .args(["--target", &triple, "--target-dir"])
             .arg(&directory)
