@@ -1,4 +1,4 @@
-"""Runs the tests of `make test`: the test programs that cargo has built, the simulation, and the Python tests. Two
+"""Runs the tests of `make test`: the test programs that cargo has built, the simulation, and the Python tests. Three
 programs run at a time, because most tests wait. A failure never stops the other tests. The end is a summary with each
 failed test, its reason, and the command that runs it alone.
 
@@ -238,7 +238,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    outcomes = run_all(programs_of(os.environ), int(os.environ.get("TEST_PROGRAMS", "2")))
+    outcomes = run_all(programs_of(os.environ), int(os.environ.get("TEST_PROGRAMS", "3")))
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     passed = sum(outcome.passed for outcome in outcomes)
     if arguments.retry:

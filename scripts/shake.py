@@ -91,7 +91,7 @@ def another_order(run: Run) -> Iterator[None]:
     run.environment |= {
         "RUST_THREADS": "3",
         "PYTHON_PROCESSES": "6",
-        "TEST_PROGRAMS": "3",
+        "TEST_PROGRAMS": "4",
         "ZKLOCK_REVERSE_ORDER": "1",
     }
     yield
