@@ -118,8 +118,8 @@
  *            for the callbacks of its client, except for a callback that returns credentials (zkl_config_set_auth_callback).
  *            While a thread removes a callback or frees a client, it must not hold a mutex that the callback needs. A thread
  *            that cannot avoid this calls zkl_client_close_start or zkl_client_free_nowait, which do not wait for callbacks. A
- *            callback may remove itself. If two threads of a program poll events, two callbacks on these threads must not
- *            remove each other.
+ *            callback may remove itself. If two threads of a program poll events, the callback on one thread must not remove
+ *            the callback that runs on the other, and vice versa.
  *
  *            A callback must return normally. A callback must not throw an exception, and must not call longjmp or
  *            pthread_exit.

@@ -153,8 +153,8 @@ impl WeakCallback {
 pub(crate) type BoundCall = (Py<PyAny>, Py<PyAny>);
 
 thread_local! {
-    /// The calls of callbacks that the handlers have queued for the thread. Each entry contains the slot of the callback, because the
-    /// program may remove the callback in the meantime.
+    /// The queue of callback calls. Handlers add calls, and the thread makes them. Each entry contains the slot of the callback,
+    /// because the program may remove the callback in the meantime.
     static BOUND_CALLS: RefCell<VecDeque<(BoundCall, Option<Py<CallbackSlot>>)>> = const { RefCell::new(VecDeque::new()) };
     /// The process in which this thread calls callbacks. If a callback forks, the child process continues in a copy of the thread.
     static CALLBACK_THREAD: Cell<Option<ForkEpoch>> = const { Cell::new(None) };

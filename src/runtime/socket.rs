@@ -2,11 +2,11 @@
 //! sockets blocks.
 //!
 //! Some programs, for example daemons, close all descriptors of the process, including the descriptors of the library.
-//! If the program then opens files, these files can get the numbers that the descriptors of the library had. Before each
-//! use of a descriptor, the library therefore checks that the descriptor still refers to the library's own file. In
-//! addition, every socket call passes a flag that forbids blocking. The kernel refuses such a call if the file is not a
-//! socket. The program can still close the descriptor after the check and before the call. This period is shorter than
-//! a microsecond.
+//! If the program then opens files, the kernel may reuse the library's descriptor numbers for them. Before each use of
+//! a descriptor, the library therefore checks that the descriptor still refers to the library's own file. In addition,
+//! every socket call passes a flag that forbids blocking. The kernel refuses such a call if the file is not a socket.
+//! The program can still close the descriptor after the check and before the call. This period is shorter than a
+//! microsecond.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
