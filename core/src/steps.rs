@@ -190,8 +190,8 @@ impl Steps {
 
     /// Records the id that the engine gave to a hold wait.
     pub fn on_hold_wait_started(&mut self, step: usize, call: CallId, op: OpId) {
-        match self.hold_waits.iter_mut().find(|guard| guard.id == call) {
-            Some(guard) => guard.op = Some(op),
+        match self.hold_waits.iter_mut().find(|hold_wait| hold_wait.id == call) {
+            Some(hold_wait) => hold_wait.op = Some(op),
             // The acquire no longer needs the hold wait, or the engine has already answered it. Canceling an answered
             // call has no effect.
             None => self.to_cancel.push((step, op)),
@@ -354,10 +354,10 @@ impl Steps {
     }
 
     fn on_hold_wait_answer(&mut self, call: CallId, answer: Result<()>) {
-        let Some(step) = self.hold_waits.iter().position(|guard| guard.id == call) else { return };
+        let Some(step) = self.hold_waits.iter().position(|hold_wait| hold_wait.id == call) else { return };
         // The shell must not cancel a hold wait that the engine has answered.
-        if let Some(guard) = self.hold_waits.get_mut(step) {
-            guard.op = None;
+        if let Some(hold_wait) = self.hold_waits.get_mut(step) {
+            hold_wait.op = None;
         }
         match answer {
             Err(error) if !is_not_held(&error) => self.finish_unless_decided(Ending::Failed(error)),
@@ -396,7 +396,7 @@ impl Steps {
 
     fn drop_hold_waits(&mut self, from: usize) {
         let dropped = self.hold_waits.drain(from.min(self.hold_waits.len())..);
-        let known = dropped.enumerate().filter_map(|(at, guard)| Some((from + at, guard.op?)));
+        let known = dropped.enumerate().filter_map(|(at, hold_wait)| Some((from + at, hold_wait.op?)));
         self.to_cancel.extend(known);
     }
 
@@ -435,7 +435,7 @@ mod tests {
                 }
                 Action::StartHoldWait(step, call) => {
                     steps.on_hold_wait_started(step, call, OpId(call.0));
-                    format!("guard {step}")
+                    format!("hold wait {step}")
                 }
                 Action::Look => {
                     steps.on_safety_checked(first_unsafe);
@@ -467,7 +467,7 @@ mod tests {
         let mut steps = Steps::new(2);
         assert_eq!(run(&mut steps, None), ["take 0"]);
         answer(&mut steps, Ok(()));
-        assert_eq!(run(&mut steps, None), ["take 1", "guard 0"]);
+        assert_eq!(run(&mut steps, None), ["take 1", "hold wait 0"]);
         steps
     }
 
@@ -494,7 +494,7 @@ mod tests {
         answer(&mut steps, Ok(()));
         run(&mut steps, None);
         answer(&mut steps, Ok(()));
-        assert_eq!(run(&mut steps, None), ["take 2", "guard 1"]);
+        assert_eq!(run(&mut steps, None), ["take 2", "hold wait 1"]);
         // Call 3 is the hold wait of the first step.
         steps.on_answer(CallId(3), error(Status::Lost));
         assert_eq!(run(&mut steps, None), ["cancel 1", "cancel 2"]);
@@ -515,7 +515,7 @@ mod tests {
     fn unsafe_member_is_waited_for_and_all_are_checked_again() {
         let mut steps = waiting_for_second_step();
         answer(&mut steps, Ok(()));
-        assert_eq!(run(&mut steps, Some(0)), ["look", "confirm 0", "guard 1"]);
+        assert_eq!(run(&mut steps, Some(0)), ["look", "confirm 0", "hold wait 1"]);
         answer(&mut steps, Ok(()));
         assert_eq!(run(&mut steps, Some(1)), ["look", "confirm 1"]);
         answer(&mut steps, error(Status::Lost));

@@ -313,7 +313,7 @@ impl Shell {
     fn submit_to(
         &self,
         submit: impl FnOnce(&mut Engine, Time) -> OpId,
-        calls: fn(&mut State) -> &mut HashMap<OpId, Arc<dyn AnswerHandler>>,
+        handlers: fn(&mut State) -> &mut HashMap<OpId, Arc<dyn AnswerHandler>>,
         handler: Arc<dyn AnswerHandler>,
     ) -> Result<OpId> {
         self.check_process()?;
@@ -321,7 +321,7 @@ impl Shell {
         let result = self.with_state(|state, deferred| {
             let now = clock::now();
             let op = submit(&mut state.engine, now);
-            calls(state).insert(op, handler);
+            handlers(state).insert(op, handler);
             begun = Some(op);
             self.apply_engine_output(state, now, deferred);
         });

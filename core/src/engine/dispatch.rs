@@ -447,6 +447,8 @@ impl Engine {
         self.handle_reply(now, machine_id, 0, input);
     }
 
+    /// Passes an input to a state machine, and applies its output. The order for a contender: first its revocation request, then its output,
+    /// which may give the contender another role, then its next retry, and at last its end.
     fn handle_reply(&mut self, now: Time, machine_id: MachineId, reply_zxid: i64, input: Input<'_>) {
         let mut cx = Context {
             reply_zxid,
@@ -644,8 +646,8 @@ impl Engine {
         self.set_role(machine_id, Role::Leaving(None));
     }
 
-    /// Marks a leaving contender whose delete request a server has refused. The client repeats the request. The contenders that were held
-    /// back no longer wait for this contender.
+    /// Marks a leaving contender that must wait before it sends a delete request: a server has refused the last request, or the program may
+    /// still rely on the hold. The contenders that were held back no longer wait for this contender.
     fn mark_delete_refused(&mut self, now: Time, machine_id: MachineId) {
         if matches!(self.machines.get(&machine_id), Some(StateMachine::Contender(_, Role::Leaving(None)))) {
             self.set_role(machine_id, Role::DeleteRefused);

@@ -28,6 +28,7 @@ impl Engine {
             for &member in members.iter().rev() {
                 let holder = engine.holder_to_release(member, owner).filter(|&holder| holder != owner);
                 another.extend(holder.map(|holder| (member, holder)));
+                // The successor depends on the hold, which may end in the next statement.
                 let successor = engine.successor(now, member, owner);
                 match engine.decrement_hold_count(now, member, owner) {
                     Ok(machine_id) => {

@@ -65,7 +65,8 @@ pub(crate) enum CacheEvent {
     Ended(bool),
     /// The node at this path was deleted.
     NodeDeleted(String),
-    /// A request of this client deleted the node at this path, so the session was alive at that time.
+    /// A server has answered this client's request to delete the node at this path, so the session was alive at that time. The node no
+    /// longer exists. The event of its deletion may arrive before or after the answer.
     NodeDeletedByUs(String),
     /// The contender has waited for some time. It must now read its predecessor to find out the owner of this node.
     ReadPredecessor,

@@ -126,6 +126,8 @@ impl Contender {
         }
     }
 
+    /// Handles the end of a pause. The contender deletes its nodes, searches for them, requests a proof of the session, or asks the engine
+    /// again whether the owner may re-enter the other member locks ([`Output::Acquired`]).
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
         match self.stage {

@@ -407,7 +407,7 @@ impl Contender {
     /// Returns the number of nodes ahead in the contender's longest queue, or `None` if a position is not known yet.
     pub(crate) fn max_ahead(&self) -> Option<usize> {
         let ahead = self.slots.iter().map(|slot| match &slot.position {
-            Position::Behind(wait) => Some(wait.ahead_count),
+            Position::Behind(predecessor) => Some(predecessor.ahead_count),
             Position::First => Some(0),
             Position::Unknown | Position::TooFewLeases { .. } => None,
         });
@@ -572,8 +572,8 @@ impl Contender {
 
     fn on_disconnected(&mut self) -> Option<Output> {
         for slot in &mut self.slots {
-            if let Position::Behind(wait) = &mut slot.position {
-                wait.may_have_missed_events = !Mutant::GrantAfterMissedEvents.is_active();
+            if let Position::Behind(predecessor) = &mut slot.position {
+                predecessor.may_have_missed_events = !Mutant::GrantAfterMissedEvents.is_active();
             }
             if !Mutant::KeepCacheAfterDisconnect.is_active() {
                 slot.detach_cache(false);
@@ -705,9 +705,9 @@ impl QueueSlot {
         self.cache = None;
         let own = self.nodes.iter_mut().map(|node| &mut node.watch);
         let ahead = match &mut self.position {
-            Position::Behind(wait) if wait.watch == NodeWatch::Cached => {
-                wait.may_have_missed_events |= !was_consistent;
-                Some(&mut wait.watch)
+            Position::Behind(predecessor) if predecessor.watch == NodeWatch::Cached => {
+                predecessor.may_have_missed_events |= !was_consistent;
+                Some(&mut predecessor.watch)
             }
             _ => None,
         };
