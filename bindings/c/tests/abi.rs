@@ -21,7 +21,9 @@ fn the_abi_is_the_one_that_was_committed() {
 /// The comment at the top of the header says that functions without "Since:" exist since version 0.1.0.
 fn functions_that_came_after_the_first_version_name_their_version() {
     let header = ZKLOCK.header();
-    assert!(header.contains("Every function exists since version 0.1.0, unless its comment says \"Since:\""));
+    assert!(header.contains(
+        "Every function has existed since version 0.1.0, unless its comment gives a later version after \"Since:\""
+    ));
     for function in prototypes::read(&header) {
         let version = ZKLOCK.version_of(&function.name);
         let expected = if version == "0.1.0" { None } else { Some(version) };
