@@ -218,6 +218,7 @@ struct call {
     zkl_lock *lock;
     zkl_status status;
     char message[256];
+    int has_ended;
 };
 
 static inline void *run_call(void *argument)
@@ -225,6 +226,7 @@ static inline void *run_call(void *argument)
     struct call *call = argument;
     call->status = call->function(call->lock);
     snprintf(call->message, sizeof call->message, "%s", zkl_last_error_message());
+    __atomic_store_n(&call->has_ended, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
 
