@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,8 +34,6 @@ JAVA = [
     "-XX:-UsePerfData",
     "-Dzookeeper.forceSync=no",
 ]
-# scripts/setup makes this archive, which shortens the start of a server.
-CLASS_ARCHIVE = Path(__file__).resolve().parent.parent.parent / "target/zookeeper.jsa"
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 # The shell kills the server when its input ends. The tests own that input, so the server ends even if they crash.
@@ -45,15 +43,10 @@ SUPERVISOR = '"$@" </dev/null >&2 & echo $!; read -r _; kill -9 $!'
 class ZooKeeper:
     """One server on the loopback interface. It runs during the ``with`` block."""
 
-    def __init__(
-        self, directory: Path, max_session_timeout: int = 60000, settings: str = "", java: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, max_session_timeout: int = 60000, settings: str = "") -> None:
         self._directory = directory
         self._max_session_timeout = max_session_timeout  # in milliseconds
         self._settings = settings  # further lines of the configuration
-        if java is None:
-            java = [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}"] if CLASS_ARCHIVE.exists() else []
-        self._java = java  # further options of Java
         self._reservation = reserved_port()
 
     def __enter__(self) -> ZooKeeper:
@@ -64,8 +57,7 @@ class ZooKeeper:
             CONFIGURATION.format(port=port, directory=self._directory, max_session_timeout=self._max_session_timeout)
             + self._settings
         )
-        command = ["sh", "-c", SUPERVISOR, "supervisor", *JAVA, *self._java, "-cp", class_path(), MAIN]
-        command.append(str(configuration))
+        command = ["sh", "-c", SUPERVISOR, "supervisor", *JAVA, "-cp", class_path(), MAIN, str(configuration)]
         with (self._directory / "server.log").open("wb") as log:
             self._supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert self._supervisor.stdout is not None
@@ -99,7 +91,7 @@ class ZooKeeper:
         """Stop all answers. The connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
         # A thread stops only when it notices the signal, and may answer until then.
-        while any(state_of(thread) not in ("T", "") for thread in Path(f"/proc/{self.pid}/task").iterdir()):
+        while any(self._runs(thread) for thread in Path(f"/proc/{self.pid}/task").iterdir()):
             time.sleep(0.001)
 
     def resume(self) -> None:
@@ -110,18 +102,12 @@ class ZooKeeper:
         """Kill the server. Its connections end at once, and its port is closed."""
         self._supervisor.communicate()  # ends its input
 
-    def wait_until_ended(self) -> None:
-        """Wait until the process has ended. Its parent may not have noticed this yet."""
-        while state_of(Path(f"/proc/{self.pid}")) not in ("Z", ""):
-            time.sleep(0.01)
-
-
-def state_of(process: Path) -> str:
-    """Return the state of a process or thread, for example "T" if it is stopped, or "" if it has ended."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
+    @staticmethod
+    def _runs(thread: Path) -> bool:
+        try:
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+        except FileNotFoundError:
+            return False
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 //! The multi-lock: several locks that are acquired together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zklock::{Client, Lock, LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, wait_until};
@@ -480,16 +481,28 @@ fn timeout_zero_takes_one_second_at_most_over_all_steps() {
         multi.release().unwrap();
         proxies[0].delay(Direction::ToClient, MS * 700);
         proxies[1].delay(Direction::ToClient, MS * 2_500);
+        let first_request = Arc::new(OnceLock::new());
+        let note = Arc::clone(&first_request);
+        proxies[1].hook(move |way, _| {
+            if way == Direction::ToServer {
+                note.get_or_init(Instant::now);
+            }
+            Verdict::Forward
+        });
+        let started = Instant::now();
         let (result, took) = timed(|| multi.acquire(TRY_ONCE));
-        (status(result), took)
+        let status = status(result);
+        // On a busy machine, the second step may begin so late that its server owes the answer for less than 100 ms.
+        if status == Status::Timeout {
+            let begin = first_request.get().map(|&first| first - started);
+            assert!(begin.is_none_or(|begin| begin >= MS * 900), "TIMEOUT after a step that began after {begin:?}");
+            return None;
+        }
+        assert_eq!(status, Status::Connection);
+        Some(took)
     };
-    // On a busy machine, the second step may begin so late that the server owes its answer for less than 100 ms. The
-    // acquire then ends with TIMEOUT.
-    let ends_in_time = |(status, took)| {
-        assert!(matches!(status, Status::Connection | Status::Timeout), "{status:?}");
-        status == Status::Connection && took < MS * 1_300
-    };
-    assert!((0..5).any(|_| ends_in_time(acquire())), "late every time");
+    // A busy machine may delay a thread.
+    assert!((0..5).any(|_| acquire().is_some_and(|took| took < MS * 1_300)), "late every time");
 }
 
 /// Between two steps, the acquire waits in neither queue. A cancel must still end it.

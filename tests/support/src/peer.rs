@@ -407,7 +407,7 @@ fn newest_jars() -> Vec<PathBuf> {
 }
 
 /// The path of a file in this repository.
-pub(crate) fn repository(path: &str) -> PathBuf {
+fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 

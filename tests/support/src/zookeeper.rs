@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use crate::certificates::Certificates;
 use crate::directory::{Directory, Storage};
 use crate::network::Host;
-use crate::peer::repository;
 use crate::port::Port;
 use crate::process;
 
@@ -475,7 +474,6 @@ impl ServerProcess {
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(directory)
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
-            .args(class_archive().exists().then(|| format!("-XX:SharedArchiveFile={}", class_archive().display())))
             .arg("-Dzookeeper.forceSync=no")
             .args(&options.jvm_arguments)
             .args(["-cp", &class_path(options.jars.as_deref()), &format!("org.apache.zookeeper.server.{main}")])
@@ -526,11 +524,6 @@ fn class_path(jars: Option<&Path>) -> String {
     );
     // TLS needs netty-codec.jar, which the manifest of zookeeper.jar does not name.
     format!("{debian}/zookeeper.jar:{debian}/netty-codec.jar:{debian}/slf4j-simple.jar")
-}
-
-/// The archive of the server's classes, which shortens the start of a server. `tests/python/class_archive.py` makes it.
-fn class_archive() -> PathBuf {
-    repository("target/zookeeper.jsa")
 }
 
 fn java_is_installed() -> bool {
