@@ -126,7 +126,7 @@
  *
  *            Callbacks for participants and pending acquires (zkl_participants, zkl_waiting) run on the calling thread, during
  *            the call. Such a callback may call any function, and may wait for other participants.
- * Fork       In a child of fork(), a call that uses one of the parent's handles fails with ZKL_E_FORKED. In the child, freeing one of
+ * Fork       In a child of fork(), a call with a handle from the parent fails with ZKL_E_FORKED. In the child, freeing one of
  *            the parent's handles does nothing. After a fork, the parent keeps its session and its locks. The child of fork()
  *            may make its own client. On Linux 4.14 and later, calls with handles of the parent also fail in a child of
  *            _Fork() or of a raw clone(). A child that was made by _Fork() or clone() must not make a client. A child that
@@ -148,10 +148,10 @@
  *            Calling dlclose() neither unloads the library nor closes the clients. If a program can unload a shared object
  *            that contains libzklock.a, the shared object must be linked with -Wl,-z,nodelete.
  * Descriptors  A program must not close the library's descriptors. A daemon that closes all its descriptors must close
- *            them before it makes clients. If a program closes one of the library's descriptors, the descriptor's number can
- *            later refer to another file. The library therefore checks a descriptor before reading, writing or closing it. If
- *            the check finds another file, the client loses its connection. The client connects again within a sixth of the
- *            session timeout. The client keeps its holds if it resumes its session before the session expires.
+ *            them before it makes clients. If a program closes a descriptor that belongs to the library, the descriptor's
+ *            number can later refer to another file. The library therefore checks a descriptor before reading, writing or
+ *            closing it. If the check finds another file, the client loses its connection. The client connects again within a
+ *            sixth of the session timeout. The client keeps its holds if it resumes its session before the session expires.
  *
  *            The descriptor check has two gaps. First, another thread can close and reopen a descriptor in the short time
  *            between the check and the use of the descriptor. This time is less than a microsecond. Second, the resolver of
@@ -294,7 +294,7 @@
 /** The acquire waits for an answer from the server. */
 #define ZKL_WAITS_FOR_SERVER 1
 
-/** The acquire waits for nodes ahead of its own in the queue to be deleted. */
+/** The acquire waits until nodes ahead of it in the queue are deleted. */
 #define ZKL_WAITS_FOR_NODE 2
 
 /** The acquire waits until other owners release leases. */
@@ -466,9 +466,9 @@ typedef struct zkl_wait {
     /** The reason for the wait: a ZKL_WAITS_FOR_*. */
     int32_t waits_for;
     /**
-     * The path of the acquire's node in the queue. The path has the same form as the paths that zkl_participants shows. The
-     * field is NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in
-     * the queue in which the acquire waits.
+     * The path of the node that represents the acquire in the queue. The path has the same form as the paths that
+     * zkl_participants shows. The field is NULL if the acquire has no node yet. If the acquire has nodes in several queues,
+     * the field names the node in the queue in which the acquire waits.
      */
     const char *node_path;
     /**
@@ -547,8 +547,8 @@ typedef struct zkl_histogram {
 } zkl_histogram;
 
 /**
- * A snapshot of a client's metrics. The gauges show the current state of the client. The counters and the histograms show the
- * activity since the client was made. The value of a counter never decreases.
+ * The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
+ * the histograms show the activity since the client was made. The value of a counter never decreases.
  *
  * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
  * multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
@@ -903,13 +903,13 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
 
 /**
  * Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
- * Calls that wait for one of the client's locks fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail
- * with ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+ * Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
+ * ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
  * `client` may be NULL. In a forked child, the call does not change the session of the parent.
  *
  * Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
  * events that are still queued. If the program polls the events of this client, the calling thread delivers the queued
- * events. After zkl_client_free has returned, the library calls none of the client's callbacks.
+ * events. After zkl_client_free has returned, the library does not call the client's callbacks any more.
  *
  * If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
  * The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
@@ -1797,8 +1797,8 @@ zkl_status zkl_release_nowait_as(zkl_lock *lock, uint64_t owner);
 int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
- * thread, pass ZKL_OWNER_THREAD as owner.
+ * Reports in which state an owner holds the lock. The rules of zkl_lock_state also apply to this function. To act for the
+ * calling thread, pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
  * Does not block. Any thread may call this function.
@@ -1806,8 +1806,8 @@ int32_t zkl_is_held_as(const zkl_lock *lock, uint64_t owner);
 int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
 
 /**
- * Gets the fencing token of an owner's hold. The rules of zkl_fencing_token also apply to this function. To act for the
- * calling thread, pass ZKL_OWNER_THREAD as owner.
+ * Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
+ * pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
  * Does not block. Any thread may call this function.
@@ -1815,8 +1815,8 @@ int32_t zkl_lock_state_as(const zkl_lock *lock, uint64_t owner);
 zkl_status zkl_fencing_token_as(const zkl_lock *lock, uint64_t owner, int64_t *token_out);
 
 /**
- * Gets the fencing pass of an owner's hold. The rules of zkl_fencing_pass also apply to this function. To act for the calling
- * thread, pass ZKL_OWNER_THREAD as owner.
+ * Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
+ * pass ZKL_OWNER_THREAD as owner.
  *
  * Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
  * Does not block. Any thread may call this function.
@@ -1931,9 +1931,9 @@ void zkl_completion_queue_free(zkl_completion_queue *queue);
 ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config *config, zkl_op **op_out);
 
 /**
- * Starts closing a client, without waiting for callbacks or for the server. Calls that wait for one of the client's locks
- * fail with ZKL_E_CLOSED, and so do later calls on these locks. The handle `client` stays valid until the program frees it
- * with zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
+ * Starts closing a client, without waiting for callbacks or for the server. Calls that wait for a lock of this client fail
+ * with ZKL_E_CLOSED, and so do later calls on its locks. The handle `client` stays valid until the program frees it with
+ * zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
  * operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
  *
  * Use this function on a thread that the client's callbacks depend on. Such a thread must not call zkl_client_free, because
@@ -2332,8 +2332,8 @@ void zkl_listener_free(zkl_listener *listener);
 zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
 
 /**
- * Gets a snapshot of a client's metrics. The metrics are counters, histograms and gauges. The call sends no request, and
- * works even after the session was lost. The page docs/observability.md explains which metrics to watch.
+ * Gets the current metrics. The metrics are counters, histograms and gauges. The call sends no request, and works even after
+ * the session was lost. The page docs/observability.md explains which metrics to watch.
  *
  * The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
  * `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that

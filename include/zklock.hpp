@@ -1150,10 +1150,10 @@ public:
 
     /**
      * Sets a callback that returns credentials for a scheme, for example "user:password" for the scheme "digest"
-     * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. The library calls the callback on one of its own
-     * threads before each attempt to connect. The callback may block. If the callback throws an exception, the attempt fails, and the library calls
-     * the function `failed` with this exception. The new callback replaces the previous callback for the same scheme. Passing nullptr removes the
-     * previous callback. The library destroys the callback when the config and all open clients no longer use the callback.
+     * (zkl_config_set_auth_callback). The callback must take no argument and return a std::string. Before each attempt to connect, a library thread
+     * calls the callback. The callback may block. If the callback throws an exception, the attempt fails, and the library calls the function `failed`
+     * with this exception. The new callback replaces the previous callback for the same scheme. Passing nullptr removes the previous callback. The
+     * library destroys the callback when the config and all open clients no longer use the callback.
      */
     template <class Callback, class Failed, detail::if_handler<Failed> = 0>
     config &auth_callback(std::string_view scheme, Callback callback, Failed failed, error_out ec = {})
@@ -2208,7 +2208,7 @@ public:
     }
 
     /**
-     * Returns the path of the hold's node, without the client's chroot.
+     * Returns the node path, without the client's chroot.
      *
      * Fails with status::not_owner if there is no hold. Fails with status::lost if the hold was lost. Fails with status::invalid for a multi-lock.
      * For a multi-lock, call node_path() of each member lock instead. Does not block.

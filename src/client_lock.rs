@@ -12,7 +12,7 @@ use crate::client_inner::ClientInner;
 use crate::operation::LockTarget;
 use crate::runtime::{EventDelivery, PendingOp, RevocationHandler, Scope, Shell};
 
-/// The maximum size of a node's data, in bytes. A frame that contains data of this size stays below 1 MiB, the default
+/// The maximum number of data bytes in a node. A frame that contains data of this size stays below 1 MiB, the default
 /// limit of the servers.
 pub const MAX_DATA: usize = 512 * 1024;
 

@@ -331,7 +331,7 @@ impl Lock {
     }
 
     /// Returns the fencing token of the calling thread's hold. Each hold of a path has a larger token than all earlier
-    /// holds of the path, except after a local hand-over. The token is the `czxid` of the lock's node. A data store can
+    /// holds of the path, except after a local hand-over. The token is the `czxid` of the lock node. A data store can
     /// remember the largest token that it has received, and refuse requests with smaller tokens. The store is then
     /// protected from writers that have lost the lock but have not detected the loss.
     ///

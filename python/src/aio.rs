@@ -542,13 +542,13 @@ pub(crate) fn _is_held(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<bool
     lock.core.is_held_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the LockState of an owner's hold.
+/// Return the LockState in which an owner holds the lock.
 #[pyfunction]
 pub(crate) fn _state<'py>(py: Python<'py>, lock: &Lock, owner: u64) -> PyResult<Bound<'py, PyAny>> {
     lock_state(py, lock.core.state_as(Owner::task(owner)).or_raise(py)?)
 }
 
-/// Return the ``repr()`` of a lock. The text shows the state of an owner's hold.
+/// Return the ``repr()`` of a lock. The text shows in which state an owner holds the lock.
 #[pyfunction]
 pub(crate) fn _repr(lock: &Bound<'_, Lock>, owner: u64) -> PyResult<String> {
     Lock::describe(lock, Owner::task(owner))
@@ -560,25 +560,25 @@ pub(crate) fn _remaining(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<f6
     seconds_left(py, lock.core.remaining_as(Owner::task(owner)))
 }
 
-/// Return the fencing token of an owner's hold.
+/// Return an owner's fencing token.
 #[pyfunction]
 pub(crate) fn _fencing_token(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<i64> {
     lock.core.fencing_token_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the fencing pass of an owner's hold.
+/// Return an owner's fencing pass.
 #[pyfunction]
 pub(crate) fn _fencing_pass(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<u32> {
     lock.core.fencing_pass_as(Owner::task(owner)).or_raise(py)
 }
 
-/// Return the node path of an owner's hold.
+/// Return an owner's node path.
 #[pyfunction]
 pub(crate) fn _node_path(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<String> {
     lock.node_path_of(py, Owner::task(owner))
 }
 
-/// Return the node paths of an owner's hold.
+/// Return an owner's node paths.
 #[pyfunction]
 pub(crate) fn _node_paths(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Vec<String>> {
     lock.core.node_paths_as(Owner::task(owner)).or_raise(py)

@@ -135,7 +135,7 @@ impl Client {
     /// client blocked that greenlet, the callback could not return.
     fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
         let (start, in_hub, ended) = (Instant::now(), hub.start_wait()?, Arc::new(sync::Mutex::new(None)));
-        // If one of the client's callbacks calls this function, the function must not wait for that callback to return.
+        // If a client callback calls this function, the function must not wait for that callback to return.
         let handlers =
             (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
         let handlers = handlers.or_raise(py)?;

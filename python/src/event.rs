@@ -44,7 +44,7 @@ pub(crate) struct ClientEvents {
 pub(crate) struct EventObjects {
     /// Weak references to the lock objects.
     locks: Mutex<HashMap<LockId, Py<PyWeakrefReference>>>,
-    /// Whether the program has ever registered a callback for the client, or for any of the client's locks or leases.
+    /// Whether the program has ever registered a callback for the client, its locks or its leases.
     is_used: AtomicBool,
 }
 

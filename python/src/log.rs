@@ -13,8 +13,8 @@ use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_id
 use crate::errors::OrRaise;
 use crate::imports::imports;
 
-/// The log level that the last call of `sync_level` found. The value is one of the core's log levels, or 0 if logging is off. The value
-/// is `NOT_CALLED` until `sync_level` first finds a level.
+/// The log level that the last call of `sync_level` found. The value is a log level of the core, or 0 if logging is off. The value is
+/// `NOT_CALLED` until `sync_level` first finds a level.
 static LAST_LEVEL: PerProcess<AtomicI32> = PerProcess::new(|| AtomicI32::new(NOT_CALLED));
 const NOT_CALLED: i32 = -1;
 

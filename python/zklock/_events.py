@@ -25,8 +25,8 @@ class ClientEvent:
 
 @dataclass(frozen=True)
 class LockEvent:
-    """A change in the state of a lock's hold, or of leases. For a multi-lock, the client reports separate events for
-    each member lock.
+    """A change in the state of a hold or of leases. For a multi-lock, the client reports separate events for each
+    member lock.
 
     LockEvents are immutable and comparable.
     """

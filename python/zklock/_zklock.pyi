@@ -1184,19 +1184,19 @@ def _is_held(lock: Lock, owner: int) -> bool:
     """Return whether an owner holds a lock and the hold is safe now."""
 
 def _repr(lock: Lock, owner: int) -> str:
-    """Return the ``repr()`` of a lock. The text shows the state of an owner's hold."""
+    """Return the ``repr()`` of a lock. The text shows in which state an owner holds the lock."""
 
 def _state(lock: Lock, owner: int) -> LockState:
-    """Return the LockState of an owner's hold."""
+    """Return the LockState in which an owner holds the lock."""
 
 def _remaining(lock: Lock, owner: int) -> float:
     """Return how many seconds an owner's hold stays safe."""
 
 def _fencing_token(lock: Lock, owner: int) -> int:
-    """Return the fencing token of an owner's hold."""
+    """Return an owner's fencing token."""
 
 def _fencing_pass(lock: Lock, owner: int) -> int:
-    """Return the fencing pass of an owner's hold."""
+    """Return an owner's fencing pass."""
 
 def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, losses: bool = False) -> Listener:
     """Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives
@@ -1205,10 +1205,10 @@ def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, lo
     """
 
 def _node_path(lock: Lock, owner: int) -> str:
-    """Return the node path of an owner's hold."""
+    """Return an owner's node path."""
 
 def _node_paths(lock: Lock, owner: int) -> list[str]:
-    """Return the node paths of an owner's hold."""
+    """Return an owner's node paths."""
 
 def _release_nowait(lock: Lock, owner: int) -> None:
     """Release a lock once for an owner, without waiting for the removal of the node."""

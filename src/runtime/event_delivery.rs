@@ -3,7 +3,7 @@
 //! delivery, but the code in this file does not depend on the shell.
 //!
 //! Only one thread at a time calls handlers. The handlers receive the events in the order in which the events occurred.
-//! While a handler runs, the calling thread holds none of the library's internal locks.
+//! While a handler runs, the calling thread holds no internal lock.
 //!
 //! When [`EventDelivery::remove`] returns, the removed handler is not running on another thread and is not called
 //! again.

@@ -50,7 +50,7 @@ pub(crate) struct Shell {
 struct State {
     engine: Engine,
     socket_state: SocketState,
-    /// The number of attempts to connect so far. Each attempt begins with a different one of the server's addresses.
+    /// The number of attempts to connect so far. Each attempt begins with a different server address.
     attempts: usize,
     /// The sources of the credentials and TLS files for an attempt to connect. The value is empty if the client is
     /// closed.

@@ -88,13 +88,13 @@ pub unsafe extern "C" fn zkl_client_new(
 }
 
 /// Ends the session of a client, closes the client, and frees its handle. All holds of the client end when the session ends.
-/// Calls that wait for one of the client's locks fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail
-/// with ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
+/// Calls that wait for a lock of this client fail with ZKL_E_CLOSED. Later calls with the locks of the client also fail with
+/// ZKL_E_CLOSED. The caller must still free the handles of the locks, either before or after the client. The parameter
 /// `client` may be NULL. In a forked child, the call does not change the session of the parent.
 ///
 /// Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
 /// events that are still queued. If the program polls the events of this client, the calling thread delivers the queued
-/// events. After zkl_client_free has returned, the library calls none of the client's callbacks.
+/// events. After zkl_client_free has returned, the library does not call the client's callbacks any more.
 ///
 /// If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
 /// The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay

@@ -35,8 +35,8 @@ pub struct zkl_histogram {
     pub buckets: [u64; ZKL_HISTOGRAM_BUCKETS],
 }
 
-/// A snapshot of a client's metrics. The gauges show the current state of the client. The counters and the histograms show the
-/// activity since the client was made. The value of a counter never decreases.
+/// The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
+/// the histograms show the activity since the client was made. The value of a counter never decreases.
 ///
 /// If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
 /// multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
@@ -125,8 +125,8 @@ pub struct zkl_metrics {
     pub round_trips: zkl_histogram,
 }
 
-/// Gets a snapshot of a client's metrics. The metrics are counters, histograms and gauges. The call sends no request, and
-/// works even after the session was lost. The page docs/observability.md explains which metrics to watch.
+/// Gets the current metrics. The metrics are counters, histograms and gauges. The call sends no request, and works even after
+/// the session was lost. The page docs/observability.md explains which metrics to watch.
 ///
 /// The parameter `size` is the program's sizeof(zkl_metrics), and must be at least 4. The function writes size bytes to
 /// `metrics_out`, or fewer bytes if the library's struct is smaller. The first field then contains the number of bytes that

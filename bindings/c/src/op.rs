@@ -408,8 +408,8 @@ pub extern "C" fn zkl_is_held_as(lock: *const zkl_lock, owner: u64) -> i32 {
     predicate(|| handle::get(lock)?.is_held_as(owner_of(owner)))
 }
 
-/// Reports the state of an owner's hold. The rules of zkl_lock_state also apply to this function. To act for the calling
-/// thread, pass ZKL_OWNER_THREAD as owner.
+/// Reports in which state an owner holds the lock. The rules of zkl_lock_state also apply to this function. To act for the
+/// calling thread, pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: a ZKL_LOCK_*, which is 10 or more. On failure, the function returns one of the statuses of zkl_lock_state.
 /// Does not block. Any thread may call this function.
@@ -418,8 +418,8 @@ pub extern "C" fn zkl_lock_state_as(lock: *const zkl_lock, owner: u64) -> i32 {
     ffi_call(|| Ok(handle::get(lock)?.state_as(owner_of(owner))? as i32))
 }
 
-/// Gets the fencing token of an owner's hold. The rules of zkl_fencing_token also apply to this function. To act for the
-/// calling thread, pass ZKL_OWNER_THREAD as owner.
+/// Gets an owner's fencing token. The rules of zkl_fencing_token also apply to this function. To act for the calling thread,
+/// pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_fencing_token. The call fails with ZKL_E_NOT_OWNER if the given owner has no hold.
 /// Does not block. Any thread may call this function.
@@ -433,8 +433,8 @@ pub unsafe extern "C" fn zkl_fencing_token_as(lock: *const zkl_lock, owner: u64,
     })
 }
 
-/// Gets the fencing pass of an owner's hold. The rules of zkl_fencing_pass also apply to this function. To act for the calling
-/// thread, pass ZKL_OWNER_THREAD as owner.
+/// Gets an owner's fencing pass. The rules of zkl_fencing_pass also apply to this function. To act for the calling thread,
+/// pass ZKL_OWNER_THREAD as owner.
 ///
 /// Returns: the statuses of zkl_fencing_token_as. On success, `*fencing_pass_out` contains the fencing pass.
 /// Does not block. Any thread may call this function.

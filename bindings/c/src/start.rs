@@ -51,9 +51,9 @@ pub unsafe extern "C" fn zkl_client_start(
     })
 }
 
-/// Starts closing a client, without waiting for callbacks or for the server. Calls that wait for one of the client's locks
-/// fail with ZKL_E_CLOSED, and so do later calls on these locks. The handle `client` stays valid until the program frees it
-/// with zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
+/// Starts closing a client, without waiting for callbacks or for the server. Calls that wait for a lock of this client fail
+/// with ZKL_E_CLOSED, and so do later calls on its locks. The handle `client` stays valid until the program frees it with
+/// zkl_client_free. After the operation has ended, zkl_client_free does not block. The caller must also free the new
 /// operation, `*op_out`, with zkl_op_free. If the program frees the operation early, the client still closes.
 ///
 /// Use this function on a thread that the client's callbacks depend on. Such a thread must not call zkl_client_free, because

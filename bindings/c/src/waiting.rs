@@ -18,7 +18,7 @@ use crate::status::zkl_status;
 pub const ZKL_WAITS_FOR_CONNECTION: i32 = 0;
 /// The acquire waits for an answer from the server.
 pub const ZKL_WAITS_FOR_SERVER: i32 = 1;
-/// The acquire waits for nodes ahead of its own in the queue to be deleted.
+/// The acquire waits until nodes ahead of it in the queue are deleted.
 pub const ZKL_WAITS_FOR_NODE: i32 = 2;
 /// The acquire waits until other owners release leases.
 pub const ZKL_WAITS_FOR_LEASES: i32 = 3;
@@ -44,9 +44,9 @@ pub struct zkl_wait {
     pub size: u32,
     /// The reason for the wait: a ZKL_WAITS_FOR_*.
     pub waits_for: i32,
-    /// The path of the acquire's node in the queue. The path has the same form as the paths that zkl_participants shows. The
-    /// field is NULL if the acquire has no node yet. If the acquire has nodes in several queues, the field names the node in
-    /// the queue in which the acquire waits.
+    /// The path of the node that represents the acquire in the queue. The path has the same form as the paths that
+    /// zkl_participants shows. The field is NULL if the acquire has no node yet. If the acquire has nodes in several queues,
+    /// the field names the node in the queue in which the acquire waits.
     pub node_path: *const c_char,
     /// The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
     /// for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
