@@ -59,7 +59,15 @@ class ZooKeeper:
         )
         command = ["sh", "-c", SUPERVISOR, "supervisor", *JAVA, "-cp", class_path(), MAIN, str(configuration)]
         with (self._directory / "server.log").open("wb") as log:
-            self._supervisor = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            self._supervisor = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                # Linux shares the processors between sessions. In a session of its own, the server also answers in time
+                # while many tests run in the session of pytest.
+                start_new_session=True,
+            )
         assert self._supervisor.stdout is not None
         self.pid = int(self._supervisor.stdout.readline())
         try:

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -468,10 +467,12 @@ struct ServerProcess {
 impl ServerProcess {
     fn start(directory: &Path, options: &Options) -> Self {
         let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
-        let mut command = Command::new("sh");
+        // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also shares the processors
+        // between sessions. In a session of its own, the server answers in time while many tests run in another session.
+        let mut command = Command::new("setsid");
         options.host.iter().for_each(|host| host.run_here(&mut command));
         let mut supervisor = command
-            .args(["-c", SUPERVISOR, "supervisor"])
+            .args(["sh", "-c", SUPERVISOR, "supervisor"])
             .arg(directory)
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .arg("-Dzookeeper.forceSync=no")
@@ -481,10 +482,8 @@ impl ServerProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // Ctrl-C ends only the test process. The supervisor notices this and cleans up.
-            .process_group(0)
             .spawn()
-            .expect("start sh");
+            .expect("start setsid");
         let mut line = String::new();
         BufReader::new(supervisor.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { pid: line.trim().parse().expect("the supervisor prints the server's pid"), supervisor }
