@@ -213,7 +213,7 @@ surface: ## update abi/rust.txt, the list of the public items of the Rust crate
 	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core
 	@$(PYTHON) scripts/surface.py
 
-stubs: build ## update the docstrings of the Python stubs, from the Python package
+stubs: build ## update the docstrings of the Python stubs and of zklock.aio, from the native module
 	@$(PYTHON) scripts/stubs.py
 
 docs: build ## build the site of the documentation in target/site, with the reference of the Rust crates

@@ -19,12 +19,13 @@ use crate::client::{self, Client, Keywords, SemaphoreSize};
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type, wrong_value};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
-use crate::lock::{Lock, seconds_left};
+use crate::hold::Hold;
+use crate::lock::Lock;
 use crate::log;
 use crate::participant::Participant;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::{Leases, Semaphore};
-use crate::states::lock_state;
+use crate::task_lock::TaskLock;
 use crate::{int_args, text};
 
 /// The settings of a client that is about to connect. The constructor takes the same arguments as ``zklock.Client``,
@@ -191,30 +192,45 @@ impl CompletionQueue {
         Ok(Op { key, work: Mutex::new(Some(Box::new(CloseOp(closed)))) })
     }
 
-    /// Acquire a lock for an owner. On success, the result of the operation is True. After a timeout, the result is False if ``raises``
-    /// is false. If ``raises`` is true, the operation raises LockTimeout after a timeout.
-    #[pyo3(signature = (lock, owner, timeout=None, *, raises=false))]
+    /// Acquire or re-enter a lock. The result of the operation is True, or False if the timeout passes.
+    #[pyo3(signature = (lock, timeout=None))]
     fn acquire(
         &self,
         py: Python<'_>,
-        lock: &Lock,
-        owner: u64,
+        lock: &TaskLock,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
-        raises: bool,
     ) -> PyResult<Op> {
-        self.start_acquire(py, lock, owner, timeout, if raises { OnTimeout::Raise } else { OnTimeout::ReturnFalse })
+        self.start_acquire(py, lock, timeout, AcquireResult::Bool)
     }
 
-    /// Acquire a lock for an owner. The call uses the ``timeout`` that the program chose when it made the lock. On
-    /// success, the result of the operation is True. If the timeout passes, the operation raises LockTimeout.
-    fn acquire_or_raise(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
-        self.start_acquire(py, lock, owner, lock.timeout, OnTimeout::Raise)
+    /// Acquire or re-enter a lock. The call uses the ``timeout`` that the program chose when it made the lock. The result
+    /// of the operation is True. If the timeout passes, the operation raises LockTimeout.
+    fn acquire_or_raise(&self, py: Python<'_>, lock: &TaskLock) -> PyResult<Op> {
+        self.start_acquire(py, lock, lock.lock.get().timeout, AcquireResult::True)
     }
 
-    /// Release a lock once for an owner. The result of the operation is None. The release takes effect at once. The operation ends when
+    /// Acquire or re-enter a lock. The result of the operation is a Hold. If the timeout passes, the operation raises
+    /// LockTimeout.
+    #[pyo3(signature = (lock, timeout=None))]
+    fn hold(
+        &self,
+        py: Python<'_>,
+        lock: &TaskLock,
+        #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
+    ) -> PyResult<Op> {
+        self.start_acquire(py, lock, timeout, AcquireResult::Hold(lock.lock.clone_ref(py), lock.owner))
+    }
+
+    /// Release a lock once. The result of the operation is None. The release takes effect at once. The operation ends when
     /// the server has confirmed the release.
-    fn release(&self, py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Op> {
-        self.start_call(py, lock.core.start_release(Owner::task(owner), true), |()| ())
+    fn release(&self, py: Python<'_>, lock: &TaskLock) -> PyResult<Op> {
+        self.start_call(py, lock.core().start_release(lock.owner, true), |()| ())
+    }
+
+    /// Release a Hold. The result of the operation is None. The release takes effect at once. The operation ends when the
+    /// server has confirmed the release.
+    fn release_hold(&self, py: Python<'_>, hold: &Hold) -> PyResult<Op> {
+        self.start_call(py, hold.start_release(), |()| ())
     }
 
     /// Acquire leases. The result of the operation is a Leases object.
@@ -238,16 +254,17 @@ impl CompletionQueue {
         self.start_call(py, leases.core.start_release(true), |()| ())
     }
 
-    /// Wait until the hold of an owner is no longer safe. The result of the operation is True. ``of`` is a Lock or a Leases object. For
-    /// a Leases object, the method ignores ``owner``. Raises NotOwner if the owner has no hold, or if the owner releases the hold
-    /// during the wait.
-    fn wait_lost(&self, py: Python<'_>, of: &Bound<'_, PyAny>, owner: u64) -> PyResult<Op> {
-        let wait = if let Ok(lock) = of.cast::<Lock>() {
-            lock.get().core.start_wait_lost(Owner::task(owner))
+    /// Wait until a hold or leases are no longer safe. The result of the operation is True. ``of`` is a ``_TaskLock``, a
+    /// Hold or a Leases object. Raises NotOwner if there is no hold, or if the hold is released during the wait.
+    fn wait_lost(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<Op> {
+        let wait = if let Ok(lock) = of.cast::<TaskLock>() {
+            lock.get().core().start_wait_lost(lock.get().owner)
+        } else if let Ok(hold) = of.cast::<Hold>() {
+            hold.get().start_wait_lost()
         } else if let Ok(leases) = of.cast::<Leases>() {
             leases.get().core.start_wait_lost()
         } else {
-            return Err(wrong_type(format!("of: expected a lock or leases, not {}", type_name(of))));
+            return Err(wrong_type(format!("of: expected a lock, a hold or leases, not {}", type_name(of))));
         };
         self.track(py, WaitLostOp(wait.or_raise(py)?))
     }
@@ -317,15 +334,14 @@ impl CompletionQueue {
     fn start_acquire(
         &self,
         py: Python<'_>,
-        lock: &Lock,
-        owner: u64,
+        lock: &TaskLock,
         timeout: Option<Seconds>,
-        on_timeout: OnTimeout,
+        result: AcquireResult,
     ) -> PyResult<Op> {
         log::sync_level(py)?;
         let limit = timeout.and_then(Seconds::limit);
-        let acquiring = lock.core.start_acquire(Owner::task(owner), limit).or_raise(py)?;
-        self.track(py, AcquireOp { acquiring, late: on_timeout })
+        let acquiring = lock.core().start_acquire(lock.owner, limit).or_raise(py)?;
+        self.track(py, AcquireOp { acquiring, result })
     }
 }
 
@@ -400,14 +416,17 @@ fn into_result<T>(py: Python<'_>, result: Option<Result<T>>) -> PyResult<T> {
 
 struct AcquireOp {
     acquiring: Acquiring,
-    late: OnTimeout,
+    result: AcquireResult,
 }
 
-/// What an acquire operation does when its timeout has passed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OnTimeout {
-    ReturnFalse,
-    Raise,
+/// The result of an acquire operation.
+enum AcquireResult {
+    /// True, or False if the timeout passes.
+    Bool,
+    /// True. After a timeout, the operation raises an exception.
+    True,
+    /// A Hold of the owner. After a timeout, the operation raises an exception.
+    Hold(Py<Lock>, Owner),
 }
 
 impl PendingOp for AcquireOp {
@@ -420,11 +439,22 @@ impl PendingOp for AcquireOp {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self.acquiring.wait_for(Duration::ZERO) {
-            Some(Err(error)) if error.status() == Status::Timeout && self.late == OnTimeout::ReturnFalse => {
-                false.into_py_any(py)
+        match (self.acquiring.wait_for(Duration::ZERO), &self.result) {
+            (Some(Err(error)), AcquireResult::Bool) if error.status() == Status::Timeout => false.into_py_any(py),
+            (acquired, result) => {
+                into_result(py, acquired)?;
+                match result {
+                    AcquireResult::Bool | AcquireResult::True => true.into_py_any(py),
+                    AcquireResult::Hold(lock, owner) => Hold::of_acquired(lock.bind(py), *owner)?.into_py_any(py),
+                }
             }
-            entered => into_result(py, entered).and_then(|()| true.into_py_any(py)),
+        }
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        match &self.result {
+            AcquireResult::Bool | AcquireResult::True => Ok(()),
+            AcquireResult::Hold(lock, _) => visit.call(lock),
         }
     }
 }
@@ -531,64 +561,6 @@ impl PendingOp for CloseOp {
         let closed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         into_result(py, closed).and_then(|()| ().into_py_any(py))
     }
-}
-
-// The functions below describe the hold of a given owner. The methods of a native lock always describe the calling thread's hold, so
-// they cannot replace these functions.
-
-/// Return whether an owner holds a lock and the hold is safe now.
-#[pyfunction]
-pub(crate) fn _is_held(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<bool> {
-    lock.core.is_held_as(Owner::task(owner)).or_raise(py)
-}
-
-/// Return the LockState in which an owner holds the lock.
-#[pyfunction]
-pub(crate) fn _state<'py>(py: Python<'py>, lock: &Lock, owner: u64) -> PyResult<Bound<'py, PyAny>> {
-    lock_state(py, lock.core.state_as(Owner::task(owner)).or_raise(py)?)
-}
-
-/// Return the ``repr()`` of a lock. The text shows in which state an owner holds the lock.
-#[pyfunction]
-pub(crate) fn _repr(lock: &Bound<'_, Lock>, owner: u64) -> PyResult<String> {
-    Lock::describe(lock, Owner::task(owner))
-}
-
-/// Return how many seconds an owner's hold stays safe.
-#[pyfunction]
-pub(crate) fn _remaining(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<f64> {
-    seconds_left(py, lock.core.remaining_as(Owner::task(owner)))
-}
-
-/// Return an owner's fencing token.
-#[pyfunction]
-pub(crate) fn _fencing_token(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<i64> {
-    lock.core.fencing_token_as(Owner::task(owner)).or_raise(py)
-}
-
-/// Return an owner's fencing pass.
-#[pyfunction]
-pub(crate) fn _fencing_pass(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<u32> {
-    lock.core.fencing_pass_as(Owner::task(owner)).or_raise(py)
-}
-
-/// Return an owner's node path.
-#[pyfunction]
-pub(crate) fn _node_path(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<String> {
-    lock.node_path_of(py, Owner::task(owner))
-}
-
-/// Return an owner's node paths.
-#[pyfunction]
-pub(crate) fn _node_paths(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<Vec<String>> {
-    lock.core.node_paths_as(Owner::task(owner)).or_raise(py)
-}
-
-/// Release a lock once for an owner, without waiting for the removal of the node.
-#[pyfunction]
-pub(crate) fn _release_nowait(py: Python<'_>, lock: &Lock, owner: u64) -> PyResult<()> {
-    let release = lock.core.start_release(Owner::task(owner), false).or_raise(py)?;
-    into_result(py, release.wait_for(Duration::ZERO))
 }
 
 /// Set the revocation callback of a Lock or a Semaphore. For each revocation request, ``_CompletionQueue.take()`` returns the callback

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::{Error, LockState, Owner, Status};
+use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 
 use crate::display::member_name;
 use crate::errors::{OrRaise, end_block, status_word};
@@ -14,6 +14,7 @@ use crate::lock::{Lock, seconds_left};
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
+use crate::wait::wait_lost;
 
 /// A hold of a lock. ``Lock.hold()`` returns a Hold.
 ///
@@ -32,18 +33,29 @@ pub(crate) struct Hold {
     is_released: AtomicBool,
 }
 
+/// Returns the fencing token and the fencing pass of an owner's hold. No two holds of a lock have the same token and pass.
+fn fencing_key(lock: &zklock::Lock, owner: Owner) -> zklock::Result<(i64, u32)> {
+    Ok((lock.fencing_token_as(owner)?, lock.fencing_pass_as(owner)?))
+}
+
 impl Hold {
     pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<Self> {
         let py = lock.py();
         let owner = current_owner(py)?;
         lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
+        Self::of_acquired(lock, owner)
+    }
+
+    /// Makes a Hold for an owner that has just acquired the lock.
+    pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner) -> PyResult<Self> {
+        let py = lock.py();
         let core: &zklock::Lock = &lock.get().core;
-        let named = core.fencing_token_as(owner).and_then(|token| Ok((token, core.fencing_pass_as(owner)?)));
-        if named.is_err() {
+        let key = fencing_key(core, owner);
+        if key.is_err() {
             // The lock was lost before this function read the fencing token.
             let _ = py.detach(|| core.start_release(owner, false));
         }
-        let (token, pass) = named.or_raise(py)?;
+        let (token, pass) = key.or_raise(py)?;
         Ok(Self { lock: lock.clone().unbind(), owner, token, pass, is_released: AtomicBool::new(false) })
     }
 
@@ -55,9 +67,10 @@ impl Hold {
     /// through the lock object, and may have acquired the lock again.
     fn current_state(&self) -> zklock::Result<LockState> {
         let state = self.core().state_as(self.owner)?;
-        let is_this = || match self.core().fencing_token_as(self.owner) {
-            Ok(token) => Ok(token == self.token && self.core().fencing_pass_as(self.owner)? == self.pass),
+        let is_this = || match fencing_key(self.core(), self.owner) {
+            Ok(key) => Ok(key == (self.token, self.pass)),
             Err(error) if error.status() == Status::Lost => Ok(true),
+            Err(error) if error.status() == Status::NotOwner => Ok(false),
             Err(error) => Err(error),
         };
         let is_over = self.is_released.load(Ordering::Acquire) || state == LockState::Free;
@@ -81,32 +94,72 @@ impl Hold {
         is_released || matches!(self.current_state(), Ok(LockState::Free)) && !is_in_part()
     }
 
+    /// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.
+    fn check(&self) -> zklock::Result<()> {
+        match self.current_state()? {
+            LockState::Free => Err(self.released_error()),
+            LockState::Lost => self.core().fencing_token_as(self.owner).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn start_wait_lost(&self) -> zklock::Result<WaitLost> {
+        match self.current_state()? {
+            LockState::Free => Err(self.released_error()),
+            _ => self.core().start_wait_lost(self.owner),
+        }
+    }
+
+    /// Starts a release. The call ends when the server has confirmed the release.
+    pub(crate) fn start_release(&self) -> zklock::Result<Call<()>> {
+        self.begin_release()?;
+        let release = self.core().start_release(self.owner, true);
+        if let Err(error) = &release {
+            self.end_release(&Err(error.clone()));
+        }
+        release
+    }
+
     /// Calls `release` if the hold is not over, and otherwise returns an error.
     fn release_and_wait(&self, release: impl FnOnce() -> PyResult<zklock::Result<()>>) -> PyResult<zklock::Result<()>> {
-        let is_over = self.is_over();
-        // If several threads release the hold at the same time, only one thread succeeds.
-        if self.is_released.swap(true, Ordering::AcqRel) || is_over {
-            return Ok(Err(self.released_error()));
+        if let Err(error) = self.begin_release() {
+            return Ok(Err(error));
         }
         let released = release();
-        let is_refused = match &released {
-            Ok(Ok(())) => false,
-            Ok(Err(error)) => matches!(error.status(), Status::Closed | Status::Forked),
+        match &released {
+            Ok(result) => self.end_release(result),
             // The release did not start, or an exception interrupted the wait for the confirmation.
-            Err(_) => true,
-        };
-        if is_refused {
-            self.is_released.store(false, Ordering::Release);
-            self.is_released.store(self.is_over(), Ordering::Release);
+            Err(_) => self.update_is_released(),
         }
         released
+    }
+
+    /// Marks the hold as released. Fails with NOT_OWNER if the hold is already over.
+    fn begin_release(&self) -> zklock::Result<()> {
+        let is_over = self.is_over();
+        // If several threads release the hold at the same time, only one thread succeeds.
+        if self.is_released.swap(true, Ordering::AcqRel) || is_over { Err(self.released_error()) } else { Ok(()) }
+    }
+
+    /// Removes the mark of `begin_release` if `released` says that the release was refused.
+    fn end_release(&self, released: &zklock::Result<()>) {
+        if let Err(error) = released
+            && matches!(error.status(), Status::Closed | Status::Forked)
+        {
+            self.update_is_released();
+        }
+    }
+
+    fn update_is_released(&self) {
+        self.is_released.store(false, Ordering::Release);
+        self.is_released.store(self.is_over(), Ordering::Release);
     }
 }
 
 #[pymethods]
 impl Hold {
     /// Release the lock, and wait until the server has confirmed the removal of the node. The call does not wait if it passes the lock
-    /// to another thread of this process; see ``Lock.set_local_handover()``.
+    /// to another thread of this process; see ``Lock.set_local_handover()``. Any thread may call this method.
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises ConnectionLost if no server
@@ -116,7 +169,8 @@ impl Hold {
         self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?.or_raise(py)
     }
 
-    /// Release the lock. The call does not block, because the library removes the node in the background.
+    /// Release the lock. The call does not block, because the library removes the node in the background. Any thread may call this
+    /// method.
     ///
     /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
@@ -199,23 +253,13 @@ impl Hold {
         py: Python<'_>,
         #[pyo3(from_py_with = seconds::timeout)] timeout: Option<Seconds>,
     ) -> PyResult<bool> {
-        if self.current_state().or_raise(py)? == LockState::Free {
-            return Err(self.released_error()).or_raise(py);
-        }
-        self.lock.get().wait_lost_as(py, self.owner, timeout)
+        wait_lost(py, timeout, || self.start_wait_lost())
     }
 
     /// Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
     fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
-        let missing = match this.current_state().or_raise(py)? {
-            LockState::Free => Some(Status::NotOwner),
-            LockState::Lost => Some(Status::Lost),
-            _ => None,
-        };
-        match missing {
-            None => Ok(this),
-            Some(status) => Err(Error::new(status, format!("{}: {}", this.core().path(), status.text()))).or_raise(py),
-        }
+        this.check().or_raise(py)?;
+        Ok(this)
     }
 
     /// Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as for
@@ -230,12 +274,23 @@ impl Hold {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, traceback);
-        if self.is_released.load(Ordering::Acquire) {
+        if self._is_released() {
             return Ok(());
         }
         let was_safe = self.is_held();
         let released = self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?;
         end_block(py, exc_value, "releasing the lock", was_safe, released)
+    }
+
+    /// Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock.
+    #[getter]
+    fn _is_released(&self) -> bool {
+        self.is_released.load(Ordering::Acquire)
+    }
+
+    /// Raise NotOwner if the hold was released, and LockLost if it was lost.
+    fn _check(&self, py: Python<'_>) -> PyResult<()> {
+        self.check().or_raise(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -265,7 +320,10 @@ impl Drop for Hold {
             if is_released_with_object(&state) || state == Ok(LockState::Free) {
                 let paths = self.lock.get().quoted(py).unwrap_or_default();
                 let why = "the lock was released because its Hold was garbage-collected";
-                warn(py, format!("{paths}: {why}: use a with block, or keep the Hold and call release()"));
+                warn(
+                    py,
+                    format!("{paths}: {why}: use a with or async with block, or keep the Hold and call release()"),
+                );
             }
         });
     }

@@ -25,6 +25,7 @@ mod seconds;
 mod semaphore;
 mod standalone;
 mod states;
+mod task_lock;
 mod text;
 mod wait;
 mod waiting;
@@ -35,29 +36,11 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _zklock {
     #[pymodule_export]
-    use super::aio::_fencing_pass;
-    #[pymodule_export]
-    use super::aio::_fencing_token;
-    #[pymodule_export]
-    use super::aio::_is_held;
-    #[pymodule_export]
     use super::aio::_listen;
-    #[pymodule_export]
-    use super::aio::_node_path;
-    #[pymodule_export]
-    use super::aio::_node_paths;
-    #[pymodule_export]
-    use super::aio::_release_nowait;
-    #[pymodule_export]
-    use super::aio::_remaining;
-    #[pymodule_export]
-    use super::aio::_repr;
     #[pymodule_export]
     use super::aio::_semaphore_nowait;
     #[pymodule_export]
     use super::aio::_set_revocable;
-    #[pymodule_export]
-    use super::aio::_state;
     #[pymodule_export]
     use super::aio::_timeout;
     #[pymodule_export]
@@ -104,6 +87,8 @@ mod _zklock {
     use super::standalone::Session;
     #[pymodule_export]
     use super::standalone::StandaloneServer;
+    #[pymodule_export]
+    use super::task_lock::TaskLock;
     #[pymodule_export]
     use super::waiting::Waiting;
 

@@ -257,7 +257,7 @@ impl Leases {
     }
 
     /// Wait until at least one of these leases is no longer safe, and then return True. Return False if all leases are still safe
-    /// after ``timeout`` seconds.
+    /// after ``timeout`` seconds. Any thread may wait.
     ///
     /// The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the leases are released
     /// before or during the wait.
@@ -285,7 +285,7 @@ impl Leases {
 
     /// Return this object. Raises NotOwner if the leases were already released, and LockLost if the leases were lost.
     fn __enter__<'py>(this: PyRef<'py, Self>, py: Python<'py>) -> PyResult<PyRef<'py, Self>> {
-        this.core.fencing_token().or_raise(py)?;
+        this._check(py)?;
         Ok(this)
     }
 
@@ -305,6 +305,11 @@ impl Leases {
             Err(error) if error.status() == Status::NotOwner => Ok(()),
             released => end_block(py, exc_value, "releasing the leases", was_safe, released),
         }
+    }
+
+    /// Raise NotOwner if the leases were released, and LockLost if the leases were lost.
+    fn _check(&self, py: Python<'_>) -> PyResult<()> {
+        self.fencing_token(py).map(drop)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

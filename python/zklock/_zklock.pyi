@@ -32,24 +32,16 @@ __all__ = [
     "_CompletionQueue",
     "_Op",
     "_Settings",
+    "_TaskLock",
     "__version__",
     "_check_interpreter",
     "_close_all",
-    "_fencing_pass",
-    "_fencing_token",
-    "_is_held",
     "_listen",
     "_main",
     "_next_call",
-    "_node_path",
-    "_node_paths",
-    "_release_nowait",
-    "_remaining",
     "_report_unraisable",
-    "_repr",
     "_semaphore_nowait",
     "_set_revocable",
-    "_state",
     "_statuses",
     "_timeout",
 ]
@@ -62,57 +54,57 @@ __version__: str
 class Client:
     """A client has one ZooKeeper session. Any number of locks and threads may share the client.
 
-    ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an
-    int or a float. The other arguments are:
+    ``servers`` is a connect string such as ``"host:2181,host:2181/chroot"``. All durations are in seconds, as an int or
+    a float. The other arguments are:
 
-    * ``session_timeout``: the servers end the session if they receive no message from the client for this time.
-      The servers may choose a different timeout. None means 10 s.
+    * ``session_timeout``: the servers end the session if they receive no message from the client for this time. The
+      servers may choose a different timeout. None means 10 s.
     * ``connect_timeout``: the time limit for the constructor to connect. None means 10 s.
-    * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the
-      session. By default, ``lease_margin`` is a third of the negotiated session timeout.
+    * ``lease_margin``: the time between the end of the session lease and the earliest possible end of the session. By
+      default, ``lease_margin`` is a third of the negotiated session timeout.
     * ``auth``: pairs of scheme and credentials, for instance ``[("digest", "user:password")]``. Instead of the
-      credentials, a pair can contain a callable that takes no arguments and returns the credentials as bytes or
-      str. Before each attempt to connect, the library calls the callable on a separate daemon thread. The
-      callable may block, but must not wait for a lock. If the callable raises an exception before the first
-      connection, the constructor raises AuthFailed with the text of the exception. If the callable raises an
-      exception later, the client tries again.
-    * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's
-      locks on the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock
-      raises ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from
-      kazoo to zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the
-      path of a mutex, a kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a
-      kazoo lock needs ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
+      credentials, a pair can contain a callable that takes no arguments and returns the credentials as bytes or str.
+      Before each attempt to connect, the library calls the callable on a separate daemon thread. The callable may
+      block, but must not wait for a lock. If the callable raises an exception before the first connection, the
+      constructor raises AuthFailed with the text of the exception. If the callable raises an exception later, the
+      client tries again.
+    * ``wait_for_kazoo``: if True, mutexes and read/write locks of this client wait in one queue with kazoo's locks on
+      the same path. With ``wait_for_kazoo=False``, a call that acquires a mutex or a read/write lock raises
+      ForeignContender if a kazoo lock uses the path. ``wait_for_kazoo`` is for programs that migrate from kazoo to
+      zklock. The kazoo program must also configure its locks to wait for the nodes of zklock. On the path of a mutex, a
+      kazoo lock needs ``extra_lock_patterns=["-lock-"]``. On the path of a read/write lock, a kazoo lock needs
+      ``extra_lock_patterns=["__READ__", "__WRIT__"]``.
     * ``on_event``: a callback for events. The library calls the callback with a ClientEvent whenever the session
       changes state, and with a LockEvent whenever a hold changes state.
     * ``options``: a mapping of option names to values, for instance ``{"session.timeout": "5000"}``. The page
-      ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other
-      argument takes precedence. ``from_file()`` reads options from a file.
+      ``docs/options.md`` lists all options. If ``options`` and another argument set the same option, the other argument
+      takes precedence. ``from_file()`` reads options from a file.
 
     The constructor waits at most ``connect_timeout`` until the session begins. Ctrl-C interrupts the wait. The
     constructor raises ConnectionLost if no server answers within ``connect_timeout``, and AuthFailed if a server
     refuses the credentials. The constructor raises ServerError if the chroot does not exist (see the option
-    ``chroot.create``), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if
-    it cannot read a file with credentials (see the option ``auth.digest_file``).
+    ``chroot.create``), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it
+    cannot read a file with credentials (see the option ``auth.digest_file``).
 
-    A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls
-    only one callback at a time. The callback receives events in the order in which the changes happened. If the
-    states of a hold and of the session change at the same moment, the callback receives the event of the hold
-    first. If a callback raises an exception, the library passes the exception to ``sys.unraisablehook``.
+    A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
+    one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
+    hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
+    raises an exception, the library passes the exception to ``sys.unraisablehook``.
 
-    A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be
-    unable to deliver the event that would end the wait. In a callback, ``wait_lost()`` and every call that
-    acquires a lock or leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method
-    that does not wait for a lock, for leases or for a loss.
+    A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be unable to
+    deliver the event that would end the wait. In a callback, ``wait_lost()`` and every call that acquires a lock or
+    leases therefore raise Deadlock, unless the timeout is 0. A callback may call every method that does not wait for a
+    lock, for leases or for a loss.
 
-    While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client
-    merges the additional events of each hold. The client also merges the additional events of the session. Merged
-    events still report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the
-    last events. After a client is garbage-collected without ``close()``, its callbacks receive no more events.
-    The interpreter can end even if a callback does not return.
+    While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
+    the additional events of each hold. The client also merges the additional events of the session. Merged events still
+    report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
+    a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
+    even if a callback does not return.
 
     The session ends with ``close()``, at the end of a ``with`` block, when the client and all its locks are
-    garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a
-    forked child process, every method except ``close()`` raises Forked. The child process must make a new client.
+    garbage-collected, or when the interpreter ends (``atexit``). The methods may be called from any thread. In a forked
+    child process, every method except ``close()`` raises Forked. The child process must make a new client.
     """
     def __new__(
         cls,
@@ -153,127 +145,125 @@ class Client:
         """Make a re-entrant mutex on a path, like Curator's ``InterProcessMutex``. The method sends nothing to a
         server.
 
-        ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or
-        without limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``.
-        ``data`` is the content of each node that the mutex creates. If ``data`` is None, the nodes contain the
-        address of this host, as in Curator. ``local_handover`` is the maximum number of consecutive local
-        hand-overs between threads of this process; see ``Lock.set_local_handover()``. Raises ValueError for a
-        path that ZooKeeper does not accept, and ClientClosed if the client is closed.
+        ``timeout`` applies to ``with`` blocks: a block waits for the mutex for at most ``timeout`` seconds, or without
+        limit if ``timeout`` is None. ``acquire()`` and ``hold()`` have a separate argument ``timeout``. ``data`` is the
+        content of each node that the mutex creates. If ``data`` is None, the nodes contain the address of this host, as
+        in Curator. ``local_handover`` is the maximum number of consecutive local hand-overs between threads of this
+        process; see ``Lock.set_local_handover()``. Raises ValueError for a path that ZooKeeper does not accept, and
+        ClientClosed if the client is closed.
         """
     def semaphore_mutex(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> SemaphoreMutex:
         """Make a mutex that is not re-entrant and that any thread may release, like Curator's
-        ``InterProcessSemaphoreMutex``. The method sends nothing to a server. The arguments have the same meaning
-        as for ``mutex()``.
+        ``InterProcessSemaphoreMutex``. The method sends nothing to a server. The arguments have the same meaning as for
+        ``mutex()``.
         """
     def rwlock(self, path: str, *, timeout: float | None = None, data: bytes | None = None) -> RwLock:
-        """Make a read/write lock, like Curator's ``InterProcessReadWriteLock``. The method sends nothing to a
-        server. The arguments have the same meaning as for ``mutex()``, and apply to the read lock and to the
-        write lock.
+        """Make a read/write lock, like Curator's ``InterProcessReadWriteLock``. The method sends nothing to a server.
+        The arguments have the same meaning as for ``mutex()``, and apply to the read lock and to the write lock.
         """
     def multi(self, locks: Iterable[Lock | str], *, timeout: float | None = None, in_order: bool = False) -> MultiLock:
-        """Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``.
-        The method sends nothing to a server.
+        """Make a lock that acquires and releases several locks together, like Curator's ``InterProcessMultiLock``. The
+        method sends nothing to a server.
 
-        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method creates a mutex that
-        belongs to this client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or
-        another multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``.
-        Raises ValueError if ``locks`` is empty, or if two locks have the same path.
+        ``locks`` is an iterable of locks and paths. For each path in ``locks``, the method creates a mutex that belongs
+        to this client. Each lock in ``locks`` is a mutex, a semaphore mutex, a read lock, a write lock or another
+        multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError
+        if ``locks`` is empty, or if two locks have the same path.
 
-        Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different
-        orders. A Curator multi-lock acquires its locks one after the other. To avoid a deadlock with a Curator
-        multi-lock, a zklock multi-lock leaves its queues and joins them again later. If ``in_order`` is True, the
-        library acquires the locks one after the other in the given order, like Curator. Use ``in_order`` if
-        Curator multi-locks use the same paths in the same order.
+        Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders.
+        A Curator multi-lock acquires its locks one after the other. To avoid a deadlock with a Curator multi-lock, a
+        zklock multi-lock leaves its queues and joins them again later. If ``in_order`` is True, the library acquires
+        the locks one after the other in the given order, like Curator. Use ``in_order`` if Curator multi-locks use the
+        same paths in the same order.
         """
     @overload
     def semaphore(self, path: str, max_leases: int, *, count_path: None = None, initial: None = None) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases
-        that the semaphore can grant at the same time. All programs that use the semaphore must pass the same
-        ``max_leases``. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
-        ``SharedCount``). The number of leases is then always the current value of the shared count. If the shared
-        count does not exist, the call creates the count with the value ``initial``. If a program lowers the
-        shared count, leases that are already held stay valid.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
+        the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
+        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
+        leases is then always the current value of the shared count. If the shared count does not exist, the call
+        creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
+        stay valid.
 
-        With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most
-        the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the
-        session timeout, and TypeError for a wrong combination of arguments.
+        With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
+        session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
+        timeout, and TypeError for a wrong combination of arguments.
         """
     @overload
     def semaphore(self, path: str, max_leases: None = None, *, count_path: str, initial: int) -> Semaphore:
         """Make a semaphore on a path, like Curator's ``InterProcessSemaphoreV2``.
 
-        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases
-        that the semaphore can grant at the same time. All programs that use the semaphore must pass the same
-        ``max_leases``. ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's
-        ``SharedCount``). The number of leases is then always the current value of the shared count. If the shared
-        count does not exist, the call creates the count with the value ``initial``. If a program lowers the
-        shared count, leases that are already held stay valid.
+        Pass either ``max_leases``, or both ``count_path`` and ``initial``. ``max_leases`` is the number of leases that
+        the semaphore can grant at the same time. All programs that use the semaphore must pass the same ``max_leases``.
+        ``count_path`` is the path of a shared count (``shared_count_set()``, Curator's ``SharedCount``). The number of
+        leases is then always the current value of the shared count. If the shared count does not exist, the call
+        creates the count with the value ``initial``. If a program lowers the shared count, leases that are already held
+        stay valid.
 
-        With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most
-        the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the
-        session timeout, and TypeError for a wrong combination of arguments.
+        With ``max_leases``, the call sends nothing to a server. With ``count_path``, the call blocks for at most the
+        session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
+        timeout, and TypeError for a wrong combination of arguments.
         """
     def shared_count_get(self, path: str) -> int:
         """Return the value of a shared count, like Curator's ``SharedCount``.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ServerError if the
-        count does not exist, and ValueError if the node does not contain a count. Raises ConnectionLost if no
-        server answers within the session timeout.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ServerError if the count
+        does not exist, and ValueError if the node does not contain a count. Raises ConnectionLost if no server answers
+        within the session timeout.
         """
     def shared_count_set(self, path: str, value: int) -> None:
         """Set a shared count to a value from -2147483648 to 2147483647. If the shared count does not exist, the call
         creates the count.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the
-        call, the shared count may have the old value or the new value.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the call,
+        the shared count may have the old value or the new value.
         """
     def fence_check(self, path: str, token: int) -> bool:
         """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if
         any client holds the lock with this token.
 
         The path may belong to a mutex, a read/write lock, a semaphore, a semaphore mutex, or a member lock of a
-        multi-lock. The holder may use zklock or Curator, and may be one of several readers. ``fence_check()``
-        returns False for the token of a waiter, and for a path that does not exist.
+        multi-lock. The holder may use zklock or Curator, and may be one of several readers. ``fence_check()`` returns
+        False for the token of a waiter, and for a path that does not exist.
 
         The result was correct at some moment during the call, even if the client's server lags behind the other
-        servers. The result may already be outdated when the call returns, so a store must still compare tokens.
-        To check a hold of this client, read ``is_held``, which sends no request.
+        servers. The result may already be outdated when the call returns, so a store must still compare tokens. To
+        check a hold of this client, read ``is_held``, which sends no request.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ValueError for a
-        token below 1, and ConnectionLost if no server answers within the session timeout.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ValueError for a token
+        below 1, and ConnectionLost if no server answers within the session timeout.
         """
     def on_event(self, callback: Callable[[Event], object]) -> Listener:
         """Add a callback for every later change in the state of the session or of a hold, and return a Listener.
-        ``stop()`` of the Listener removes the callback. The argument of the callback is a ClientEvent or a
-        LockEvent.
+        ``stop()`` of the Listener removes the callback. The argument of the callback is a ClientEvent or a LockEvent.
 
-        The documentation of ``Client`` describes the rules for callbacks. A client may have any number of
-        callbacks. Does not block.
+        The documentation of ``Client`` describes the rules for callbacks. A client may have any number of callbacks.
+        Does not block.
         """
     def set_servers(self, servers: str) -> None:
-        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a
-        chroot. The chroot of the client does not change.
+        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot.
+        The chroot of the client does not change.
 
-        The session of the client continues, with all holds and with the queue positions of all waiters. The
-        client stays connected to its server, except in two cases. If the new list does not contain the client's
-        current server, the client connects to a server from the new list. If the new list is longer than the old
-        list, some clients connect to an added server, so that each server has about the same number of clients.
-        While a client connects to another server, its holds are SUSPENDED. A hold is lost only if the client
-        reaches no server of the new list before the session ends.
+        The session of the client continues, with all holds and with the queue positions of all waiters. The client
+        stays connected to its server, except in two cases. If the new list does not contain the client's current
+        server, the client connects to a server from the new list. If the new list is longer than the old list, some
+        clients connect to an added server, so that each server has about the same number of clients. While a client
+        connects to another server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the
+        new list before the session ends.
 
-        Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client
-        is closed. Does not block.
+        Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
+        closed. Does not block.
         """
     def revoke(self, node: Participant | str) -> None:
         """Ask the owner of a node to release the lock, like Curator's ``Revoker``. ``node`` is a Participant or the
         path of a node.
 
-        An owner receives the request only if the owner has called ``set_revocable()``. The owner decides whether
-        to release the lock. If the node does not exist, the call succeeds, because the lock was already released.
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the
-        call, the owner of the node may still receive the request.
+        An owner receives the request only if the owner has called ``set_revocable()``. The owner decides whether to
+        release the lock. If the node does not exist, the call succeeds, because the lock was already released. The call
+        blocks for at most the session timeout, and Ctrl-C interrupts the call. If Ctrl-C interrupts the call, the owner
+        of the node may still receive the request.
         """
     def metrics(self) -> Metrics:
         """Return a Metrics object. The object contains counters, histograms and gauges about the activity and the
@@ -285,25 +275,25 @@ class Client:
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
         """Return ``metrics()`` in the Prometheus text format (exposition format, version 0.0.4).
 
-        Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a
-        program can distinguish its clients. Does not block. Raises ValueError for label names that Prometheus
-        does not accept, or that the metrics of zklock already use.
+        Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a program
+        can distinguish its clients. Does not block. Raises ValueError for label names that Prometheus does not accept,
+        or that the metrics of zklock already use.
         """
     @property
     def state(self) -> ClientState:
         """The state of the session, a ClientState. Does not block."""
     @property
     def session_id(self) -> int:
-        """The id of the session, or 0 if the client has no session. After a session has expired, the next session
-        has a different id. Does not block.
+        """The id of the session, or 0 if the client has no session. After a session has expired, the next session has a
+        different id. Does not block.
         """
     def close(self) -> None:
-        """End the session and all holds. Calls that are waiting raise ClientClosed. Later calls that need the
-        session also raise ClientClosed.
+        """End the session and all holds. Calls that are waiting raise ClientClosed. Later calls that need the session
+        also raise ClientClosed.
 
-        The call waits for at most 2 seconds until the server has confirmed the end of the session and
-        ``on_event`` has received the last event. A program may call ``close()`` several times. In a forked child
-        process, ``close()`` does nothing, because the session belongs to the parent.
+        The call waits for at most 2 seconds until the server has confirmed the end of the session and ``on_event`` has
+        received the last event. A program may call ``close()`` several times. In a forked child process, ``close()``
+        does nothing, because the session belongs to the parent.
         """
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -319,40 +309,38 @@ class Client:
 
 @disjoint_base
 class Lock:
-    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks
-    have the same methods.
+    """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks have
+    the same methods.
 
-    A lock coordinates the threads of one process in the same way as threads of different processes. Waiters
-    acquire the lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each
-    greenlet counts as a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the
-    calling thread. A property whose name ends in ``_in_process`` describes the hold that some thread of the
-    process has through this lock object.
+    A lock coordinates the threads of one process in the same way as threads of different processes. Waiters acquire the
+    lock in queue order. Any thread may call the methods. In a program with gevent or eventlet, each greenlet counts as
+    a thread. Properties such as ``state`` and ``fencing_token`` describe the hold of the calling thread. A property
+    whose name ends in ``_in_process`` describes the hold that some thread of the process has through this lock object.
 
-    A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is
-    HELD or SUSPENDED.
+    A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD
+    or SUSPENDED.
 
-    When a lock object is garbage-collected, the library releases all holds that were acquired through that
-    object. When a thread ends, the library does not release its holds. After a thread has ended, no other thread
-    can release its holds, except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object
-    is garbage-collected while a thread holds the lock, or if a thread ends while it holds a lock.
+    When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
+    a thread ends, the library does not release its holds. After a thread has ended, no other thread can release its
+    holds, except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected
+    while a thread holds the lock, or if a thread ends while it holds a lock.
 
     All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
     def acquire(self, *, timeout: float | None = None) -> bool:
-        """Acquire or re-enter the lock for the calling thread. Return True on success, and False if the timeout
-        passes.
+        """Acquire or re-enter the lock for the calling thread. Return True on success, and False if the timeout passes.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With
-        a timeout of 0, the call makes one attempt and does not wait for other participants. Ctrl-C interrupts the
-        wait. The library then removes the node of the interrupted call from the queue.
+        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
+        timeout of 0, the call makes one attempt and does not wait for other participants. Ctrl-C interrupts the wait.
+        The library then removes the node of the interrupted call from the queue.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
-        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the
-        thread has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses
-        the path. Raises Deadlock if the thread already holds the lock on this path through another lock object,
-        or if the thread holds the read lock and tries to acquire the write lock. In a callback, the call raises
-        Deadlock unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a
-        greenlet without a hub, the call raises Unsupported unless the timeout is 0.
+        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the thread was lost, and the thread
+        has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path.
+        Raises Deadlock if the thread already holds the lock on this path through another lock object, or if the thread
+        holds the read lock and tries to acquire the write lock. In a callback, the call raises Deadlock unless the
+        timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a greenlet without a hub,
+        the call raises Unsupported unless the timeout is 0.
         """
     def hold(self, *, timeout: float | None = None) -> Hold:
         """Acquire the lock, and return a Hold. Use the Hold in a ``with`` block, or call ``release()`` of the Hold::
@@ -360,25 +348,25 @@ class Lock:
             with lock.hold(timeout=5.0) as hold:
                 store.write(value, fence=hold.token)
 
-        The hold belongs to the calling thread, and this thread may re-enter the lock. Any thread may use, watch
-        and release the Hold.
+        The hold belongs to the calling thread, and this thread may re-enter the lock. Any thread may use, watch and
+        release the Hold.
 
         Raises LockTimeout if the timeout passes. The other errors are the same as for ``acquire()``.
         """
     def release(self) -> None:
-        """Release the lock once for the calling thread. The last release of a hold waits until the server has
-        confirmed the removal of the node. The call does not wait if it passes the lock to another thread of this
-        process; see ``set_local_handover()``.
+        """Release the lock once for the calling thread. The last release of a hold waits until the server has confirmed
+        the removal of the node. The call does not wait if it passes the lock to another thread of this process; see
+        ``set_local_handover()``.
 
-        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
-        not undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing.
-        Raises LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the
-        session timeout. Raises Exhausted if the process had no descriptor for a connection. The release takes
-        effect even if the call raises LockLost, ConnectionLost or Exhausted.
+        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
+        undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises
+        LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout.
+        Raises Exhausted if the process had no descriptor for a connection. The release takes effect even if the call
+        raises LockLost, ConnectionLost or Exhausted.
         """
     def release_nowait(self) -> None:
-        """Release the lock once for the calling thread. The call does not block, because the library removes the
-        node in the background.
+        """Release the lock once for the calling thread. The call does not block, because the library removes the node
+        in the background.
 
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
@@ -389,32 +377,30 @@ class Lock:
     def participants(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains the holders and waiters of all processes.
 
-        The list of a read lock contains only readers, and the list of a write lock contains only writers.
-        ``queue()`` returns readers and writers. The list of a multi-lock contains the participants of the first
-        member lock, then those of the second member lock, and so on. The call blocks for at most the session
-        timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no server answers within the session
-        timeout.
+        The list of a read lock contains only readers, and the list of a write lock contains only writers. ``queue()``
+        returns readers and writers. The list of a multi-lock contains the participants of the first member lock, then
+        those of the second member lock, and so on. The call blocks for at most the session timeout, and Ctrl-C
+        interrupts the call. Raises ConnectionLost if no server answers within the session timeout.
         """
     def queue(self) -> list[Participant]:
         """Return a list of Participants, in queue order. The list contains both the readers and the writers of a
         read/write lock. If the lock is not part of a read/write lock, ``queue()`` returns the same list as
         ``participants()``.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if
-        no server answers within the session timeout.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no
+        server answers within the session timeout.
         """
     def waiting(self) -> list[Waiting]:
         """Return a list of Waiting objects, one for each call that waits for this lock object. The list follows the
         order in which the calls began. Each Waiting describes what one call waits for.
 
-        The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in
-        the list of the multi-lock, but not in the lists of the member locks. The method reports what the client
-        currently knows. The method sends no request, and also works without a connection. Does not block.
+        The list contains the calls of all threads of this process. A call that waits for a multi-lock appears in the
+        list of the multi-lock, but not in the lists of the member locks. The method reports what the client currently
+        knows. The method sends no request, and also works without a connection. Does not block.
 
-        The node paths in the list are the same as in ``participants()``, which returns the nodes of all
-        processes. With local hand-overs (``set_local_handover()``), several waiting threads share one node. If a
-        thread shares the node of another thread, its Waiting has no ``node_path``. ``ahead`` of this Waiting is
-        the path of the shared node.
+        The node paths in the list are the same as in ``participants()``, which returns the nodes of all processes. With
+        local hand-overs (``set_local_handover()``), several waiting threads share one node. If a thread shares the node
+        of another thread, its Waiting has no ``node_path``. ``ahead`` of this Waiting is the path of the shared node.
         """
     def set_data(self, data: bytes | None) -> None:
         """Set the data for the nodes that later calls create. If ``data`` is None, the nodes contain the address of
@@ -424,58 +410,56 @@ class Lock:
         """Set the callback for revocation requests; None removes the callback.
 
         The library calls ``callback`` when a participant asks for the release of this lock (``Client.revoke()``,
-        Curator's ``Revoker``). Requests can arrive while the lock is held, and also while a call waits for the
-        lock. The argument of the callback is the path of the node that the request names. The request itself does
-        not release the lock; the program decides whether to release the lock.
+        Curator's ``Revoker``). Requests can arrive while the lock is held, and also while a call waits for the lock.
+        The argument of the callback is the path of the node that the request names. The request itself does not release
+        the lock; the program decides whether to release the lock.
 
-        A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The
-        callback may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method
-        that waits for a lock, the method raises Deadlock. If the callback raises an exception, the library passes
-        it to ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does
-        not return. The callback remains registered until the program sets another callback or None, or until the
-        lock object is garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
+        A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The callback
+        may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
+        lock, the method raises Deadlock. If the callback raises an exception, the library passes it to
+        ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does not return.
+        The callback remains registered until the program sets another callback or None, or until the lock object is
+        garbage-collected. For a multi-lock, the method replaces the callback of each member lock.
         """
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the calling thread's hold is no longer safe, and then return True. Return False if the hold is
         still safe after ``timeout`` seconds.
 
         The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD
-        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-        call checks the hold once. Ctrl-C interrupts the wait. To watch another thread's hold, call
-        ``wait_lost()`` on the Hold that ``hold()`` returned.
+        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call
+        checks the hold once. Ctrl-C interrupts the wait. To watch another thread's hold, call ``wait_lost()`` on the
+        Hold that ``hold()`` returned.
 
-        Raises NotOwner if the thread has no hold, or if the hold is released during the wait. Raises ClientClosed
-        if the client is closed. In a callback, the call raises Deadlock unless the timeout is 0.
+        Raises NotOwner if the thread has no hold, or if the hold is released during the wait. Raises ClientClosed if
+        the client is closed. In a callback, the call raises Deadlock unless the timeout is 0.
         """
     def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
         """Add a callback for losses of this lock, and return a Listener. ``stop()`` of the Listener removes the
         callback.
 
-        The library calls the callback with a LockEvent when a hold of this lock is no longer safe: the state of
-        the hold becomes UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the
-        library calls the callback with an event whose state is FREE. The callback receives events for all threads
-        that hold the lock through this lock object. The ``token`` of an event identifies the hold. The callback
-        runs on the same thread and under the same rules as the ``on_event`` callback of ``Client``. Add the
-        callback before the program acquires the lock, because the callback receives no events for earlier
-        changes. A lock may have any number of callbacks. For a multi-lock, the library calls the callback for
-        each member lock. Does not block.
+        The library calls the callback with a LockEvent when a hold of this lock is no longer safe: the state of the
+        hold becomes UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the library
+        calls the callback with an event whose state is FREE. The callback receives events for all threads that hold the
+        lock through this lock object. The ``token`` of an event identifies the hold. The callback runs on the same
+        thread and under the same rules as the ``on_event`` callback of ``Client``. Add the callback before the program
+        acquires the lock, because the callback receives no events for earlier changes. A lock may have any number of
+        callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
         """
     def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
         """Add a callback for every change in the state of a hold of this lock, and return a Listener. The callback
         receives a LockEvent for each change. The rules for the callback are the same as for ``on_lost()``.
         """
     def set_local_handover(self, max_passes: int) -> None:
-        """Let the threads of this process pass this mutex to each other up to ``max_passes`` times before the
-        library removes the mutex's node. The default 0 forbids local hand-overs.
+        """Let the threads of this process pass this mutex to each other up to ``max_passes`` times before the library
+        removes the mutex's node. The default 0 forbids local hand-overs.
 
-        The setting applies to acquire calls that begin later. If several lock objects of this client have the
-        same path and allow local hand-overs, the waiters of all these objects share one node. A local hand-over
-        passes the lock to the waiter whose call began first, without a request to a server. Because of local
-        hand-overs, a waiter of another process may have to wait for up to ``max_passes`` additional holds. A
-        release passes the lock to a waiter of this process only if the state of the hold is HELD and no
-        revocation request has arrived. All holds under the shared node have the same fencing token, but different
-        values of ``fencing_pass``. Does not block. Raises Unsupported if the lock is not a Mutex, and ValueError
-        for a negative number.
+        The setting applies to acquire calls that begin later. If several lock objects of this client have the same path
+        and allow local hand-overs, the waiters of all these objects share one node. A local hand-over passes the lock
+        to the waiter whose call began first, without a request to a server. Because of local hand-overs, a waiter of
+        another process may have to wait for up to ``max_passes`` additional holds. A release passes the lock to a
+        waiter of this process only if the state of the hold is HELD and no revocation request has arrived. All holds
+        under the shared node have the same fencing token, but different values of ``fencing_pass``. Does not block.
+        Raises Unsupported if the lock is not a Mutex, and ValueError for a negative number.
         """
     @property
     def is_held(self) -> bool:
@@ -492,38 +476,38 @@ class Lock:
         """
     @property
     def state_in_process(self) -> LockState:
-        """The state of the hold that any thread has through this lock object, as a LockState. The state is FREE if
-        no thread has a hold. Does not block.
+        """The state of the hold that any thread has through this lock object, as a LockState. The state is FREE if no
+        thread has a hold. Does not block.
         """
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the calling thread's hold stays safe even if no server answers. If the
-        thread has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
+        """The number of seconds for which the calling thread's hold stays safe even if no server answers. If the thread
+        has no hold, or the hold is not safe, ``remaining`` is zero. Does not block.
         """
     @property
     def remaining_in_process(self) -> float:
         """Like ``remaining``, but for a hold that any thread acquired through this lock object. Does not block."""
     @property
     def fencing_token(self) -> int:
-        """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store
-        that compares tokens can refuse writers that have lost the lock.
+        """The fencing token of the calling thread's hold: an int that grows with every hold of the path. A store that
+        compares tokens can refuse writers that have lost the lock.
 
         Does not block. Raises NotOwner if the thread has no hold, even if another thread holds the lock. Raises
         LockLost if the thread's hold was lost.
         """
     @property
     def fencing_token_in_process(self) -> int:
-        """The fencing token of a hold through this lock object, no matter which thread has the hold. This property
-        is for monitoring. A thread that writes to a store must use its own token, ``fencing_token``.
+        """The fencing token of a hold through this lock object, no matter which thread has the hold. This property is
+        for monitoring. A thread that writes to a store must use its own token, ``fencing_token``.
 
-        Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all
-        holds through this lock object were lost.
+        Does not block. Raises NotOwner if no thread has a hold through this lock object, and LockLost if all holds
+        through this lock object were lost.
         """
     @property
     def fencing_pass(self) -> int:
         """The number of local hand-overs that preceded the calling thread's hold under the same fencing token; see
-        ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
-        two writes have the same token, a store must also compare the values of ``fencing_pass``.
+        ``set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If two
+        writes have the same token, a store must also compare the values of ``fencing_pass``.
 
         Does not block. Raises the same errors as ``fencing_token``.
         """
@@ -536,15 +520,15 @@ class Lock:
         """
     @property
     def node_paths(self) -> list[str]:
-        """The paths of the calling thread's nodes, as a list. The list of a multi-lock contains a path for each
-        member lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that
-        these nodes exist. If the lock was lost, a transaction with this check fails. Does not block. Raises the
-        same errors as ``node_path``.
+        """The paths of the calling thread's nodes, as a list. The list of a multi-lock contains a path for each member
+        lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that these nodes
+        exist. If the lock was lost, a transaction with this check fails. Does not block. Raises the same errors as
+        ``node_path``.
         """
     @property
     def path(self) -> str:
-        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read
-        the paths of the member locks in ``locks``.
+        """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError; read the
+        paths of the member locks in ``locks``.
         """
     def __enter__(self) -> Self:
         """Acquire the lock. The call uses the ``timeout`` that the program chose when it made the lock. Raises
@@ -557,17 +541,17 @@ class Lock:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe
-        at the end of the block and no server confirms the release, the method only logs a warning. If both the
-        block and the release fail, the exception of the block propagates, with a note about the failed release.
+        """Release the lock. The errors are the same as for ``release()``, except in one case. If the hold was safe at
+        the end of the block and no server confirms the release, the method only logs a warning. If both the block and
+        the release fail, the exception of the block propagates, with a note about the failed release.
         """
 
 @final
 class Mutex(Lock):
     """A mutex on a path, like Curator's ``InterProcessMutex``. ``Client.mutex()`` makes a Mutex.
 
-    A mutex belongs to the thread that acquired it. The owner of a mutex may re-enter it. The owner must release
-    the mutex as many times as it acquired the mutex.
+    A mutex belongs to the thread that acquired it. The owner of a mutex may re-enter it. The owner must release the
+    mutex as many times as it acquired the mutex.
     """
 
 @final
@@ -575,16 +559,16 @@ class SemaphoreMutex(Lock):
     """A mutex that is not re-entrant and that any thread may release, like Curator's ``InterProcessSemaphoreMutex``.
     ``Client.semaphore_mutex()`` makes a SemaphoreMutex.
 
-    If a thread already holds a SemaphoreMutex and acquires the lock again, the second call waits until the lock
-    is released.
+    If a thread already holds a SemaphoreMutex and acquires the lock again, the second call waits until the lock is
+    released.
     """
 
 @final
 class ReadLock(Lock):
     """The read lock of an RwLock. Several readers may hold the read lock at the same time.
 
-    A hold of the read lock belongs to the thread that acquired the lock, and this thread may re-enter the lock.
-    If a thread that holds the read lock tries to acquire the write lock, the call raises Deadlock.
+    A hold of the read lock belongs to the thread that acquired the lock, and this thread may re-enter the lock. If a
+    thread that holds the read lock tries to acquire the write lock, the call raises Deadlock.
     """
 
 @final
@@ -592,9 +576,9 @@ class WriteLock(Lock):
     """The write lock of an RwLock. While one owner holds the write lock, no other owner can acquire the read lock or
     the write lock.
 
-    A hold of the write lock belongs to the thread that acquired the lock, and this thread may re-enter the lock.
-    A thread that holds the write lock may also acquire the read lock, and then release the write lock. During
-    such a change from the write lock to the read lock, no other writer can acquire the write lock.
+    A hold of the write lock belongs to the thread that acquired the lock, and this thread may re-enter the lock. A
+    thread that holds the write lock may also acquire the read lock, and then release the write lock. During such a
+    change from the write lock to the read lock, no other writer can acquire the write lock.
     """
 
 @final
@@ -602,18 +586,17 @@ class MultiLock(Lock):
     """A lock that acquires and releases several member locks together, like Curator's ``InterProcessMultiLock``.
     ``Client.multi()`` makes a MultiLock.
 
-    The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member
-    lock, ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all
-    member locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its
-    member locks. ``release()`` releases every member lock that the thread holds. If the release of one member
-    lock fails, ``release()`` still releases the remaining member locks, and then raises the first error.
+    The timeout of ``acquire()`` limits the total time for all member locks. If the thread already holds a member lock,
+    ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member
+    locks. If the thread holds all member locks, the state of the multi-lock is the worst state of its member locks.
+    ``release()`` releases every member lock that the thread holds. If the release of one member lock fails,
+    ``release()`` still releases the remaining member locks, and then raises the first error.
 
-    If member locks are mutexes, read locks or write locks of the same client, these member locks join their
-    queues in one transaction. Member locks that join their queues in one transaction have the same fencing token.
-    Programs that list such member locks in different orders do not deadlock. The library acquires semaphore
-    mutexes, and locks of different clients, one after the other. This order is the same in all programs that use
-    the same connect strings. If the member locks have different fencing tokens, the token of the multi-lock is
-    the smallest token.
+    If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
+    one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that
+    list such member locks in different orders do not deadlock. The library acquires semaphore mutexes, and locks of
+    different clients, one after the other. This order is the same in all programs that use the same connect strings. If
+    the member locks have different fencing tokens, the token of the multi-lock is the smallest token.
     """
     @property
     def locks(self) -> tuple[Lock, ...]:
@@ -623,26 +606,28 @@ class MultiLock(Lock):
 class Hold:
     """A hold of a lock. ``Lock.hold()`` returns a Hold.
 
-    A Hold ends with ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a
-    Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and
-    issues a ResourceWarning.
+    A Hold ends with ``release()``, at the end of a ``with`` block, or when the Hold is garbage-collected. If a Hold is
+    garbage-collected before its release, the library releases the lock, does not wait for the server, and issues a
+    ResourceWarning.
 
     Any thread may use a Hold, for instance a thread that watches the hold of another thread. ``token``,
-    ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and in a forked child
-    process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed after the
-    client is closed, and raise Forked in a forked child process.
+    ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is closed, and in a forked child process.
+    The methods of a Hold, and the properties ``state`` and ``remaining``, raise ClientClosed after the client is
+    closed, and raise Forked in a forked child process.
     """
     def release(self) -> None:
-        """Release the lock, and wait until the server has confirmed the removal of the node. The call does not wait
-        if it passes the lock to another thread of this process; see ``Lock.set_local_handover()``.
+        """Release the lock, and wait until the server has confirmed the removal of the node. The call does not wait if
+        it passes the lock to another thread of this process; see ``Lock.set_local_handover()``. Any thread may call
+        this method.
 
-        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
-        not undo the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost.
-        Raises ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the
-        process had no descriptor for a connection. The release takes effect unless the call raises NotOwner.
+        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
+        undo the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
+        ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the process had
+        no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
     def release_nowait(self) -> None:
-        """Release the lock. The call does not block, because the library removes the node in the background.
+        """Release the lock. The call does not block, because the library removes the node in the background. Any thread
+        may call this method.
 
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
@@ -651,12 +636,12 @@ class Hold:
         ``timeout`` seconds. Any thread may wait.
 
         The wait ends when the state of the hold becomes UNCERTAIN or LOST, even if the state changes back to HELD
-        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the
-        call checks the hold once. Ctrl-C interrupts the wait. If the owner has re-entered the lock, the wait
-        continues until the owner's last release.
+        afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call
+        checks the hold once. Ctrl-C interrupts the wait. If the owner has re-entered the lock, the wait continues until
+        the owner's last release.
 
-        Raises NotOwner if the hold is released before or during the wait. Raises ClientClosed if the client is
-        closed. In a callback, the call raises Deadlock unless the timeout is 0.
+        Raises NotOwner if the hold is released before or during the wait. Raises ClientClosed if the client is closed.
+        In a callback, the call raises Deadlock unless the timeout is 0.
         """
     @property
     def lock(self) -> Lock:
@@ -666,15 +651,14 @@ class Hold:
         """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError."""
     @property
     def token(self) -> int:
-        """The fencing token of this hold: an int that grows with every hold of the path. A store that compares
-        tokens can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a
-        release.
+        """The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens
+        can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a release.
         """
     @property
     def fencing_pass(self) -> int:
         """The number of local hand-overs under the hold's fencing token before the hold began; see
-        ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero.
-        If two writes have the same token, a store must also compare the values of ``fencing_pass``.
+        ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
+        two writes have the same token, a store must also compare the values of ``fencing_pass``.
         """
     @property
     def state(self) -> LockState:
@@ -686,14 +670,19 @@ class Hold:
         """
     @property
     def is_held(self) -> bool:
-        """Whether this hold is safe at this moment. The property is False after the hold is released or lost, and
-        after the client is closed. Does not block.
+        """Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after
+        the client is closed. Does not block.
         """
     @property
     def is_lost(self) -> bool:
-        """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of
-        the hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
+        """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the
+        hold is UNCERTAIN or LOST, or if the client was closed during the hold. Does not block.
         """
+    @property
+    def _is_released(self) -> bool:
+        """Whether ``release()`` or ``release_nowait()`` of this Hold has released the lock."""
+    def _check(self) -> None:
+        """Raise NotOwner if the hold was released, and LockLost if it was lost."""
     def __enter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
     def __exit__(
@@ -703,10 +692,10 @@ class Hold:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same
-        as for ``release()``, except in one case. If the hold was safe at the end of the block and no server
-        confirms the release, the method only logs a warning. If both the block and the release fail, the
-        exception of the block propagates, with a note about the failed release.
+        """Release the lock, unless the block has already called ``release()`` of this Hold. The errors are the same as
+        for ``release()``, except in one case. If the hold was safe at the end of the block and no server confirms the
+        release, the method only logs a warning. If both the block and the release fail, the exception of the block
+        propagates, with a note about the failed release.
         """
 
 @final
@@ -714,8 +703,8 @@ class RwLock:
     """A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 
     Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties
-    ``read`` and ``write`` return the read lock and the write lock, which have the same methods as a mutex.
-    Readers and writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
+    ``read`` and ``write`` return the read lock and the write lock, which have the same methods as a mutex. Readers and
+    writers wait in one queue, so readers cannot starve writers, and writers cannot starve readers.
     """
     @property
     def read(self) -> ReadLock:
@@ -727,8 +716,8 @@ class RwLock:
         """Return a list of Participants, in queue order. The list contains all readers and writers of all processes,
         both holders and waiters.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if
-        no server answers within the session timeout.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no
+        server answers within the session timeout.
         """
     @property
     def path(self) -> str:
@@ -739,37 +728,36 @@ class Semaphore:
     """A semaphore, like Curator's ``InterProcessSemaphoreV2``. ``Client.semaphore()`` makes a Semaphore, and
     ``acquire()`` returns Leases.
 
-    Leases do not belong to a thread: any thread may use and release the leases. Any thread may call the methods
-    of a semaphore. All methods except ``close()`` raise ClientClosed after the semaphore or its client is closed,
-    and raise Forked in a forked child process.
+    Leases do not belong to a thread: any thread may use and release the leases. Any thread may call the methods of a
+    semaphore. All methods except ``close()`` raise ClientClosed after the semaphore or its client is closed, and raise
+    Forked in a forked child process.
     """
     def acquire(self, quantity: int = 1, *, timeout: float | None = None) -> Leases:
-        """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases
-        or no lease. Use the Leases object in a ``with`` block, or call its ``release()`` method.
+        """Acquire ``quantity`` leases, and return a Leases object. The call acquires either all ``quantity`` leases or
+        no lease. Use the Leases object in a ``with`` block, or call its ``release()`` method.
 
-        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With
-        a timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves
-        waiting calls in queue order, so a call that requests few leases cannot overtake an earlier call that
-        requests many. Ctrl-C interrupts the wait. The library then removes the nodes of the interrupted call from
-        the queue.
+        ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
+        timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
+        calls in queue order, so a call that requests few leases cannot overtake an earlier call that requests many.
+        Ctrl-C interrupts the wait. The library then removes the nodes of the interrupted call from the queue.
 
-        Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout.
-        Raises Canceled if ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed.
-        Raises ValueError if ``quantity`` is greater than ``max_leases``. For a semaphore with a shared count,
-        ``quantity`` may be greater than the count; the call then waits until the count is large enough. In a
-        callback, the call raises Deadlock unless the timeout is 0. In the hub of gevent or eventlet, the call
-        always raises Deadlock. In a greenlet without a hub, the call raises Unsupported unless the timeout is 0.
+        Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises
+        Canceled if ``cancel()`` ends the wait, and ClientClosed if the semaphore or its client is closed. Raises
+        ValueError if ``quantity`` is greater than ``max_leases``. For a semaphore with a shared count, ``quantity`` may
+        be greater than the count; the call then waits until the count is large enough. In a callback, the call raises
+        Deadlock unless the timeout is 0. In the hub of gevent or eventlet, the call always raises Deadlock. In a
+        greenlet without a hub, the call raises Unsupported unless the timeout is 0.
         """
     def cancel(self) -> None:
         """Cancel all calls that wait for leases of this Semaphore. The cancelled calls raise Canceled. ``cancel()``
         does not affect later calls. Does not block.
         """
     def participants(self) -> list[Participant]:
-        """Return a list of the Participants from all processes. The list begins with the held leases, from the
-        oldest to the newest. The waiters follow the held leases.
+        """Return a list of the Participants from all processes. The list begins with the held leases, from the oldest
+        to the newest. The waiters follow the held leases.
 
-        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if
-        no server answers within the session timeout.
+        The call blocks for at most the session timeout, and Ctrl-C interrupts the call. Raises ConnectionLost if no
+        server answers within the session timeout.
         """
     def waiting(self) -> list[Waiting]:
         """Return a list of Waiting objects, one for each call that waits for leases of this object; see
@@ -780,8 +768,8 @@ class Semaphore:
         this host, as in Curator.
         """
     def set_revocable(self, callback: Callable[[str], object] | None) -> None:
-        """Set the callback for revocation requests; None removes the callback. If a participant asks for the release
-        of a lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
+        """Set the callback for revocation requests; None removes the callback. If a participant asks for the release of
+        a lease, the library calls the callback with the node path of the lease; see ``Lock.set_revocable()``.
         """
     def close(self) -> None:
         """Close the semaphore. Calls that are waiting for leases raise ClientClosed. All later calls also raise
@@ -796,21 +784,20 @@ class Semaphore:
 class Leases:
     """Leases of a semaphore. ``Semaphore.acquire()`` returns a Leases object.
 
-    The library releases all leases of the object together. The release happens when the program calls
-    ``release()``, at the end of a ``with`` block, or when the object is garbage-collected. If a Leases object is
-    garbage-collected before its release, the library issues a ResourceWarning and does not wait for the server.
+    The library releases all leases of the object together. The release happens when the program calls ``release()``, at
+    the end of a ``with`` block, or when the object is garbage-collected. If a Leases object is garbage-collected before
+    its release, the library issues a ResourceWarning and does not wait for the server.
 
-    Any thread may use and release the leases. All methods raise ClientClosed after the client is closed, and
-    raise Forked in a forked child process.
+    Any thread may use and release the leases. All methods raise ClientClosed after the client is closed, and raise
+    Forked in a forked child process.
     """
     def release(self) -> None:
         """Release all leases of this object, and wait until the server has confirmed that their nodes are deleted.
 
-        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does
-        not undo the release. Raises NotOwner if the leases were already released, and LockLost if one of the
-        leases was lost. Raises ConnectionLost if no server confirmed the release within the session timeout, and
-        Exhausted if the process had no descriptor for a connection. The release takes effect unless the call
-        raises NotOwner.
+        The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
+        undo the release. Raises NotOwner if the leases were already released, and LockLost if one of the leases was
+        lost. Raises ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the
+        process had no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
     def release_nowait(self) -> None:
         """Release all leases of this object. The call does not block, because the library removes the nodes in the
@@ -819,19 +806,19 @@ class Leases:
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until at least one of these leases is no longer safe, and then return True. Return False if all
-        leases are still safe after ``timeout`` seconds.
+        """Wait until at least one of these leases is no longer safe, and then return True. Return False if all leases
+        are still safe after ``timeout`` seconds. Any thread may wait.
 
-        The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the
-        leases are released before or during the wait.
+        The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the leases
+        are released before or during the wait.
         """
     def on_lost(self, callback: Callable[[LockEvent], object]) -> Listener:
-        """Add a callback for losses of these leases, and return a Listener; see ``Lock.on_lost()``. Raises NotOwner
-        if the leases were already released.
+        """Add a callback for losses of these leases, and return a Listener; see ``Lock.on_lost()``. Raises NotOwner if
+        the leases were already released.
         """
     def on_event(self, callback: Callable[[LockEvent], object]) -> Listener:
-        """Add a callback for every change in the state of these leases, and return a Listener; see
-        ``Lock.on_event()``. Raises NotOwner if the leases were already released.
+        """Add a callback for every change in the state of these leases, and return a Listener; see ``Lock.on_event()``.
+        Raises NotOwner if the leases were already released.
         """
     @property
     def quantity(self) -> int:
@@ -844,8 +831,8 @@ class Leases:
         """The state of the leases, a LockState. After a release, the state is FREE. Does not block."""
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the leases stay safe even if no server answers. If the leases are not
-        safe, ``remaining`` is zero. Does not block.
+        """The number of seconds for which the leases stay safe even if no server answers. If the leases are not safe,
+        ``remaining`` is zero. Does not block.
         """
     @property
     def fencing_token(self) -> int:
@@ -859,6 +846,8 @@ class Leases:
         """The paths of the leases' nodes, without the client's chroot. Does not block. Raises the same errors as
         ``fencing_token``.
         """
+    def _check(self) -> None:
+        """Raise NotOwner if the leases were released, and LockLost if the leases were lost."""
     def __enter__(self) -> Self:
         """Return this object. Raises NotOwner if the leases were already released, and LockLost if the leases were
         lost.
@@ -870,23 +859,23 @@ class Leases:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        """Release the leases, unless the block has already released them. The errors are the same as for
-        ``release()``, except in one case. If the leases were safe at the end of the block and no server confirms
-        the release, the method only logs a warning. If both the block and the release fail, the exception of the
-        block propagates, with a note about the failed release.
+        """Release the leases, unless the block has already released them. The errors are the same as for ``release()``,
+        except in one case. If the leases were safe at the end of the block and no server confirms the release, the
+        method only logs a warning. If both the block and the release fail, the exception of the block propagates, with
+        a note about the failed release.
         """
 
 @final
 class Listener:
     """A callback that the program has added with ``on_event()`` or ``on_lost()``.
 
-    The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases
-    are garbage-collected. The program does not need to keep a reference to the Listener.
+    The callback stays registered until the program calls ``stop()``, or until the client, the lock or the leases are
+    garbage-collected. The program does not need to keep a reference to the Listener.
     """
     def stop(self) -> None:
         """Remove the callback. If another thread is about to call the callback, the library still makes this call.
-        After this call, the library does not call the callback again. A program may call ``stop()`` several
-        times. The callback itself may also call ``stop()``.
+        After this call, the library does not call the callback again. A program may call ``stop()`` several times. The
+        callback itself may also call ``stop()``.
         """
     @property
     def _is_stopped(self) -> bool: ...
@@ -925,16 +914,16 @@ class Waiting:
         """The reason why the call waits, as a WaitsFor."""
     @property
     def node_path(self) -> str | None:
-        """The path of the node that the call has created, or None if the call has no node. ``participants()``
-        returns the same path for the node. If the call has created several nodes, the property returns the path
-        of the first node that has to wait.
+        """The path of the node that the call has created, or None if the call has no node. ``participants()`` returns
+        the same path for the node. If the call has created several nodes, the property returns the path of the first
+        node that has to wait.
         """
     @property
     def ahead(self) -> str | None:
         """The path of the node for which the call waits, or None if the path is not known. If the call waits in a
-        queue, this node is the nearest node ahead. If the call waits for leases, this node is the directory of
-        the leases. If the call waits for a shared count, this node contains the count. Without a connection, the
-        property returns the last known path.
+        queue, this node is the nearest node ahead. If the call waits for leases, this node is the directory of the
+        leases. If the call waits for a shared count, this node contains the count. Without a connection, the property
+        returns the last known path.
         """
     @property
     def session_id(self) -> int:
@@ -942,8 +931,8 @@ class Waiting:
     @property
     def count(self) -> int:
         """The number of nodes ahead in the queue. If ``waits_for`` is LEASES, ``count`` is the number of leases that
-        other holders must release first. If ``waits_for`` is COUNT, the shared count must first increase by
-        ``count``. The client reports the last known number, or zero if no number is known.
+        other holders must release first. If ``waits_for`` is COUNT, the shared count must first increase by ``count``.
+        The client reports the last known number, or zero if no number is known.
         """
     @property
     def waited(self) -> float:
@@ -974,21 +963,20 @@ class Session:
 
 @final
 class StandaloneServer:
-    """A ZooKeeper server for tests. The server runs on a thread of this process, keeps its data in memory, and does
-    not replicate data to other servers.
+    """A ZooKeeper server for tests. The server runs on a thread of this process, keeps its data in memory, and does not
+    replicate data to other servers.
 
     ``address`` is ``"host:port"``; port 0 selects a free port. Raises ValueError for a malformed address, and
     ServerError if the server cannot listen at the address.
 
-    The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or
-    None. With ``session=None``, a fault applies to all clients, including clients that connect later. A fault
-    applies to all connections of the session, including later connections. When the method returns, the fault is
-    already in effect. The method raises ValueError if the session is unknown. Session timeouts may be as short as
-    0.1 seconds.
+    The methods that cause a fault take an argument ``session``. The argument is a client, the id of a session, or None.
+    With ``session=None``, a fault applies to all clients, including clients that connect later. A fault applies to all
+    connections of the session, including later connections. When the method returns, the fault is already in effect.
+    The method raises ValueError if the session is unknown. Session timeouts may be as short as 0.1 seconds.
 
-    The server ends with ``stop()``, at the end of a ``with`` block, or when the object is garbage-collected.
-    After the end of the server, all methods except ``stop()`` raise ClientClosed. Any thread may call the
-    methods. The methods do not block. In a forked child process, all methods except ``stop()`` raise Forked.
+    The server ends with ``stop()``, at the end of a ``with`` block, or when the object is garbage-collected. After the
+    end of the server, all methods except ``stop()`` raise ClientClosed. Any thread may call the methods. The methods do
+    not block. In a forked child process, all methods except ``stop()`` raise Forked.
     """
     def __new__(cls, address: str = "127.0.0.1:0") -> Self: ...
     @property
@@ -1017,12 +1005,12 @@ class StandaloneServer:
         executes the request. ``op`` is an ``Op``, or a request number of ZooKeeper.
         """
     def halt(self) -> None:
-        """Close all connections, and accept no connections until ``restart()``. No session expires while the server
-        is halted.
+        """Close all connections, and accept no connections until ``restart()``. No session expires while the server is
+        halted.
         """
     def restart(self) -> None:
-        """Close all connections, and continue with the same data at the same address. Every session timeout
-        restarts. Raises ServerError if another process listens at the address now.
+        """Close all connections, and continue with the same data at the same address. Every session timeout restarts.
+        Raises ServerError if another process listens at the address now.
         """
     def stop(self) -> None:
         """End the server: close the connections and the port, and discard the data. A program may call ``stop()``
@@ -1039,8 +1027,8 @@ class StandaloneServer:
         """Stop the server."""
 
 def _main(arguments: list[str]) -> int:
-    """Run the command zklock with the arguments of a process, and return its exit code. The process must have no
-    other threads.
+    """Run the command zklock with the arguments of a process, and return its exit code. The process must have no other
+    threads.
     """
 
 def _check_interpreter() -> None:
@@ -1049,30 +1037,30 @@ def _check_interpreter() -> None:
     """
 
 def _close_all() -> None:
-    """Closes all clients in parallel when the interpreter ends. If a client stayed open, a waiting daemon thread
-    could still acquire a lock, although the process no longer does any work.
+    """Closes all clients in parallel when the interpreter ends. If a client stayed open, a waiting daemon thread could
+    still acquire a lock, although the process no longer does any work.
     """
 
 def _next_call() -> tuple[Callable[[Any], object], Event | str] | None:
-    """Wait for the next pending callback, and return the callback with its argument. The caller must call the
-    returned callback before it calls ``_next_call()`` again. If a callback forks the process, this function
-    returns None in the child process. The calling thread of the child process must then end.
+    """Wait for the next pending callback, and return the callback with its argument. The caller must call the returned
+    callback before it calls ``_next_call()`` again. If a callback forks the process, this function returns None in the
+    child process. The calling thread of the child process must then end.
     """
 
 def _report_unraisable(error: BaseException, callback: Callable[[Any], object]) -> None:
     """Report an exception from a callback through `sys.unraisablehook`."""
 
 def _statuses() -> list[tuple[int, str, str, str]]:
-    """Return the core's table of statuses. Each row has a number, the name of the C macro, the name of the
-    exception, and a text.
+    """Return the core's table of statuses. Each row has a number, the name of the C macro, the name of the exception,
+    and a text.
     """
 
 # For zklock.aio.
 
 @final
 class _Settings:
-    """The settings of a client that is about to connect. The constructor takes the same arguments as
-    ``zklock.Client``, and checks these arguments.
+    """The settings of a client that is about to connect. The constructor takes the same arguments as ``zklock.Client``,
+    and checks these arguments.
     """
     def __new__(
         cls,
@@ -1086,23 +1074,23 @@ class _Settings:
         options: Mapping[str, str] | None = None,
     ) -> Self: ...
     def with_file(self, file: str | PathLike[str]) -> _Settings:
-        """Return a copy of these settings, with additional options from a file. The arguments of the constructor
-        take precedence over the file. The method blocks the calling thread while it reads the file.
+        """Return a copy of these settings, with additional options from a file. The arguments of the constructor take
+        precedence over the file. The method blocks the calling thread while it reads the file.
         """
 
 @final
 class _Op(Generic[_T]):
     """A pending operation. If the caller drops an ``_Op`` that acquires a lock or leases, the library abandons the
-    acquire call. If the call has already succeeded, the library releases the lock or the leases. If the caller
-    drops any other ``_Op``, the operation continues.
+    acquire call. If the call has already succeeded, the library releases the lock or the leases. If the caller drops
+    any other ``_Op``, the operation continues.
     """
     @property
     def key(self) -> int:
         """The key of the operation. When the operation is over, ``take()`` of the completion queue returns this key."""
     @property
     def is_over(self) -> bool:
-        """Whether the operation is over. If the operation ends as soon as it starts, the completion queue never
-        returns its key.
+        """Whether the operation is over. If the operation ends as soon as it starts, the completion queue never returns
+        its key.
         """
     def result(self) -> _T:
         """Return the operation's result, or raise its exception. The caller may call this method once, after the
@@ -1114,41 +1102,46 @@ class _Op(Generic[_T]):
 @final
 class _CompletionQueue:
     """The completion queue of a client. The queue collects finished operations and pending callbacks. An event loop
-    watches the queue through one descriptor. A method that starts an operation returns an ``_Op``. When the
-    operation is over, ``take()`` returns the key of the ``_Op``.
+    watches the queue through one descriptor. A method that starts an operation returns an ``_Op``. When the operation
+    is over, ``take()`` returns the key of the ``_Op``.
     """
     def __new__(cls) -> Self: ...
     def fileno(self) -> int:
-        """Return the descriptor of the queue. The descriptor is readable while the queue contains an item. The
-        caller must neither read from the descriptor nor close the descriptor.
+        """Return the descriptor of the queue. The descriptor is readable while the queue contains an item. The caller
+        must neither read from the descriptor nor close the descriptor.
         """
     def check(self) -> None:
         """Raise Forked in a child of the process that made this queue."""
     def take(self) -> tuple[list[int], list[tuple[Callable[[Any], object], Event | str]]]:
-        """Remove the oldest items from the queue. Return the keys of the finished operations, and the pending
-        callbacks with their arguments. One call removes a limited number of items.
+        """Remove the oldest items from the queue. Return the keys of the finished operations, and the pending callbacks
+        with their arguments. One call removes a limited number of items.
         """
     def connect(self, settings: _Settings, on_event: Callable[[Event], object], listens: bool) -> _Op[Client]:
-        """Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives
-        all events of the client. If ``listens`` is false, ``on_event`` receives no events until
-        ``start_listening()`` is called.
+        """Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives all
+        events of the client. If ``listens`` is false, ``on_event`` receives no events until ``start_listening()`` is
+        called.
         """
     def close_client(self, client: Client) -> _Op[None]:
-        """End a client's session. The result of the operation is None. The operation ends when the server has
-        confirmed the end of the session and `take()` has returned the last events. The operation takes at most 2
-        seconds.
+        """End a client's session. The result of the operation is None. The operation ends when the server has confirmed
+        the end of the session and `take()` has returned the last events. The operation takes at most 2 seconds.
         """
-    def acquire(self, lock: Lock, owner: int, timeout: float | None = None, *, raises: bool = False) -> _Op[bool]:
-        """Acquire a lock for an owner. On success, the result of the operation is True. After a timeout, the result
-        is False if ``raises`` is false. If ``raises`` is true, the operation raises LockTimeout after a timeout.
+    def acquire(self, lock: _TaskLock, timeout: float | None = None) -> _Op[bool]:
+        """Acquire or re-enter a lock. The result of the operation is True, or False if the timeout passes."""
+    def acquire_or_raise(self, lock: _TaskLock) -> _Op[bool]:
+        """Acquire or re-enter a lock. The call uses the ``timeout`` that the program chose when it made the lock. The
+        result of the operation is True. If the timeout passes, the operation raises LockTimeout.
         """
-    def acquire_or_raise(self, lock: Lock, owner: int) -> _Op[bool]:
-        """Acquire a lock for an owner. The call uses the ``timeout`` that the program chose when it made the lock.
-        On success, the result of the operation is True. If the timeout passes, the operation raises LockTimeout.
+    def hold(self, lock: _TaskLock, timeout: float | None = None) -> _Op[Hold]:
+        """Acquire or re-enter a lock. The result of the operation is a Hold. If the timeout passes, the operation
+        raises LockTimeout.
         """
-    def release(self, lock: Lock, owner: int) -> _Op[None]:
-        """Release a lock once for an owner. The result of the operation is None. The release takes effect at once.
-        The operation ends when the server has confirmed the release.
+    def release(self, lock: _TaskLock) -> _Op[None]:
+        """Release a lock once. The result of the operation is None. The release takes effect at once. The operation
+        ends when the server has confirmed the release.
+        """
+    def release_hold(self, hold: Hold) -> _Op[None]:
+        """Release a Hold. The result of the operation is None. The release takes effect at once. The operation ends
+        when the server has confirmed the release.
         """
     def acquire_leases(self, semaphore: Semaphore, quantity: int = 1, timeout: float | None = None) -> _Op[Leases]:
         """Acquire leases. The result of the operation is a Leases object."""
@@ -1156,14 +1149,14 @@ class _CompletionQueue:
         """Release leases. The result of the operation is None. The release takes effect at once. The operation ends
         when the server has confirmed the release.
         """
-    def wait_lost(self, of: Lock | Leases, owner: int) -> _Op[bool]:
-        """Wait until the hold of an owner is no longer safe. The result of the operation is True. ``of`` is a Lock
-        or a Leases object. For a Leases object, the method ignores ``owner``. Raises NotOwner if the owner has no
-        hold, or if the owner releases the hold during the wait.
+    def wait_lost(self, of: _TaskLock | Hold | Leases) -> _Op[bool]:
+        """Wait until a hold or leases are no longer safe. The result of the operation is True. ``of`` is a
+        ``_TaskLock``, a Hold or a Leases object. Raises NotOwner if there is no hold, or if the hold is released during
+        the wait.
         """
     def participants(self, of: Lock | Semaphore) -> _Op[list[Participant]]:
-        """List the participants of a Lock or a Semaphore. The list of a read lock contains only readers, and the
-        list of a write lock contains only writers.
+        """List the participants of a Lock or a Semaphore. The list of a read lock contains only readers, and the list
+        of a write lock contains only writers.
         """
     def queue(self, lock: Lock) -> _Op[list[Participant]]:
         """List all participants of a lock, both readers and writers."""
@@ -1180,38 +1173,43 @@ class _CompletionQueue:
     def start_listening(self, client: Client) -> None:
         """Report all later events of a client to the ``on_event`` that ``connect()`` received."""
 
-def _is_held(lock: Lock, owner: int) -> bool:
-    """Return whether an owner holds a lock and the hold is safe now."""
-
-def _repr(lock: Lock, owner: int) -> str:
-    """Return the ``repr()`` of a lock. The text shows in which state an owner holds the lock."""
-
-def _state(lock: Lock, owner: int) -> LockState:
-    """Return the LockState in which an owner holds the lock."""
-
-def _remaining(lock: Lock, owner: int) -> float:
-    """Return how many seconds an owner's hold stays safe."""
-
-def _fencing_token(lock: Lock, owner: int) -> int:
-    """Return an owner's fencing token."""
-
-def _fencing_pass(lock: Lock, owner: int) -> int:
-    """Return an owner's fencing pass."""
+@final
+class _TaskLock:
+    """A lock from the point of view of one task. The properties describe the hold of this task. ``owner`` is the number
+    of the task, or 0 if there is no task.
+    """
+    def __new__(cls, lock: Lock, owner: int) -> Self: ...
+    def release_nowait(self) -> None:
+        """Release the lock once. The call does not wait for the removal of the node."""
+    @property
+    def is_held(self) -> bool:
+        """Whether the task holds the lock and the hold is safe at this moment."""
+    @property
+    def state(self) -> LockState:
+        """The LockState of the task's hold."""
+    @property
+    def remaining(self) -> float:
+        """The number of seconds for which the task's hold stays safe."""
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token of the task's hold."""
+    @property
+    def fencing_pass(self) -> int:
+        """The fencing pass of the task's hold."""
+    @property
+    def node_path(self) -> str:
+        """The node path of the task's hold."""
+    @property
+    def node_paths(self) -> list[str]:
+        """The node paths of the task's hold."""
+    def _check(self) -> None:
+        """Raise NotOwner if the task has no hold, and LockLost if the hold was lost."""
 
 def _listen(of: Client | Lock | Leases, callback: Callable[[Any], object], *, losses: bool = False) -> Listener:
-    """Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives
-    only the losses of a Lock or a Leases object. For each event, ``_CompletionQueue.take()`` returns the callback
-    with its argument. The event loop then calls the callback.
+    """Add an event callback to a Client, a Lock or a Leases object. If ``losses`` is true, the callback receives only
+    the losses of a Lock or a Leases object. For each event, ``_CompletionQueue.take()`` returns the callback with its
+    argument. The event loop then calls the callback.
     """
-
-def _node_path(lock: Lock, owner: int) -> str:
-    """Return an owner's node path."""
-
-def _node_paths(lock: Lock, owner: int) -> list[str]:
-    """Return an owner's node paths."""
-
-def _release_nowait(lock: Lock, owner: int) -> None:
-    """Release a lock once for an owner, without waiting for the removal of the node."""
 
 def _set_revocable(of: Lock | Semaphore, callback: Callable[[str], object] | None) -> None:
     """Set the revocation callback of a Lock or a Semaphore. For each revocation request, ``_CompletionQueue.take()``

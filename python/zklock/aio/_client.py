@@ -245,12 +245,11 @@ class Client:
         multi-lock, and may belong to any client. ``timeout`` has the same meaning as for ``mutex()``. Raises ValueError
         if ``locks`` is empty, or if two locks have the same path.
 
-        If ``in_order`` is True, the library acquires the locks one after the other in the given order; see
-        ``zklock.Client.multi()``.
-
-        Example::
-
-            both = client.multi(["/accounts/a", "/accounts/b"])
+        Two multi-locks of zklock do not deadlock with each other, even if they list the same locks in different orders.
+        A Curator multi-lock acquires its locks one after the other. To avoid a deadlock with a Curator multi-lock, a
+        zklock multi-lock leaves its queues and joins them again later. If ``in_order`` is True, the library acquires
+        the locks one after the other in the given order, like Curator. Use ``in_order`` if Curator multi-locks use the
+        same paths in the same order.
         """
         client, bridge = self._require_connected()
         aio_locks = tuple(self.mutex(lock) if isinstance(lock, str) else lock for lock in _check_locks(locks))
@@ -306,8 +305,15 @@ class Client:
 
     async def fence_check(self, path: str, token: int) -> bool:
         """Ask the ensemble whether a fencing token belongs to a current holder of the lock on a path. Return True if
-        any client holds the lock with this token; see ``zklock.Client.fence_check()``. To check a hold of this client,
-        read ``is_held``, which sends no request.
+        any client holds the lock with this token.
+
+        The path may belong to a mutex, a read/write lock, a semaphore, a semaphore mutex, or a member lock of a
+        multi-lock. The holder may use zklock or Curator, and may be one of several readers. ``fence_check()`` returns
+        False for the token of a waiter, and for a path that does not exist.
+
+        The result was correct at some moment during the call, even if the client's server lags behind the other
+        servers. The result may already be outdated when the call returns, so a store must still compare tokens. To
+        check a hold of this client, read ``is_held``, which sends no request.
 
         The call waits for at most the session timeout. Raises ValueError for a token below 1, and ConnectionLost if no
         server answers within the session timeout.
@@ -321,17 +327,25 @@ class Client:
 
         An owner receives the request only if the owner has called ``set_revocable()``. The owner decides whether to
         release the lock. If the node does not exist, the call succeeds, because the lock was already released. The call
-        waits for at most the session timeout. If the task is cancelled during the wait, the owner may still receive the
-        request.
+        waits for at most the session timeout. If the task is cancelled during the wait, the owner of the node may still
+        receive the request.
         """
         client, bridge = self._require_connected()
         await bridge.wait(bridge.queue_for_call().revoke(client, node))
 
     def set_servers(self, servers: str) -> None:
-        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot;
-        see ``zklock.Client.set_servers()``. The session of the client continues, with all holds.
+        """Replace the server list. ``servers`` is a connect string, with the chroot of the client or without a chroot.
+        The chroot of the client does not change.
 
-        Raises ValueError if the list is not valid or contains a different chroot. Does not block.
+        The session of the client continues, with all holds and with the queue positions of all waiters. The client
+        stays connected to its server, except in two cases. If the new list does not contain the client's current
+        server, the client connects to a server from the new list. If the new list is longer than the old list, some
+        clients connect to an added server, so that each server has about the same number of clients. While a client
+        connects to another server, its holds are SUSPENDED. A hold is lost only if the client reaches no server of the
+        new list before the session ends.
+
+        Raises ValueError if the list is not valid or contains a different chroot, and ClientClosed if the client is
+        closed.
         """
         client, _ = self._require_connected()
         client.set_servers(servers)
@@ -339,18 +353,25 @@ class Client:
         self._servers = servers if "/" in servers else f"{servers}{slash}{chroot}"
 
     def metrics(self) -> Metrics:
-        """Return a Metrics object about the activity and the current state of the client; see
-        ``zklock.Client.metrics()``. The method sends no request.
+        """Return a Metrics object. The object contains counters, histograms and gauges about the activity and the
+        current state of the client.
+
+        ``metrics()`` sends no request, and also works after the session is lost or the client is closed.
         """
         return self._require_native().metrics()
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return ``metrics()`` in Prometheus text format, with ``labels``; see ``zklock.Client.prometheus()``."""
+        """Return ``metrics()`` in the Prometheus text format (exposition format, version 0.0.4).
+
+        Serve the text as ``text/plain; version=0.0.4``. The method adds ``labels`` to every sample, so that a program
+        can distinguish its clients. Raises ValueError for label names that Prometheus does not accept, or that the
+        metrics of zklock already use.
+        """
         return self._require_native().prometheus(labels)
 
     @property
     def state(self) -> ClientState:
-        """The state of the session."""
+        """The state of the session, a ClientState."""
         if self._native is not None:
             return self._native.state
         return ClientState.CLOSED if self._is_closed() else ClientState.CONNECTING

@@ -4,36 +4,20 @@ event loop.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import ClientClosed, ConnectionLost, Error, Exhausted, Forked, InvalidType, LockLost, NotOwner
+from zklock._errors import ConnectionLost, Error, Exhausted, InvalidType, LockLost
 from zklock._states import LockState
-from zklock._zklock import MultiLock as NativeMulti
-from zklock._zklock import (
-    _fencing_pass,
-    _fencing_token,
-    _is_held,
-    _listen,
-    _node_path,
-    _node_paths,
-    _release_nowait,
-    _remaining,
-    _repr,
-    _set_revocable,
-    _state,
-)
+from zklock._zklock import _listen, _set_revocable, _TaskLock
 from zklock.aio._acquiring import Acquiring
-from zklock.aio._loop_bridge import SAFE
-from zklock.aio._loss import WhileHeld, loss_error_of, wait_lost
+from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from typing_extensions import Self
@@ -99,7 +83,7 @@ class Lock:
     async def _acquire(self, timeout: float | None, caller: Task | None) -> bool:
         queue, task = self._bridge.queue_for_call(), owning_task(caller)
         owner = owner_of(task)
-        if not await self._bridge.wait(queue.acquire(self._native, owner.number, timeout)):
+        if not await self._bridge.wait(queue.acquire(self._as(owner), timeout)):
             return False
         self._track_hold(owner, task)
         return True
@@ -119,8 +103,14 @@ class Lock:
 
     async def _hold(self, timeout: float | None, caller: Task | None) -> Hold:
         queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
-        await self._bridge.wait(queue.acquire(self._native, owner.number, timeout, raises=True))
-        return Hold(self, owner.number)
+        return Hold(self, await self._bridge.wait(queue.hold(self._as(owner), timeout)))
+
+    def _as(self, owner: Owner) -> native._TaskLock:
+        """Return the lock from the point of view of ``owner``."""
+        return _TaskLock(self._native, owner.number)
+
+    def _as_current_task(self) -> native._TaskLock:
+        return _TaskLock(self._native, current_number())
 
     def _track_hold(self, owner: Owner, task: Task) -> None:
         if self._has_owner:
@@ -130,10 +120,11 @@ class Lock:
         """Return whether an ended task still has a hold that is not lost. The method releases the lost holds of the
         task.
         """
+        lock = self._as(owner)
         with contextlib.suppress(Error):
-            while (state := _state(self._native, owner.number)) is LockState.LOST:
+            while (state := lock.state) is LockState.LOST:
                 with contextlib.suppress(LockLost):
-                    _release_nowait(self._native, owner.number)
+                    lock.release_nowait()
             return state is not LockState.FREE
         return False
 
@@ -144,7 +135,7 @@ class Lock:
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost
-        if the hold was lost, ConnectionLost if no server confirmed the release within the session timeout, and
+        if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout. Raises
         Exhausted if the process had no descriptor for a connection. The release takes effect even if the call raises
         LockLost, ConnectionLost or Exhausted.
         """
@@ -152,23 +143,23 @@ class Lock:
 
     async def _release(self, caller: Task | None) -> None:
         queue, owner = self._bridge.queue_for_call(), owner_of(owning_task(caller))
-        op = queue.release(self._native, owner.number)
+        op = queue.release(self._as(owner))
         self._is_left(owner)
         await self._bridge.wait(op)
 
     def _is_left(self, owner: Owner) -> None:
         """Decrement the hold count of the owner, or remove the count if the hold is over."""
         with contextlib.suppress(Error):
-            owner.leaves(self, is_over=_state(self._native, owner.number) is LockState.FREE)
+            owner.leaves(self, is_over=self._as(owner).state is LockState.FREE)
 
     def release_nowait(self) -> None:
-        """Release the lock once for the current task. The method does not wait, because the library removes the node in
+        """Release the lock once for the current task. The call does not wait, because the library removes the node in
         the background.
 
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
         try:
-            _release_nowait(self._native, current_number())
+            self._as_current_task().release_nowait()
         finally:
             task = current_task()
             if task is not None:
@@ -260,9 +251,13 @@ class Lock:
         """Let the tasks of this process pass this mutex to each other up to ``max_passes`` times before the library
         removes the mutex's node. The default 0 forbids local hand-overs.
 
-        The setting applies to acquire calls that begin later. The documentation of ``zklock.Lock.set_local_handover()``
-        describes local hand-overs in detail. Raises Unsupported if the lock is not a Mutex, and ValueError for a
-        negative number.
+        The setting applies to acquire calls that begin later. If several lock objects of this client have the same path
+        and allow local hand-overs, the waiters of all these objects share one node. A local hand-over passes the lock
+        to the waiter whose call began first, without a request to a server. Because of local hand-overs, a waiter of
+        another process may have to wait for up to ``max_passes`` additional holds. A release passes the lock to a
+        waiter of this process only if the state of the hold is HELD and no revocation request has arrived. All holds
+        under the shared node have the same fencing token, but different values of ``fencing_pass``. Raises Unsupported
+        if the lock is not a Mutex, and ValueError for a negative number.
         """
         self._native.set_local_handover(max_passes)
 
@@ -271,21 +266,23 @@ class Lock:
         """Whether the current task holds the lock and the hold is safe at this moment. The property is False if the
         caller is not a task.
         """
-        return _is_held(self._native, current_number())
+        return self._as_current_task().is_held
 
     @property
     def is_held_in_process(self) -> bool:
-        """Whether any task has a safe hold that was acquired through this lock object."""
+        """Whether some task holds the lock through this lock object and the hold is safe at this moment."""
         return self._native.is_held_in_process
 
     @property
     def state(self) -> LockState:
-        """The state of the current task's hold. The state is FREE if the task has no hold."""
-        return _state(self._native, current_number())
+        """The state of the current task's hold, a LockState. The state is FREE if the task has no hold."""
+        return self._as_current_task().state
 
     @property
     def state_in_process(self) -> LockState:
-        """The state of the hold that some task has through this lock object, or FREE if no task has a hold."""
+        """The state of the hold that any task has through this lock object, as a LockState. The state is FREE if no
+        task has a hold.
+        """
         return self._native.state_in_process
 
     @property
@@ -293,7 +290,7 @@ class Lock:
         """The number of seconds for which the current task's hold stays safe even if no server answers. If the task has
         no hold, or the hold is not safe, ``remaining`` is zero.
         """
-        return _remaining(self._native, current_number())
+        return self._as_current_task().remaining
 
     @property
     def remaining_in_process(self) -> float:
@@ -308,12 +305,12 @@ class Lock:
         Raises NotOwner if the task has no hold, even if another task holds the lock. Raises LockLost if the task's hold
         was lost.
         """
-        return _fencing_token(self._native, current_number())
+        return self._as_current_task().fencing_token
 
     @property
     def fencing_token_in_process(self) -> int:
-        """The fencing token of the hold that some task has through this lock object. This property is for monitoring. A
-        task that writes to a store must use its own token, ``fencing_token``.
+        """The fencing token of a hold through this lock object, no matter which task has the hold. This property is for
+        monitoring. A task that writes to a store must use its own token, ``fencing_token``.
 
         Raises NotOwner if no task has a hold through this lock object, and LockLost if all holds through this lock
         object were lost.
@@ -328,7 +325,7 @@ class Lock:
 
         Raises the same errors as ``fencing_token``.
         """
-        return _fencing_pass(self._native, current_number())
+        return self._as_current_task().fencing_pass
 
     @property
     def node_path(self) -> str:
@@ -337,7 +334,7 @@ class Lock:
 
         Raises NotOwner if the task has no hold, and LockLost if the task's hold was lost.
         """
-        return _node_path(self._native, current_number())
+        return self._as_current_task().node_path
 
     @property
     def node_paths(self) -> list[str]:
@@ -345,7 +342,7 @@ class Lock:
         lock, and the list of any other lock contains one path. A ZooKeeper transaction can check that these nodes
         exist. If the lock was lost, a transaction with this check fails. Raises the same errors as ``node_path``.
         """
-        return _node_paths(self._native, current_number())
+        return self._as_current_task().node_paths
 
     @property
     def path(self) -> str:
@@ -368,7 +365,7 @@ class Lock:
         Raises NotOwner if the task has no hold or the hold is released during the wait, and ClientClosed if the client
         is closed.
         """
-        return wait_lost(self._bridge, self._loss_target(current_number()), timeout)
+        return wait_lost(self._bridge, self._loss_target(), timeout)
 
     def while_held(self) -> WhileHeld:
         """Return a context manager for an ``async with`` block. When the current task's hold is no longer safe, the
@@ -384,10 +381,10 @@ class Lock:
                 await work()
         """
         self._bridge.queue_for_call()
-        return WhileHeld(self._loss_target(current_number()))
+        return WhileHeld(self._loss_target())
 
-    def _loss_target(self, number: int) -> OwnerLossTarget:
-        return OwnerLossTarget(self, number)
+    def _loss_target(self) -> LossTarget:
+        return LossTarget(self._bridge, self._as_current_task(), self._paths)
 
     def _members_or_self(self) -> tuple[Lock, ...]:
         return (self,)
@@ -402,7 +399,7 @@ class Lock:
         """
         queue, task = self._bridge.queue_for_call(), owning_task(None)
         owner = owner_of(task)
-        await self._bridge.wait(queue.acquire_or_raise(self._native, owner.number))
+        await self._bridge.wait(queue.acquire_or_raise(self._as(owner)))
         self._track_hold(owner, task)
         return self
 
@@ -424,43 +421,10 @@ class Lock:
             end_block(exc_value, "releasing the lock", was_safe, error)
 
     def __repr__(self) -> str:
-        return self._describe_for(current_number())
+        return aio_repr(self._as_current_task())
 
-    def _describe_for(self, number: int) -> str:
-        return _repr(self._native, number).replace("<zklock.", "<zklock.aio.", 1)
-
-
-class OwnerLossTarget:
-    """Watches one owner's hold of a lock, and notices if that hold is lost."""
-
-    def __init__(self, lock: Lock, number: int) -> None:
-        self._lock = lock
-        self._number = number
-
-    def start_wait(self) -> asyncio.Future[bool]:
-        """Return a future. The future resolves to True when the hold is no longer safe, and to False if the hold is
-        released first. Raises NotOwner if the owner has no hold.
-        """
-        bridge = self._lock._bridge
-        return bridge.loss_future(bridge.queue_for_call().wait_lost(self._lock._native, self._number))
-
-    def is_safe(self) -> bool:
-        """Return whether the hold is safe at this moment, according to the session lease."""
-        return _state(self._lock._native, self._number) in SAFE
-
-    def check(self) -> None:
-        """Raise LockLost if the state of the hold is LOST, NotOwner if the hold was released, or ClientClosed if the
-        client is closed.
-        """
-        _fencing_token(self._lock._native, self._number)
-
-    def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after its hold is lost."""
-        return loss_error_of(self.check, self.quoted_paths())
-
-    def quoted_paths(self) -> str:
-        """Return the paths of the lock as text for an error message."""
-        return self._lock._paths()
+    def _describe_for(self, owner: Owner) -> str:
+        return aio_repr(self._as(owner))
 
 
 class Hold:
@@ -477,19 +441,10 @@ class Hold:
     ClientClosed after the client is closed, and raise Forked in a forked child process.
     """
 
-    def __init__(self, lock: Lock, number: int) -> None:
+    def __init__(self, lock: Lock, hold: native.Hold) -> None:
         """The lock calls this constructor."""
-        self._is_released = True
         self._lock = lock
-        self._number = number
-        try:
-            self._fencing_key = _fencing_token(lock._native, number), _fencing_pass(lock._native, number)
-        except Error:
-            # The lock was lost before this function read the fencing token.
-            with contextlib.suppress(Error):
-                _release_nowait(lock._native, number)
-            raise
-        self._is_released = False
+        self._native = hold
 
     @property
     def lock(self) -> Lock:
@@ -499,14 +454,14 @@ class Hold:
     @property
     def path(self) -> str:
         """The lock's path, without the client's chroot. For a multi-lock, this property raises AttributeError."""
-        return self._lock.path
+        return self._native.path
 
     @property
     def token(self) -> int:
         """The fencing token of this hold: an int that grows with every hold of the path. A store that compares tokens
         can refuse writers that have lost the lock. The token of a Hold does not change after a loss or a release.
         """
-        return self._fencing_key[0]
+        return self._native.token
 
     @property
     def fencing_pass(self) -> int:
@@ -514,42 +469,33 @@ class Hold:
         ``Lock.set_local_handover()``. If the hold did not begin with a local hand-over, ``fencing_pass`` is zero. If
         two writes have the same token, a store must also compare the values of ``fencing_pass``.
         """
-        return self._fencing_key[1]
+        return self._native.fencing_pass
 
     @property
     def state(self) -> LockState:
-        """The state of this hold. After a release, the state is FREE."""
-        if self._is_released:
-            return LockState.FREE
-        state = _state(self._lock._native, self._number)
-        return state if state is not LockState.FREE and self._is_current() else LockState.FREE
+        """The state of this hold, a LockState. After a release, the state is FREE."""
+        return self._native.state
 
     @property
     def remaining(self) -> float:
         """The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,
         ``remaining`` is zero.
         """
-        return _remaining(self._lock._native, self._number) if self.state in SAFE else 0.0
+        return self._native.remaining
 
     @property
     def is_held(self) -> bool:
         """Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after
         the client is closed.
         """
-        try:
-            return self.state in SAFE
-        except Error:
-            return False
+        return self._native.is_held
 
     @property
     def is_lost(self) -> bool:
         """Whether this hold is unsafe and the program has not yet released it. ``is_lost`` is True if the state of the
         hold is UNCERTAIN or LOST, or if the client was closed during the hold.
         """
-        try:
-            return self.state in (LockState.UNCERTAIN, LockState.LOST)
-        except Error:
-            return not self._is_released
+        return self._native.is_lost
 
     def wait_lost(self, timeout: float | None = None) -> Coroutine[Any, Any, bool]:
         """Wait until this hold is no longer safe, and then return True. Return False if the hold is still safe after
@@ -559,20 +505,24 @@ class Hold:
         afterwards. With a timeout of None or infinity, the call waits without limit. With a timeout of 0, the call
         checks the hold once. If the owner has re-entered the lock, the wait continues until the owner's last release.
 
-        Raises NotOwner if the hold is released before or during the wait, and ClientClosed if the client is closed.
+        Raises NotOwner if the hold is released before or during the wait. Raises ClientClosed if the client is closed.
         """
-        return wait_lost(self._lock._bridge, HoldLossTarget(self), timeout)
+        return wait_lost(self._lock._bridge, self._loss_target(), timeout)
 
     def while_held(self) -> WhileHeld:
         """Return a context manager for an ``async with`` block. When this hold is no longer safe, the library cancels
         the block, and the block raises LockLost; see ``Lock.while_held()``. Any task may enter such a block.
         """
         self._lock._bridge.queue_for_call()
-        return WhileHeld(HoldLossTarget(self))
+        return WhileHeld(self._loss_target())
+
+    def _loss_target(self) -> LossTarget:
+        return LossTarget(self._lock._bridge, self._native, self._lock._paths)
 
     async def release(self) -> None:
-        """Release the lock. After ``release()``, the end of the block does not release the lock again. Any task may
-        call this method.
+        """Release the lock, and wait until the server has confirmed the removal of the node. The call does not wait if
+        it passes the lock to another task of this process; see ``Lock.set_local_handover()``. Any task may call this
+        method.
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
@@ -580,71 +530,19 @@ class Hold:
         no descriptor for a connection. The release takes effect unless the call raises NotOwner.
         """
         bridge = self._lock._bridge
-        queue = bridge.queue_for_call()
-        with self._releasing():
-            await bridge.wait(queue.release(self._lock._native, self._number))
+        await bridge.wait(bridge.queue_for_call().release_hold(self._native))
 
     def release_nowait(self) -> None:
-        """Release the lock. The method does not wait, because the library removes the node in the background. Any task
+        """Release the lock. The call does not wait, because the library removes the node in the background. Any task
         may call this method.
 
         The method raises NotOwner and LockLost in the same cases as ``release()``.
         """
-        with self._releasing():
-            _release_nowait(self._lock._native, self._number)
-
-    @contextlib.contextmanager
-    def _releasing(self) -> Iterator[None]:
-        """Run a release. Raise NotOwner if the hold is already over. If the client is closed, every release raises
-        ClientClosed.
-        """
-        with contextlib.suppress(ClientClosed):
-            if self._is_over():
-                raise NotOwner(f"{self._lock._paths()}: this hold was already released")
-        self._is_released = True
-        try:
-            yield
-        except (ClientClosed, Forked):
-            self._is_released = False
-            raise
-
-    def _is_over(self) -> bool:
-        """Return True if this hold has already been released. If the owner has released only some of a multi-lock's
-        member locks, the multi-lock's hold is not over.
-        """
-        if self._is_released or self.state is not LockState.FREE:
-            return self._is_released
-        native = self._lock._native
-        if _state(native, self._number) is not LockState.FREE:
-            return True  # the owner holds the lock again
-        members = native.locks if isinstance(native, NativeMulti) else ()
-        return all(_state(member, self._number) is LockState.FREE for member in members)
-
-    def _check(self) -> None:
-        """Raise LockLost if the hold is lost, NotOwner if the hold was released, or ClientClosed if the client is
-        closed.
-        """
-        state = self.state
-        if state is LockState.FREE:
-            raise NotOwner(f"{self._lock._paths()}: this hold was already released")
-        if state is LockState.LOST:
-            _fencing_token(self._lock._native, self._number)
-
-    def _is_current(self) -> bool:
-        """Return whether this hold is the owner's current hold. The owner may have released this hold through the lock
-        object and acquired the lock again.
-        """
-        native = self._lock._native
-        try:
-            return self._fencing_key == (_fencing_token(native, self._number), _fencing_pass(native, self._number))
-        except LockLost:
-            return True
-        except NotOwner:
-            return False
+        self._native.release_nowait()
 
     async def __aenter__(self) -> Self:
         """Return this Hold. Raises NotOwner if the hold was already released, and LockLost if the hold was lost."""
-        self._check()
+        self._native._check()
         return self
 
     async def __aexit__(
@@ -656,7 +554,7 @@ class Hold:
         propagates, with a note about the failed release. If the block was cancelled, the method does not wait for the
         server.
         """
-        if self._is_released:
+        if self._native._is_released:
             return
         was_safe = is_safe(self)
         try:
@@ -667,45 +565,8 @@ class Hold:
         except Error as error:
             end_block(exc_value, "releasing the lock", was_safe, error)
 
-    def __del__(self) -> None:
-        """Release the lock if the hold is not over. Any thread may call this method."""
-        if self._is_released:
-            return
-        with contextlib.suppress(Error):
-            if self._is_over():
-                return
-            _release_nowait(self._lock._native, self._number)
-            what = f"{self._lock._paths()}: the lock was released because its Hold was garbage-collected"
-            hint = "use an async with block, or keep the Hold and call its release()"
-            warnings.warn(f"{what}: {hint}", ResourceWarning, stacklevel=1)
-
     def __repr__(self) -> str:
-        try:
-            state = self.state.name
-        except ClientClosed:
-            state = "CLOSED"
-        except Forked:
-            state = "FORKED"
-        return f"<zklock.aio.Hold {self._lock._paths()} {state} token={self.token}>"
-
-
-class HoldLossTarget(OwnerLossTarget):
-    """Watches a Hold and notices its loss."""
-
-    def __init__(self, hold: Hold) -> None:
-        super().__init__(hold._lock, hold._number)
-        self._hold = hold
-
-    def start_wait(self) -> asyncio.Future[bool]:
-        with contextlib.suppress(LockLost):
-            self.check()
-        return super().start_wait()
-
-    def is_safe(self) -> bool:
-        return self._hold.is_held
-
-    def check(self) -> None:
-        self._hold._check()
+        return aio_repr(self._native)
 
 
 class Mutex(Lock):
@@ -750,11 +611,16 @@ class MultiLock(Lock):
     ``Client.multi()`` makes a MultiLock.
 
     The timeout of ``acquire()`` limits the total time for all member locks. If the task already holds a member lock,
-    ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE if the task does not hold all member
-    locks. If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
+    ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the task holds all member locks.
+    If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
-    still releases the remaining member locks, and then raises the first error. The documentation of
-    ``zklock.MultiLock`` describes the fencing token, and the order in which the library acquires the member locks.
+    still releases the remaining member locks, and then raises the first error.
+
+    If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
+    one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that
+    list such member locks in different orders do not deadlock. The library acquires semaphore mutexes, and locks of
+    different clients, one after the other. This order is the same in all programs that use the same connect strings. If
+    the member locks have different fencing tokens, the token of the multi-lock is the smallest token.
     """
 
     def __init__(self, client: object, bridge: LoopBridge, lock: native.MultiLock, locks: tuple[Lock, ...]) -> None:
@@ -819,7 +685,7 @@ class RwLock:
         return self._native.path
 
     def __repr__(self) -> str:
-        return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
+        return aio_repr(self._native)
 
 
 def listen(
@@ -852,6 +718,11 @@ def wrap_callback(bridge: LoopBridge, callback: Callable[[str], object] | None) 
     if not callable(callback):
         raise InvalidType(f"callback: expected a callable or None, not {type(callback).__name__}")
     return functools.partial(bridge.call_program, callback)
+
+
+def aio_repr(native_object: object) -> str:
+    """Return the ``repr()`` of the object of zklock.aio that contains ``native_object``."""
+    return repr(native_object).replace("<zklock.", "<zklock.aio.", 1)
 
 
 def is_cancellation(error: BaseException | None) -> bool:

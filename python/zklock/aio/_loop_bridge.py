@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from zklock._errors import Error, Forked, NotOwner, Unsupported
 from zklock._events import Event, LockEvent
-from zklock._states import LockState
 from zklock._zklock import _CompletionQueue
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from zklock._zklock import _Op, _Settings
 
 T = TypeVar("T")
-SAFE = (LockState.HELD, LockState.SUSPENDED)
 
 
 class EventSink(Protocol):

@@ -1,5 +1,5 @@
 """Two ways to notice the loss of a hold: ``wait_lost()`` waits for the loss, and ``while_held()`` cancels a block after
-the loss. This file works with every ``LossTarget``, and must not import locks or leases.
+the loss. This file must not import locks or leases.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import sys
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zklock._errors import ClientClosed, Error, LockLost, NotOwner
 from zklock._zklock import _timeout
@@ -18,35 +18,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from zklock import _zklock as native
+    from zklock._zklock import _TaskLock
     from zklock.aio._loop_bridge import LoopBridge
 
 
-class LossTarget(Protocol):
-    """A hold that may be lost."""
+class LossTarget:
+    """A hold or leases that may be lost."""
+
+    def __init__(
+        self, bridge: LoopBridge, held: _TaskLock | native.Hold | native.Leases, paths: Callable[[], str]
+    ) -> None:
+        """``paths`` returns the paths of the lock as text for an error message. ``paths`` is a method of the lock or
+        the semaphore, so the LossTarget keeps this object and its client alive.
+        """
+        self._bridge = bridge
+        self._held = held
+        self.paths = paths
 
     def start_wait(self) -> asyncio.Future[bool]:
         """Return a future. The future resolves to True when the hold is no longer safe, and to False if the hold is
         released first. Raises NotOwner if no hold exists, and ClientClosed if the client is closed.
         """
-        ...
+        return self._bridge.loss_future(self._bridge.queue_for_call().wait_lost(self._held))
 
     def is_safe(self) -> bool:
         """Return whether the hold is safe at this moment, according to the session lease."""
-        ...
+        return self._held.is_held
 
     def check(self) -> None:
         """Raise LockLost if the state of the hold is LOST, NotOwner if the hold was released, or ClientClosed if the
         client is closed.
         """
-        ...
+        self._held._check()
 
     def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after its hold is lost."""
-        ...
-
-    def quoted_paths(self) -> str:
-        """Return the paths of the lock as text for an error message."""
-        ...
+        """Return the exception that a block raises after the loss, with the reason for the loss."""
+        try:
+            self.check()
+        except LockLost as loss:
+            return loss
+        except ClientClosed as closed:
+            return LockLost(str(closed))
+        except Error:
+            pass
+        return LockLost(f"{self.paths()}: the session lease has ended, and the lock may be lost")
 
 
 async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None) -> bool:
@@ -65,25 +81,12 @@ async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None)
                 return True
             return not held.is_safe()
         if not wait.result():
-            raise NotOwner(f"{held.quoted_paths()}: the hold was released, so it cannot be lost any more")
+            raise NotOwner(f"{held.paths()}: the hold was released, so it cannot be lost any more")
         with contextlib.suppress(LockLost, NotOwner):
             held.check()
         return True
     finally:
         wait.cancel()
-
-
-def loss_error_of(check: Callable[[], object], what: str) -> LockLost:
-    """Return a LockLost exception with the reason for the loss."""
-    try:
-        check()
-    except LockLost as loss:
-        return loss
-    except ClientClosed as closed:
-        return LockLost(str(closed))
-    except Error:
-        pass
-    return LockLost(f"{what}: the session lease has ended, and the lock may be lost")
 
 
 class WhileHeld(AbstractAsyncContextManager[None]):

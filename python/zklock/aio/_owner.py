@@ -23,7 +23,7 @@ class TrackedLock(Protocol):
         """Return whether the owner still has a hold that is not lost. The method does not raise exceptions."""
         ...
 
-    def _describe_for(self, number: int) -> str:
+    def _describe_for(self, owner: Owner) -> str:
         """Return the ``repr()`` of the lock with the state of this owner's hold."""
         ...
 
@@ -57,7 +57,7 @@ class Owner:
     def _on_task_done(self, task: Task) -> None:
         for lock in list(self._locks or ()):
             if lock._release_lost_and_check_held(self):
-                what = lock._describe_for(self.number)
+                what = lock._describe_for(self)
                 message = f"task {task.get_name()!r} ended while it holds {what}, which no other task can release"
                 try:
                     warnings.warn(message, ResourceWarning, stacklevel=1)

@@ -4,17 +4,13 @@ depend on the current task. No method may block the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-from zklock._errors import Error, LockLost, NotOwner
-from zklock._states import LockState
+from zklock._errors import Error, NotOwner
 from zklock._zklock import _set_revocable
 from zklock.aio._acquiring import Acquiring
-from zklock.aio._locks import end_block, is_cancellation, is_safe, listen, wrap_callback
-from zklock.aio._loop_bridge import SAFE
-from zklock.aio._loss import WhileHeld, loss_error_of, wait_lost
-from zklock.aio._owner import NO_OWNER_NUMBER
+from zklock.aio._locks import aio_repr, end_block, is_cancellation, is_safe, listen, wrap_callback
+from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,6 +20,7 @@ if TYPE_CHECKING:
 
     from zklock import _zklock as native
     from zklock._events import LockEvent
+    from zklock._states import LockState
     from zklock._zklock import Listener, Participant, Waiting
     from zklock.aio._loop_bridge import LoopBridge
 
@@ -115,8 +112,11 @@ class Semaphore:
         """The semaphore's path, without the client's chroot."""
         return self._native.path
 
+    def _quoted_path(self) -> str:
+        return repr(self.path)
+
     def __repr__(self) -> str:
-        return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
+        return aio_repr(self._native)
 
 
 class Leases:
@@ -166,7 +166,7 @@ class Leases:
 
     @property
     def state(self) -> LockState:
-        """The state of the leases. After a release, the state is FREE."""
+        """The state of the leases, a LockState. After a release, the state is FREE."""
         return self._native.state
 
     @property
@@ -209,20 +209,23 @@ class Leases:
         The documentation of ``Lock.wait_lost()`` describes the timeout and the errors. Raises NotOwner if the leases
         are released before or during the wait.
         """
-        return wait_lost(self._bridge, LeasesLossTarget(self), timeout)
+        return wait_lost(self._bridge, self._loss_target(), timeout)
 
     def while_held(self) -> WhileHeld:
         """Return a context manager for an ``async with`` block. When the leases are no longer safe, the library cancels
         the block, and the block raises LockLost; see ``Lock.while_held()``.
         """
         self._bridge.queue_for_call()
-        return WhileHeld(LeasesLossTarget(self))
+        return WhileHeld(self._loss_target())
+
+    def _loss_target(self) -> LossTarget:
+        return LossTarget(self._bridge, self._native, self._semaphore._quoted_path)
 
     async def __aenter__(self) -> Self:
         """Return this object. Raises NotOwner if the leases were already released, and LockLost if the leases were
         lost.
         """
-        self.fencing_token  # noqa: B018
+        self._native._check()
         return self
 
     async def __aexit__(
@@ -245,36 +248,4 @@ class Leases:
             end_block(exc_value, "releasing the leases", was_safe, error)
 
     def __repr__(self) -> str:
-        return repr(self._native).replace("<zklock.", "<zklock.aio.", 1)
-
-
-class LeasesLossTarget:
-    """Watches leases, and detects when one is lost."""
-
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
-
-    def start_wait(self) -> asyncio.Future[bool]:
-        """Return a future. The future resolves to True when the leases are no longer safe, and to False if the leases
-        are released first.
-        """
-        bridge = self._leases._bridge
-        return bridge.loss_future(bridge.queue_for_call().wait_lost(self._leases._native, NO_OWNER_NUMBER))
-
-    def is_safe(self) -> bool:
-        """Return whether the leases are safe at this moment."""
-        return self._leases.state in SAFE
-
-    def check(self) -> None:
-        """Raise LockLost if the state of a lease is LOST, NotOwner if the leases were released, or ClientClosed if the
-        client is closed.
-        """
-        self._leases.fencing_token  # noqa: B018
-
-    def loss_error(self) -> LockLost:
-        """Return the exception that a block raises after the leases are lost."""
-        return loss_error_of(self.check, self.quoted_paths())
-
-    def quoted_paths(self) -> str:
-        """Return the semaphore's path for use in messages."""
-        return self._leases._semaphore.path
+        return aio_repr(self._native)
