@@ -108,6 +108,10 @@ def waiting(client: zklock.Client) -> zklock.Waiting:
     return found[0]
 
 
+def task_lock(client: zklock.Client) -> _zklock._TaskLock:
+    return _zklock._TaskLock(client.mutex(fresh()), 1)
+
+
 # Functions that make a usable object of each class.
 MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Client: lambda client, server: zklock.Client(server.address),
@@ -125,7 +129,8 @@ MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.Waiting: lambda client, server: waiting(client),
     _zklock._Settings: lambda client, server: _zklock._Settings(server.address, connect_timeout=0.05),
     _zklock._CompletionQueue: lambda client, server: _zklock._CompletionQueue(),
-    _zklock._Op: lambda client, server: _zklock._CompletionQueue().acquire(client.mutex(fresh()), 1),
+    _zklock._Op: lambda client, server: _zklock._CompletionQueue().acquire(task_lock(client)),
+    _zklock._TaskLock: lambda client, server: task_lock(client),
     _zklock.Session: lambda client, server: server.sessions()[0],
     StandaloneServer: lambda client, server: StandaloneServer(),
 }
