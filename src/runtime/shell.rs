@@ -502,7 +502,9 @@ impl Shell {
         deferred: &mut DeferredWork,
         work: impl FnOnce(&mut State, &mut DeferredWork) -> T,
     ) -> Result<T> {
-        state.check_not_failed()?;
+        if state.has_failed {
+            return Err(client_failed_error());
+        }
         catch_unwind(AssertUnwindSafe(|| work(&mut state, deferred))).map_err(|_| {
             self.fail(&mut state, deferred);
             client_failed_error()
@@ -918,10 +920,6 @@ impl State {
         let is_recent = now - ready.loaded_at <= MAX_INPUT_AGE;
         let is_unused = self.engine.metrics().connections == ready.connections;
         is_recent && is_unused && (!self.inputs.has_credentials() || self.engine.has_credentials())
-    }
-
-    fn check_not_failed(&self) -> Result<()> {
-        if self.has_failed { Err(client_failed_error()) } else { Ok(()) }
     }
 }
 

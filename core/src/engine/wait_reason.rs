@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::interface::{LockId, OpId, Recipe};
 use super::owner::Owner;
 use super::state::{Acquire, Attempt, Engine, Op, OpKind, StateMachine};
-use crate::recipe::{Blocker, PredecessorInfo};
+use crate::recipe::Blocker;
 use crate::time::Time;
 
 /// The reason why an acquire waits.
@@ -200,18 +200,16 @@ impl WaitReason<'_> {
                 is_inner_mutex,
                 ..
             } => {
-                let (node, of) = (path(node), info.map_or_else(String::new, session_and_data_text));
+                let owner = info.map_or_else(String::new, |info| {
+                    let data = String::from_utf8_lossy(&info.data);
+                    format!(" (session {:#x}, data {:?})", info.session_id, data)
+                });
+                let node = path(node);
                 match *is_holder && !is_inner_mutex {
-                    true => format!("held by {node}{of}"),
-                    false => format!("{ahead_count} ahead in the queue, the nearest is {node}{of}"),
+                    true => format!("held by {node}{owner}"),
+                    false => format!("{ahead_count} ahead in the queue, the nearest is {node}{owner}"),
                 }
             }
         })
     }
-}
-
-/// Returns a text for messages with the session and the data of a node.
-fn session_and_data_text(info: &PredecessorInfo) -> String {
-    let data = String::from_utf8_lossy(&info.data);
-    format!(" (session {:#x}, data {:?})", info.session_id, data)
 }

@@ -59,7 +59,7 @@ pub(super) struct Directory {
 }
 
 /// Creates directories, and finds out from the replies whether the chroot is missing.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct DirectoryCreation {
     chroot: ChrootState,
     /// The remaining number of attempts to create directories as container nodes. A server that does not support container nodes refuses

@@ -16,7 +16,7 @@ mod queue_order;
 mod rank;
 mod shared_count;
 
-pub(crate) use contender::{Blocker, Contender, Input, Output, PredecessorInfo, QueueRequest, Removal};
+pub(crate) use contender::{Blocker, Contender, Input, Output, QueueRequest, Removal};
 pub(crate) use directories::Chroot;
 pub(crate) use directory_cache::{CacheEvent, DirectoryCaches};
 pub(crate) use fence_check::FenceCheck;

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use zklock_proto::{Code, CreateMode, MultiResult, Request, Response};
 
 use super::wait::position_of;
-use super::{Contender, Leaving, Node, Output, Position, QueueIndex, QueueRequest, QueueSlot, RetryState, Stage};
+use super::{
+    Contender, JoinStep, Joining, Leaving, Node, Output, Phase, Position, QueueIndex, QueueRequest, QueueSlot,
+    RetryState,
+};
 use crate::acl::{CreateAcls, Place};
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
@@ -46,7 +49,7 @@ impl Contender {
         if !Mutant::CheckWithoutSync.is_active() {
             cx.session.sync(cx.now, &first.request.directory);
         }
-        self.stage = Stage::Checking { is_directory_missing: false };
+        self.set_join_step(JoinStep::Checking { is_directory_missing: false });
         for at in unknown {
             self.list(cx, at);
         }
@@ -63,18 +66,18 @@ impl Contender {
                 *position = ahead;
                 cx.caches.record_contended(&request.directory);
                 self.has_waited = true;
-                self.stage = Stage::Gone;
+                self.phase = Phase::Gone;
                 return Some(Output::WouldBlock);
             }
             Err(error) => {
-                self.stage = Stage::Gone;
+                self.phase = Phase::Gone;
                 return Some(Output::Failed(error));
             }
         }
         if self.is_any_list_pending() {
             return None;
         }
-        let is_missing = self.stage == Stage::Checking { is_directory_missing: true };
+        let is_missing = self.join_step() == Some(JoinStep::Checking { is_directory_missing: true });
         self.begin_cache_use(cx);
         match is_missing {
             true => self.join_with_directories(cx),
@@ -105,7 +108,7 @@ impl Contender {
     /// Sends the create request and the list requests together. A server answers the requests of a session in order, so acquiring a free
     /// lock takes one round trip. If a directory has a directory cache, the contender does not need to list it.
     pub(super) fn join(&mut self, cx: &mut Context<'_>) {
-        self.stage = Stage::Joining { is_leaving: false };
+        self.set_join_step(JoinStep::Creating { is_leaving: false });
         let mut creates: Vec<Request> = self.slots.iter().flat_map(|slot| creates(slot, cx.acls)).collect();
         let request = match creates.pop() {
             Some(only) if creates.is_empty() => only,
@@ -129,7 +132,7 @@ impl Contender {
     /// server reports an error for each ancestor that already exists.
     fn join_with_directories(&mut self, cx: &mut Context<'_>) {
         let mut known = BTreeSet::new();
-        let Self { slots, directory_creation, .. } = self;
+        let Self { slots, phase: Phase::Joining(Joining { directory_creation, .. }), .. } = self else { return };
         let paths = slots
             .iter()
             .enumerate()
@@ -145,13 +148,13 @@ impl Contender {
     }
 
     pub(super) fn list(&mut self, cx: &mut Context<'_>, at: usize) {
+        let is_creating = matches!(self.join_step(), Some(JoinStep::Creating { .. }));
         let Some(slot) = self.slots.get_mut(at) else { return };
-        if self.stage == Stage::Queued {
+        if self.phase == Phase::Queued {
             slot.position = Position::Unknown;
         }
         slot.is_list_pending = true;
-        let is_watched =
-            slot.request.mode == Mode::Lease && matches!(self.stage, Stage::Queued | Stage::Joining { .. });
+        let is_watched = slot.request.mode == Mode::Lease && (self.phase == Phase::Queued || is_creating);
         match is_watched {
             true => cx.watch_children(RequestKind::List(at), &slot.request.directory),
             false => cx.send(RequestKind::List(at), &list(&slot.request.directory)),
@@ -166,7 +169,9 @@ impl Contender {
     ) -> Option<Output> {
         match kind {
             RequestKind::CreateDirectory => {
-                self.directory_creation.on_reply(&result);
+                if let Phase::Joining(joining) = &mut self.phase {
+                    joining.directory_creation.on_reply(&result);
+                }
                 None
             }
             RequestKind::Create => self.on_created(cx, result),
@@ -183,7 +188,7 @@ impl Contender {
     }
 
     fn on_created(&mut self, cx: &mut Context<'_>, result: Result<Response, Failure>) -> Option<Output> {
-        let Stage::Joining { is_leaving } = self.stage else { return None };
+        let Some(JoinStep::Creating { is_leaving }) = self.join_step() else { return None };
         let (at, result) = match result.map(|response| parse_create_response(response, cx.reply_zxid)) {
             Ok(Ok(created)) => (0, Ok(created)),
             Ok(Err((operation, code))) => (self.slot_of(operation), Err(Failure::Code(code))),
@@ -192,15 +197,15 @@ impl Contender {
         match result {
             Ok(created) => self.adopt_created_nodes(cx, created, is_leaving),
             Err(Failure::Code(Code::NO_NODE)) if !is_leaving => {
-                self.stage = Stage::DirectoryMissing { at };
+                self.set_join_step(JoinStep::DirectoryMissing { at });
                 if self.is_any_list_pending() { None } else { self.on_directory_missing(cx) }
             }
             Err(Failure::ConnectionLost) if Mutant::ForgetLostCreate.is_active() && !is_leaving => {
-                self.stage = Stage::NotJoined;
+                self.set_join_step(JoinStep::NotBegun);
                 None
             }
             Err(Failure::ConnectionLost) => {
-                self.stage = Stage::CreateUnknown { is_leaving };
+                self.set_join_step(JoinStep::CreateUnknown { is_leaving });
                 None
             }
             Err(Failure::Code(code)) if is_surely_not_created(code) => match is_leaving {
@@ -256,11 +261,11 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.stage = Stage::Leaving(Leaving::default());
+            self.phase = Phase::Leaving(Leaving::default());
             self.delete(cx);
             return None;
         }
-        self.stage = Stage::Queued;
+        self.phase = Phase::Queued;
         self.watch_for_revocation(cx);
         self.check_sequences(cx).or_else(|| self.update_positions(cx))
     }
@@ -268,7 +273,7 @@ impl Contender {
     /// Searches for nodes of this contender, and deletes the nodes that exist.
     fn seek_and_leave(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
-        self.stage = Stage::CreateUnknown { is_leaving: true };
+        self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
         self.find_nodes(cx);
     }
 
@@ -297,27 +302,30 @@ impl Contender {
         let (children, next) = match result {
             Ok(Response::Children2 { children, stat }) => (children, children_created(stat)),
             Err(Failure::Code(Code::NO_NODE)) => {
-                if let Stage::Checking { is_directory_missing } = &mut self.stage {
-                    *is_directory_missing = true;
+                if matches!(self.join_step(), Some(JoinStep::Checking { .. })) {
+                    self.set_join_step(JoinStep::Checking { is_directory_missing: true });
                 }
                 (Vec::new(), 0)
             }
             // If the contender still needs this list, it sends the request again on the next connection.
             Err(Failure::ConnectionLost) => {
-                if matches!(self.stage, Stage::DirectoryMissing { .. } | Stage::Checking { .. }) {
-                    self.stage = Stage::NotJoined;
+                if matches!(self.join_step(), Some(JoinStep::DirectoryMissing { .. } | JoinStep::Checking { .. })) {
+                    self.set_join_step(JoinStep::NotBegun);
                 }
                 return None;
             }
             Err(failure) => return self.on_list_refused(cx, at, failure),
             Ok(other) => return self.on_unexpected_response(cx, &other, "getChildren2"),
         };
-        match self.stage {
-            Stage::Checking { .. } => self.on_check_list(cx, at, &children, next),
-            Stage::Queued => self.rank(cx, at, &children),
-            Stage::DirectoryMissing { .. } if !self.is_any_list_pending() => self.on_directory_missing(cx),
-            Stage::CreateUnknown { is_leaving } => self.match_found_nodes(cx, at, children, is_leaving),
-            _ => None,
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => match step {
+                JoinStep::Checking { .. } => self.on_check_list(cx, at, &children, next),
+                JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.on_directory_missing(cx),
+                JoinStep::CreateUnknown { is_leaving } => self.match_found_nodes(cx, at, children, is_leaving),
+                JoinStep::NotBegun | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => None,
+            },
+            Phase::Queued => self.rank(cx, at, &children),
+            Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
         }
     }
 
@@ -327,27 +335,33 @@ impl Contender {
 
     fn on_list_refused(&mut self, cx: &mut Context<'_>, at: usize, failure: Failure) -> Option<Output> {
         let error = self.read_error(failure, "listing", self.directory(at));
-        match self.stage {
-            Stage::Checking { .. } => self.fail(cx, error),
-            Stage::DirectoryMissing { .. } if !self.is_any_list_pending() => self.fail(cx, error),
-            Stage::Queued => {
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => match step {
+                JoinStep::Checking { .. } => self.fail(cx, error),
+                JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.fail(cx, error),
+                JoinStep::CreateUnknown { is_leaving } => {
+                    self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
+                    self.schedule_retry(cx);
+                    (!is_leaving).then_some(Output::Failed(error))
+                }
+                JoinStep::NotBegun | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => None,
+            },
+            Phase::Queued => {
                 self.start_leaving(cx);
                 Some(Output::Failed(error))
             }
-            Stage::CreateUnknown { is_leaving } => {
-                self.stage = Stage::CreateUnknown { is_leaving: true };
-                self.schedule_retry(cx);
-                (!is_leaving).then_some(Output::Failed(error))
-            }
-            _ => None,
+            Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
         }
     }
 
     /// Creates the missing directories and joins again. The contender fails if the chroot is missing, or if the server has refused to
     /// create a directory.
     fn on_directory_missing(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        let Stage::DirectoryMissing { at } = self.stage else { return None };
-        match self.directory_creation.missing_directory_error(cx, at) {
+        let Phase::Joining(Joining { step: JoinStep::DirectoryMissing { at }, directory_creation }) = &self.phase
+        else {
+            return None;
+        };
+        match directory_creation.missing_directory_error(cx, *at) {
             Some(error) => self.fail(cx, error),
             None => {
                 self.join_with_directories(cx);
@@ -393,11 +407,11 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.stage = Stage::Leaving(Leaving::default());
+            self.phase = Phase::Leaving(Leaving::default());
             self.delete(cx);
             return None;
         }
-        self.stage = Stage::Queued;
+        self.phase = Phase::Queued;
         if self.slots.iter().any(|slot| slot.nodes.len() < slot.request.node_count) {
             return self.on_own_node_removed(cx);
         }

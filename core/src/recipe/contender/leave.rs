@@ -3,7 +3,7 @@
 
 use zklock_proto::{Code, Request, Response};
 
-use super::{Contender, Leaving, Output, Removal, RetryState, Stage};
+use super::{Contender, JoinStep, Joining, Leaving, Output, Phase, Removal, RetryState};
 use crate::acl::Permission;
 use crate::mutant::Mutant;
 use crate::path::parent;
@@ -13,33 +13,35 @@ use crate::session::Failure;
 
 impl Contender {
     pub(super) fn leave(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        match &mut self.stage {
-            Stage::NotJoined | Stage::Checking { .. } | Stage::DirectoryMissing { .. } => {
-                self.stop_all_waiting(cx);
-                self.finish()
-            }
-            Stage::Joining { is_leaving } | Stage::CreateUnknown { is_leaving } => {
-                *is_leaving = true;
-                self.stop_all_waiting(cx);
-                None
-            }
-            Stage::Leaving(_) | Stage::Gone => None,
-            Stage::Queued | Stage::Acquired => {
+        match &mut self.phase {
+            Phase::Joining(joining) => match &mut joining.step {
+                JoinStep::NotBegun | JoinStep::Checking { .. } | JoinStep::DirectoryMissing { .. } => {
+                    self.stop_all_waiting(cx);
+                    self.finish()
+                }
+                JoinStep::Creating { is_leaving } | JoinStep::CreateUnknown { is_leaving } => {
+                    *is_leaving = true;
+                    self.stop_all_waiting(cx);
+                    None
+                }
+            },
+            Phase::Queued | Phase::Acquired => {
                 self.start_leaving(cx);
                 None
             }
+            Phase::Leaving(_) | Phase::Gone => None,
         }
     }
 
     /// Starts deleting the contender's nodes. The contender must already know its nodes.
     pub(super) fn start_leaving(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
-        self.stage = Stage::Leaving(Leaving::default());
+        self.phase = Phase::Leaving(Leaving::default());
         self.delete(cx);
     }
 
     pub(super) fn delete(&mut self, cx: &mut Context<'_>) {
-        if let Stage::Leaving(Leaving { not_before: Some(end), .. }) = self.stage
+        if let Phase::Leaving(Leaving { not_before: Some(end), .. }) = self.phase
             && cx.now < end
         {
             if self.retry.state == RetryState::Idle {
@@ -72,7 +74,7 @@ impl Contender {
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         self.report_delete_to_cache(cx, index, &result);
-        let Stage::Leaving(leaving) = &mut self.stage else { return None };
+        let Phase::Leaving(leaving) = &mut self.phase else { return None };
         let node = self.slots.get_mut(index.slot)?.nodes.get_mut(index.node).filter(|node| !node.is_gone)?;
         match result {
             Ok(_) => node.is_gone = true,
@@ -98,7 +100,7 @@ impl Contender {
         if !self.nodes().all(|node| node.is_gone) {
             return None;
         }
-        self.stage = Stage::Gone;
+        self.phase = Phase::Gone;
         Some(if was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
     }
 
@@ -130,12 +132,14 @@ impl Contender {
     /// again whether the owner may re-enter the other member locks ([`Output::Acquired`]).
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
-        match self.stage {
-            Stage::Leaving(_) => self.delete(cx),
-            Stage::CreateUnknown { .. } if cx.session.is_connected() => self.find_nodes(cx),
-            Stage::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
-            Stage::Acquired => return Some(Output::Acquired),
-            _ => {}
+        match self.phase {
+            Phase::Leaving(_) => self.delete(cx),
+            Phase::Joining(Joining { step: JoinStep::CreateUnknown { .. }, .. }) if cx.session.is_connected() => {
+                self.find_nodes(cx);
+            }
+            Phase::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
+            Phase::Acquired => return Some(Output::Acquired),
+            Phase::Joining(_) | Phase::Queued | Phase::Gone => {}
         }
         None
     }

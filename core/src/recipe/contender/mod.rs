@@ -3,7 +3,7 @@
 //! A contender creates its nodes in one transaction. For a mutex, a contender creates one node. For leases of a semaphore, it creates
 //! several nodes in one directory. For a multi-lock, it creates one node in each of several directories.
 //!
-//! The life of a contender has five phases: it joins, waits, holds its locks, leaves and is gone. A contender never joins a second time. If
+//! The life of a contender has five phases ([`Phase`]): it joins, waits, holds its locks, leaves and is gone. A contender never joins a second time. If
 //! a node of the contender is lost, the contender reports the loss. The engine may then create a new contender with a new UUID. Because of
 //! the new UUID, a late delete request of the old contender cannot delete a node of the new contender. A contender also never adopts a node
 //! of a session that has ended (CURATOR-604).
@@ -138,11 +138,9 @@ pub(crate) struct Contender {
     try_once: bool,
     /// True if the contender watches its nodes from the start, because another client may request a revocation.
     is_revocable: bool,
-    stage: Stage,
+    phase: Phase,
     /// The id of the session that created the nodes.
     session_id: i64,
-    /// Creates missing directories, and detects a missing chroot.
-    directory_creation: DirectoryCreation,
     /// True if the contender had to wait for a predecessor or for leases.
     has_waited: bool,
     /// The path of a node for which the contender has detected, but not yet reported, a revocation request.
@@ -197,29 +195,11 @@ enum NodeWatch {
     Cached,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// The contender has sent no request.
-    NotJoined,
-    /// The contender lists the directories to find out whether joining can succeed. The contender has written nothing yet.
-    Checking {
-        /// True if one of the directories does not exist.
-        is_directory_missing: bool,
-    },
-    /// The contender has sent the create request, followed by the list requests. The server may first have to answer requests that create
-    /// missing directories.
-    Joining {
-        is_leaving: bool,
-    },
-    /// The create request failed because a directory does not exist. A list is still in flight.
-    DirectoryMissing {
-        /// The index of the missing directory.
-        at: usize,
-    },
-    /// The reply to the create request was lost, so nodes with this contender's UUID may exist.
-    CreateUnknown {
-        is_leaving: bool,
-    },
+/// The phase of a contender. A phase owns the data that only this phase needs.
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// The contender creates its nodes.
+    Joining(Joining),
     /// The nodes exist. The contender knows the position of each node, or is determining the position.
     Queued,
     /// The contender has acquired its locks.
@@ -227,6 +207,36 @@ enum Stage {
     /// The contender is deleting its nodes.
     Leaving(Leaving),
     Gone,
+}
+
+/// The state of a contender that creates its nodes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Joining {
+    step: JoinStep,
+    /// Creates missing directories, and detects a missing chroot.
+    directory_creation: DirectoryCreation,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum JoinStep {
+    /// The contender has sent no request.
+    #[default]
+    NotBegun,
+    /// The contender lists the directories to find out whether joining can succeed. The contender has written nothing yet.
+    Checking {
+        /// True if one of the directories does not exist.
+        is_directory_missing: bool,
+    },
+    /// The contender has sent the create request, followed by the list requests. The server may first have to answer requests that create
+    /// missing directories.
+    Creating { is_leaving: bool },
+    /// The create request failed because a directory does not exist. A list is still in flight.
+    DirectoryMissing {
+        /// The index of the missing directory.
+        at: usize,
+    },
+    /// The reply to the create request was lost, so nodes with this contender's UUID may exist.
+    CreateUnknown { is_leaving: bool },
 }
 
 /// The state of a contender that is deleting its nodes.
@@ -342,9 +352,8 @@ impl Contender {
             slots,
             try_once,
             is_revocable: false,
-            stage: Stage::NotJoined,
+            phase: Phase::Joining(Joining::default()),
             session_id: 0,
-            directory_creation: DirectoryCreation::default(),
             has_waited: false,
             revocation: None,
             retry: RetryTimer { delay: Duration::ZERO, state: RetryState::Idle },
@@ -359,7 +368,7 @@ impl Contender {
     /// Returns the full paths of all nodes that probably exist. The result does not include nodes for which the contender has sent a delete
     /// request.
     pub(crate) fn present_nodes(&self) -> impl Iterator<Item = &str> {
-        let is_present = matches!(self.stage, Stage::Queued | Stage::Acquired);
+        let is_present = matches!(self.phase, Phase::Queued | Phase::Acquired);
         self.node_paths().filter(move |_| is_present)
     }
 
@@ -411,7 +420,7 @@ impl Contender {
             Position::First => Some(0),
             Position::Unknown | Position::TooFewLeases { .. } => None,
         });
-        ahead.collect::<Option<Vec<_>>>().filter(|_| self.stage == Stage::Queued)?.into_iter().max()
+        ahead.collect::<Option<Vec<_>>>().filter(|_| self.phase == Phase::Queued)?.into_iter().max()
     }
 
     /// Returns whether another client has requested a revocation from the contender. Only a revocable contender reads such requests.
@@ -434,12 +443,12 @@ impl Contender {
     }
 
     pub(crate) fn is_acquired(&self) -> bool {
-        self.stage == Stage::Acquired
+        self.phase == Phase::Acquired
     }
 
     /// Returns whether the contender has not yet begun to join.
     pub(crate) fn has_not_joined(&self) -> bool {
-        self.stage == Stage::NotJoined
+        self.join_step() == Some(JoinStep::NotBegun)
     }
 
     /// Returns a node in `directory` that the client may not delete, if the node belongs to this session.
@@ -456,7 +465,7 @@ impl Contender {
 
     /// Returns whether the contender has left completely.
     pub(crate) fn is_gone(&self) -> bool {
-        self.stage == Stage::Gone
+        self.phase == Phase::Gone
     }
 
     /// Handles one input.
@@ -476,7 +485,7 @@ impl Contender {
             Input::MaxLeases(max) => self.on_max_leases(cx, max),
             Input::Retry => self.on_retry(cx),
         };
-        if self.stage == Stage::Gone {
+        if self.phase == Phase::Gone {
             self.end_cache_use(cx);
         }
         output
@@ -504,7 +513,7 @@ impl Contender {
     /// Splits a contender that has acquired its locks into one contender for each directory. Watches and cache subscriptions move to the
     /// new ids, which `next_id` returns.
     pub(crate) fn split(self, cx: &mut Context<'_>, mut next_id: impl FnMut() -> MachineId) -> Vec<(MachineId, Self)> {
-        let (session_id, stage, is_revocable) = (self.session_id, self.stage, self.is_revocable);
+        let (session_id, is_revocable) = (self.session_id, self.is_revocable);
         let single = |mut slot: QueueSlot| {
             let own = next_id();
             for node in &mut slot.nodes {
@@ -526,9 +535,24 @@ impl Contender {
                 slot.detach_cache(true);
             }
             let single = Self::with_slots(vec![slot], false);
-            (own, Self { stage, session_id, is_revocable, ..single })
+            (own, Self { phase: Phase::Acquired, session_id, is_revocable, ..single })
         };
         self.slots.into_iter().map(single).collect()
+    }
+
+    /// Returns the step of a contender that is joining.
+    fn join_step(&self) -> Option<JoinStep> {
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => Some(step),
+            _ => None,
+        }
+    }
+
+    /// Sets the step of a contender that is joining.
+    fn set_join_step(&mut self, to: JoinStep) {
+        if let Phase::Joining(Joining { step, .. }) = &mut self.phase {
+            *step = to;
+        }
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Node> {
@@ -556,16 +580,15 @@ impl Contender {
     // Connection and session.
 
     fn on_connected(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        match self.stage {
-            Stage::NotJoined => self.begin(cx),
-            Stage::CreateUnknown { .. } => self.find_nodes(cx),
-            Stage::Queued => self.resume_waiting(cx),
-            Stage::Leaving(_) => self.delete(cx),
-            Stage::Checking { .. }
-            | Stage::Joining { .. }
-            | Stage::DirectoryMissing { .. }
-            | Stage::Acquired
-            | Stage::Gone => {}
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => match step {
+                JoinStep::NotBegun => self.begin(cx),
+                JoinStep::CreateUnknown { .. } => self.find_nodes(cx),
+                JoinStep::Checking { .. } | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => {}
+            },
+            Phase::Queued => self.resume_waiting(cx),
+            Phase::Leaving(_) => self.delete(cx),
+            Phase::Acquired | Phase::Gone => {}
         }
         None
     }
@@ -584,45 +607,49 @@ impl Contender {
 
     fn on_session_ended(&mut self, cx: &mut Context<'_>, nodes_until: Option<Time>) -> Option<Output> {
         let was_leaving = self.is_leaving();
-        if Mutant::AdoptDeadNode.is_active() && self.stage == Stage::Queued {
+        if Mutant::AdoptDeadNode.is_active() && self.phase == Phase::Queued {
             self.nodes_mut().for_each(|node| node.watch = NodeWatch::Unset);
             return None;
         }
-        let has_written = !matches!(
-            self.stage,
-            Stage::NotJoined | Stage::Checking { .. } | Stage::DirectoryMissing { .. } | Stage::Gone
-        );
+        let has_written = match self.phase {
+            Phase::Joining(Joining { step, .. }) => {
+                matches!(step, JoinStep::Creating { .. } | JoinStep::CreateUnknown { .. })
+            }
+            Phase::Queued | Phase::Acquired | Phase::Leaving(_) => true,
+            Phase::Gone => false,
+        };
         let may_be_left = nodes_until.is_some() && has_written;
         // While the contender searches for its nodes after a lost reply, it may know only some of them.
-        let are_known = self.nodes().next().is_some() && !matches!(self.stage, Stage::CreateUnknown { .. });
+        let are_known =
+            self.nodes().next().is_some() && !matches!(self.join_step(), Some(JoinStep::CreateUnknown { .. }));
         if !may_be_left {
-            self.stage = Stage::Gone;
+            self.phase = Phase::Gone;
         } else if are_known {
             // The nodes of the old session would block other contenders until the old session expires. The contender therefore deletes
             // these nodes in the new session. However, it must not delete them while the program may still rely on its hold.
-            let may_be_relied_on = self.stage == Stage::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active();
-            if !matches!(self.stage, Stage::Leaving(_)) {
+            let may_be_relied_on = self.phase == Phase::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active();
+            if !matches!(self.phase, Phase::Leaving(_)) {
                 let not_before = nodes_until.filter(|_| may_be_relied_on);
-                self.stage = Stage::Leaving(Leaving { not_before, ..Leaving::default() });
+                self.phase = Phase::Leaving(Leaving { not_before, ..Leaving::default() });
             }
             self.delete(cx);
         } else {
-            self.stage = Stage::CreateUnknown { is_leaving: true };
+            self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
         }
         match was_leaving {
-            true => (self.stage == Stage::Gone).then_some(Output::Gone),
+            true => (self.phase == Phase::Gone).then_some(Output::Gone),
             false => Some(Output::Removed(Removal::SessionEnded)),
         }
     }
 
     fn is_leaving(&self) -> bool {
-        matches!(
-            self.stage,
-            Stage::Joining { is_leaving: true }
-                | Stage::CreateUnknown { is_leaving: true }
-                | Stage::Leaving(_)
-                | Stage::Gone
-        )
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => {
+                matches!(step, JoinStep::Creating { is_leaving: true } | JoinStep::CreateUnknown { is_leaving: true })
+            }
+            Phase::Queued | Phase::Acquired => false,
+            Phase::Leaving(_) | Phase::Gone => true,
+        }
     }
 
     // How a contender ends.
@@ -639,14 +666,14 @@ impl Contender {
     }
 
     fn finish(&mut self) -> Option<Output> {
-        self.stage = Stage::Gone;
+        self.phase = Phase::Gone;
         Some(Output::Gone)
     }
 
     /// Handles a failed join. The contender has no nodes at this time.
     fn fail(&mut self, cx: &mut Context<'_>, error: Error) -> Option<Output> {
         self.stop_all_waiting(cx);
-        self.stage = Stage::Gone;
+        self.phase = Phase::Gone;
         Some(Output::Failed(error))
     }
 

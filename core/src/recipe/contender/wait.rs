@@ -8,12 +8,11 @@ use std::time::Duration;
 use zklock_proto::{Code, EventKind, Request, Response};
 
 use super::{
-    Contender, Node, NodeWatch, Output, Position, Predecessor, PredecessorInfo, QueueSlot, REVOKE, Removal, RetryState,
-    Stage, name_of,
+    Contender, JoinStep, Node, NodeWatch, Output, Phase, Position, Predecessor, PredecessorInfo, QueueSlot, REVOKE,
+    Removal, RetryState, name_of,
 };
 use crate::error::{Error, Status};
 use crate::mutant::Mutant;
-use crate::recipe::directories::DirectoryCreation;
 use crate::recipe::directory_cache::Lookup;
 use crate::recipe::name::{Mode, client_prefix};
 use crate::recipe::rank::{Rank, rank};
@@ -47,7 +46,7 @@ impl Contender {
     pub(super) fn update_positions(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         (0..self.slots.len()).find_map(|at| match self.slots.get(at) {
             Some(QueueSlot { position: Position::Unknown, is_list_pending: false, .. })
-                if self.stage == Stage::Queued =>
+                if self.phase == Phase::Queued =>
             {
                 self.update_position(cx, at)
             }
@@ -219,7 +218,7 @@ impl Contender {
         index: NodeIndex,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let (is_leaving, is_acquired) = (self.is_leaving(), self.stage == Stage::Acquired);
+        let (is_leaving, is_acquired) = (self.is_leaving(), self.phase == Phase::Acquired);
         let node = self.node_mut(index)?;
         node.watch = if result.is_ok() { NodeWatch::Set } else { NodeWatch::Unset };
         if is_leaving {
@@ -252,7 +251,7 @@ impl Contender {
             node.revocation_version = Some(stat.version);
             self.revocation = Some(node.path.clone());
         }
-        if was_found && self.stage == Stage::Queued && self.nodes().all(|node| node.czxid.is_some()) {
+        if was_found && self.phase == Phase::Queued && self.nodes().all(|node| node.czxid.is_some()) {
             self.resume_waiting(cx);
         }
         if is_acquired { self.on_node_verified(index) } else { None }
@@ -270,7 +269,7 @@ impl Contender {
         at: usize,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
-        let is_queued = self.stage == Stage::Queued || Mutant::GrantWhileLeaving.is_active();
+        let is_queued = self.phase == Phase::Queued || Mutant::GrantWhileLeaving.is_active();
         let QueueSlot { nodes, position, ties_behind, .. } = self.slots.get_mut(at)?;
         let Position::Behind(predecessor) = position else { return None };
         if predecessor.watch != NodeWatch::Requested || !is_queued {
@@ -308,7 +307,7 @@ impl Contender {
             }
         }
         let output = self.update_positions(cx);
-        if output.is_none() && self.stage == Stage::Queued && cx.session.is_connected() {
+        if output.is_none() && self.phase == Phase::Queued && cx.session.is_connected() {
             self.set_missing_watches(cx);
         }
         output
@@ -358,7 +357,7 @@ impl Contender {
     pub(super) fn on_predecessor_deleted_by_us(&mut self, cx: &mut Context<'_>, path: &str) -> Option<Output> {
         let is_behind =
             |slot: &QueueSlot| matches!(&slot.position, Position::Behind(predecessor) if predecessor.path == path);
-        let at = self.slots.iter().position(is_behind).filter(|_| self.stage == Stage::Queued)?;
+        let at = self.slots.iter().position(is_behind).filter(|_| self.phase == Phase::Queued)?;
         self.update_position(cx, at)
     }
 
@@ -370,14 +369,14 @@ impl Contender {
             if kind == EventKind::Deleted {
                 return self.on_own_node_removed(cx);
             }
-            if matches!(self.stage, Stage::Queued | Stage::Acquired) {
+            if matches!(self.phase, Phase::Queued | Phase::Acquired) {
                 self.watch_own(cx, |node| node.path == path);
             }
             return None;
         }
-        let is_joining =
-            self.stage == Stage::Joining { is_leaving: false } && !Mutant::IgnoreEventsWhileJoining.is_active();
-        if self.stage != Stage::Queued && !is_joining {
+        let is_joining = self.join_step() == Some(JoinStep::Creating { is_leaving: false })
+            && !Mutant::IgnoreEventsWhileJoining.is_active();
+        if self.phase != Phase::Queued && !is_joining {
             return None;
         }
         for at in 0..self.slots.len() {
@@ -469,8 +468,7 @@ impl Contender {
             return None;
         }
         self.stop_all_waiting(cx);
-        self.stage = Stage::Acquired;
-        self.directory_creation = DirectoryCreation::default();
+        self.phase = Phase::Acquired;
         // If a directory cache contains the nodes, it reports their deletion to the holder from the start at no additional cost.
         self.subscribe_to_own_nodes(cx);
         self.slots.iter_mut().for_each(QueueSlot::free_memory);
@@ -489,7 +487,7 @@ impl Contender {
     }
 
     pub(super) fn verify_nodes(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        if self.stage == Stage::Acquired {
+        if self.phase == Phase::Acquired {
             self.nodes_mut().for_each(|node| node.is_verified = false);
             self.watch_own(cx, |_| true);
         }
@@ -500,7 +498,7 @@ impl Contender {
         for at in 0..self.slots.len() {
             let slot = self.slots.get_mut(at)?;
             slot.request.max_leases = max;
-            if self.stage == Stage::Queued
+            if self.phase == Phase::Queued
                 && matches!(slot.position, Position::TooFewLeases { .. })
                 && cx.session.is_connected()
             {
@@ -511,7 +509,7 @@ impl Contender {
     }
 
     pub(super) fn watch_for_revocation(&mut self, cx: &mut Context<'_>) {
-        if !self.is_revocable || !matches!(self.stage, Stage::Queued | Stage::Acquired) {
+        if !self.is_revocable || !matches!(self.phase, Phase::Queued | Phase::Acquired) {
             return;
         }
         match cx.session.is_connected() {
