@@ -602,7 +602,7 @@ fn sequence_numbers_near_their_end_are_refused() {
 
 #[test]
 fn a_server_without_containers_gets_plain_parents() {
-    let server = ZooKeeper::start();
+    let server = ZooKeeper::options().container_sweep_ms(50).start();
     let mut raw = raw(&server);
     let proxy = Proxy::start(&server.address());
     proxy.hook(|way, frame: &mut Vec<u8>| {
@@ -617,6 +617,33 @@ fn a_server_without_containers_gets_plain_parents() {
     lock.acquire(Some(TEST_TIMEOUT)).unwrap();
     lock.release().unwrap();
     assert!(raw.children("/plain/parent").is_some());
+    client.shared_count_set("/plain/counts/of/this/set", 3).unwrap();
+    assert_eq!(client.shared_count_get("/plain/counts/of/this/set").unwrap(), 3);
+    let pool = client.semaphore_counted("/plain/pool", "/plain/counts/of/that/pool", 2).unwrap();
+    assert_eq!(pool.acquire(2, Some(TEST_TIMEOUT)).unwrap().quantity(), 2);
+}
+
+/// One lost connection does not show that the servers support no containers, however many directories are missing.
+#[test]
+fn a_cut_while_directories_are_created_makes_no_plain_parents() {
+    let server = ZooKeeper::options().container_sweep_ms(50).start();
+    let mut raw = raw(&server);
+    let proxy = Proxy::start(&server.address());
+    let mut is_cut = false;
+    proxy.hook(move |way, frame: &mut Vec<u8>| {
+        let is_create_container = way == Direction::ToServer && frame.get(4..8) == Some(&19_i32.to_be_bytes());
+        if is_create_container && !std::mem::replace(&mut is_cut, true) {
+            return Verdict::CutBefore;
+        }
+        Verdict::Forward
+    });
+    let client = client(&proxy.address());
+    let lock = client.mutex("/cut/a/b/c").unwrap();
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+    assert!(raw.children("/cut/a/b").is_some());
+    lock.release().unwrap();
+    // The servers delete empty containers, but no plain node.
+    wait_until(TEST_TIMEOUT, || raw.children("/cut").is_none());
 }
 
 #[test]

@@ -118,6 +118,11 @@ impl DirectoryCreation {
         }
     }
 
+    /// Forgets the replies of the last connection, but not whether the servers support container nodes.
+    pub(super) fn forget_replies(&mut self) {
+        *self = Self { container_tries: self.container_tries, ..Self::default() };
+    }
+
     /// Handles the reply to one of the requests. The caller must pass the replies in the order of the requests.
     ///
     /// If the client may not change the parent, the server refuses the request, even for a directory that already exists. A refusal is
@@ -127,7 +132,8 @@ impl DirectoryCreation {
         let code = code_of(result);
         if code == Some(Code::UNIMPLEMENTED) {
             self.container_tries = 0;
-        } else if matches!(result, Err(Failure::ConnectionLost)) {
+        } else if matches!(result, Err(Failure::ConnectionLost)) && self.pending.len() == 1 {
+            // If the connection is lost, all pending requests fail. The last failure stands for the attempt.
             self.container_tries = self.container_tries.saturating_sub(1);
         }
         if self.chroot == ChrootState::Requested {

@@ -13,14 +13,15 @@ use crate::mutant::Mutant;
 use crate::path::parent;
 use crate::session::Failure;
 
-/// If another client creates or deletes the node in the meantime, the client repeats a node request at most this number of times.
+/// If another client creates or deletes the node in the meantime, the client repeats a node request at most this number of times on one
+/// connection.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// The state machine of a node request.
 #[derive(Debug)]
 pub(crate) struct RetriedRequest {
     request: NodeRequest,
-    /// The remaining number of repetitions.
+    /// The remaining number of repetitions on this connection.
     attempts_left: u32,
     directories: DirectoryCreation,
     /// True if the last request creates the node of a count.
@@ -180,10 +181,8 @@ impl RetriedRequest {
             Input::Connected => {
                 // The client forgets the errors from the last connection, because the server of that connection may have lagged behind.
                 (self.is_checking_existence, self.is_comparing) = (false, false);
-                self.directories = DirectoryCreation::default();
-                if matches!(self.request, NodeRequest::FindChroot { .. }) {
-                    self.attempts_left = MAX_ATTEMPTS;
-                }
+                self.attempts_left = MAX_ATTEMPTS;
+                self.directories.forget_replies();
                 self.send(cx);
                 None
             }
@@ -293,7 +292,9 @@ impl RetriedRequest {
             (NodeRequest::SetCount { .. } | NodeRequest::CreateCount { .. }, Code::NO_NODE) if missing.is_some() => {
                 missing.map(Err)
             }
-            (NodeRequest::SetCount { .. }, Code::NO_NODE) if self.attempts_left > 0 => {
+            (NodeRequest::SetCount { .. } | NodeRequest::CreateCount { .. }, Code::NO_NODE)
+                if self.attempts_left > 0 && !self.is_checking_existence =>
+            {
                 self.attempts_left -= 1;
                 self.create_count(cx);
                 None
