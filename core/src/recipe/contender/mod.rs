@@ -3,10 +3,10 @@
 //! A contender creates its nodes in one transaction. For a mutex, a contender creates one node. For leases of a semaphore, it creates
 //! several nodes in one directory. For a multi-lock, it creates one node in each of several directories.
 //!
-//! The life of a contender has five phases ([`Phase`]): it joins, waits, holds its locks, leaves and is gone. A contender never joins a second time. If
-//! a node of the contender is lost, the contender reports the loss. The engine may then create a new contender with a new UUID. Because of
-//! the new UUID, a late delete request of the old contender cannot delete a node of the new contender. A contender also never adopts a node
-//! of a session that has ended (CURATOR-604).
+//! The life of a contender has five phases ([`Phase`]): it joins, waits, holds its locks, leaves and is gone. A contender never joins a
+//! second time. If a node of the contender is lost, the contender reports the loss. The engine may then create a new contender with a new
+//! UUID. Because of the new UUID, a late delete request of the old contender cannot delete a node of the new contender. A contender also
+//! never adopts a node of a session that has ended (CURATOR-604).
 
 mod join;
 mod leave;
