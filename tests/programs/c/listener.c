@@ -657,11 +657,11 @@ static void listeners_are_added_and_removed_during_events(void)
     zkl_client *own = new_client();
     struct crowd crowd = {.lock = new_mutex(own, fresh_path())};
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, come_and_go, &crowd) == 0);
-    for (int i = 0; i < 100; i++) {
+    /* An event that arrives while no listener exists calls nothing. */
+    for (int i = 0; i < 100 || atomic_load(&crowd.calls) == 0; i++) {
         OK(zkl_acquire_timeout(crowd.lock, 20000));
         OK(zkl_release(crowd.lock));
     }
-    AWAIT(atomic_load(&crowd.calls) > 0);
     atomic_store(&crowd.stops, true);
     for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     OK(zkl_lock_set_event_callback(crowd.lock, NULL, NULL, NULL));
