@@ -172,7 +172,8 @@ impl Wrapper<'_> {
     }
 
     fn run_with(&self, client: &Client) -> Result<Exit, Failure> {
-        let limits = self.limits(client)?;
+        // A grace period that is too long fails before the wait for the lock.
+        self.limits(client)?;
         if let Some(schedule) = self.job.options.once_per {
             self.check_runs(client, schedule)?;
         }
@@ -193,6 +194,8 @@ impl Wrapper<'_> {
             // The end of the session releases the lock, and saves a round trip.
             return Ok(after_release(client.close(), Exit::Command(0), self.console));
         };
+        // The client may have a new session with another timeout since the first check.
+        let limits = self.limits(client)?;
         self.show_hold(client, &hold, queued)?;
         let environment = self.environment(client, &hold, waited)?;
         let interval = policy::look_interval(client.session_timeout()?);

@@ -267,9 +267,9 @@ impl Engine {
         self.session.timeout()
     }
 
-    /// Returns the length of the session lease, or zero if there is no session.
+    /// Returns the length of a session lease with the session timeout in effect.
     pub fn lease_length(&self) -> Duration {
-        self.session.lease().map_or(Duration::ZERO, session::Lease::length)
+        self.session.lease_length()
     }
 
     /// Returns the number of watches that the server has for this client, according to the client.

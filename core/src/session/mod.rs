@@ -450,6 +450,11 @@ impl<T> Session<T> {
         self.timeout
     }
 
+    /// Returns the length of a lease with the session timeout in effect, even if there is no session.
+    pub(crate) fn lease_length(&self) -> Duration {
+        Lease::new(Time::default(), self.timeout, self.config.lease_margin).length()
+    }
+
     /// Returns the heartbeat interval while a lock is held: a sixth of the session timeout.
     pub(crate) fn heartbeat_interval(&self) -> Duration {
         self.timeout / 6

@@ -224,6 +224,16 @@ fn resumed_session_keeps_the_end_of_its_lease() {
     assert_eq!(lease_end(&peer), before);
 }
 
+/// A program may ask for the length while the client has lost its session and has no new one yet.
+#[test]
+fn lease_has_a_length_without_a_session() {
+    let mut peer = Peer::new();
+    let length = peer.session.active.as_ref().unwrap().lease.length();
+    assert_eq!(peer.session.lease_length(), length);
+    peer.session.active = None;
+    assert_eq!(peer.session.lease_length(), length);
+}
+
 #[test]
 fn deliberate_bugs_are_found() {
     Mutant::AdvanceWhileRestoring.assert_found_by(watches_are_restored_from_the_same_zxid_until_all_are);
