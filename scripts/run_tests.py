@@ -123,23 +123,30 @@ class PythonTests(Program):
     def outcome(self, output: str, status: int | None) -> Outcome:
         counts = re.findall(r"(\d+) passed", output)
         outcome = Outcome(passed=int(counts[-1]) if counts else 0)
-        for test, reason in re.findall(
-            r"^(?:FAILED|ERROR) ([^\s:]+(?:::\w+)*(?:\[.*\])?)(?: - (.*))?$", output, re.MULTILINE
-        ):
-            outcome.failures.append(self.failure(test, reason or "see the log", [*self.pytest, "-n", "0", test]))
+        for test in re.findall(r"^(?:FAILED|ERROR) ([^\s:]+(?:::\w+)*(?:\[.*\])?)(?: - .*)?$", output, re.MULTILINE):
+            name = test.partition("::")[2].replace("::", ".")
+            error = re.search(r"^E +(.*)$", section_of(output, rf"_+ .*{re.escape(name)} _+"), re.MULTILINE)
+            reason = error[1] if name and error else "see the log"
+            outcome.failures.append(self.failure(test, reason, [*self.pytest, "-n", "0", test]))
         if status != 0 and not outcome.failures:
             outcome.failures.append(self.failure(self.name, end_of(output, status, self.limit), self.command))
         return outcome
 
 
 def reason_of(output: str, test: str) -> str:
-    """Return the message of the panic that ended a test."""
-    section = output.partition(f"---- {test} stdout ----")[2].partition("\n---- ")[0]
+    """Return the message of the panic that ended a test, or the last line of a C or C++ program."""
+    section = section_of(output, rf"---- {re.escape(test)}(?: stdout)? ----")
+    section = re.split(r"^(?:---- .*|failures:)$", section, maxsplit=1, flags=re.MULTILINE)[0]
     panic = re.search(r"panicked at (\S+):\n(.*)", section)
     if panic is not None:
         return f"{panic[1]}: {panic[2]}"
     lines = [line for line in section.splitlines() if line.strip()]
-    return lines[0] if lines else "see the log"
+    return lines[-1] if lines else "see the log"
+
+
+def section_of(output: str, header: str) -> str:
+    """Return the text after the line that matches ``header``."""
+    return "".join(re.split(f"^{header}$", output, maxsplit=1, flags=re.MULTILINE)[1:])
 
 
 def end_of(output: str, status: int | None, limit: float) -> str:

@@ -91,8 +91,12 @@ fn the_command_ends_with_the_connection_if_the_user_wants_it() {
     let proxy = Proxy::start(&ZooKeeper::shared().address());
     let path = path("term");
     let call = zklock_on(&proxy.address(), &["run", "--on-suspend", "term", &path, "sleep", "60"]).start();
-    call.process("sleep");
+    let pid = call.process("sleep").pid;
+    // A busy wrapper would not notice a short interruption.
+    proxy.refuse(true);
     proxy.cut();
+    wait_until(TEST_TIMEOUT, || process(pid).is_none());
+    proxy.refuse(false);
     let output = call.output();
     assert_eq!(output.status.code(), Some(79));
     let errors = String::from_utf8(output.stderr).unwrap();

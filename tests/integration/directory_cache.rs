@@ -293,7 +293,10 @@ fn waiter_sets_its_watch_if_the_cache_ends_with_the_node_ahead() {
         let others: Vec<String> =
             (0..2).map(|_| other.create(&numbered, &[], flags::EPHEMERAL_SEQUENTIAL).unwrap()).collect();
         wait_until(TEST_TIMEOUT, || {
-            lock.acquire(Some(Duration::from_millis(1))).unwrap_err();
+            // Only frequent use begins a cache, so there is no pause between the calls.
+            for _ in 0..CYCLES_UNTIL_CACHED {
+                lock.acquire(Some(Duration::from_millis(1))).unwrap_err();
+            }
             count(&seen, ADD_WATCH) > 0
         });
         wait_for_queue(&mut other, &path, 2);

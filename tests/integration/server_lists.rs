@@ -185,8 +185,8 @@ fn calls_succeed_while_the_list_changes() {
         let mut changes = 0;
         while workers.iter().any(|worker| !worker.is_finished()) {
             changes += 1;
-            client.set_servers(&lists[changes % lists.len()]).unwrap();
             let connections = client.metrics().unwrap().connections;
+            client.set_servers(&lists[changes % lists.len()]).unwrap();
             wait_until(TEST_TIMEOUT, || {
                 client.metrics().unwrap().connections > connections || workers.iter().all(|worker| worker.is_finished())
             });

@@ -72,11 +72,23 @@ def test_a_test_that_hangs_is_named() -> None:
     assert "did not end within" in failure.reason
 
 
+def test_the_reason_of_a_c_program_is_its_last_line(tmp_path: Path) -> None:
+    output = (
+        "test op ... FAILED\n\n---- op ----\ntest panicked: exit status: 1\nfirst\nop.c:7: x does not hold\n\n\n"
+        "failures:\n    op\n"
+    )
+    (tmp_path / "output").write_text(output)
+    (failure,) = rust(f"cat '{tmp_path}/output'; exit 101").run().failures
+    assert failure.reason == "op.c:7: x does not hold"
+
+
 def test_failed_python_tests_are_named() -> None:
-    output = "FAILED tests/test_a.py::test_b[x - y] - assert 1 == 2\nERROR tests/test_c.py\n3 passed, 1 failed"
+    failed = "____ test_b[x - y] ____\n\n>   assert f() == 2\nE   assert 1 == 2\nE    +  where 1 = f()\n"
+    output = f"{failed}FAILED tests/test_a.py::test_b[x - y] - asse...\nERROR tests/test_c.py\n3 passed, 1 failed"
     outcome = PythonTests(["pytest"], "4").outcome(output, 1)
     assert outcome.passed == 3
     assert [failure.name for failure in outcome.failures] == ["tests/test_a.py::test_b[x - y]", "tests/test_c.py"]
+    assert [failure.reason for failure in outcome.failures] == ["assert 1 == 2", "see the log"]
     assert outcome.failures[0].command == ["pytest", "-n", "0", "tests/test_a.py::test_b[x - y]"]
 
 

@@ -265,7 +265,7 @@ static inline zkl_status try_acquire_and_release(zkl_lock *lock)
 
 static inline zkl_status acquire_in_time(zkl_lock *lock)
 {
-    return zkl_acquire_timeout(lock, 20000);
+    return zkl_acquire_timeout(lock, 60000);
 }
 
 static inline zkl_status acquire_and_release(zkl_lock *lock)

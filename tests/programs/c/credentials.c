@@ -149,7 +149,7 @@ static void callback_that_hangs_delays_no_deadline(void)
     EXPECT_MESSAGE("the client has not loaded the result of the auth callback for \"digest\" in time");
     CHECK(now_ms() - start < 300 + slack_ms());
     source.hangs = false;
-    OK(zkl_config_set_connect_timeout_ms(config, 20000));
+    OK(zkl_config_set_connect_timeout_ms(config, 60000));
     OK(zkl_client_new(servers, config, &client));
     source.hangs = true;
     cut();

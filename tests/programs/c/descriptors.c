@@ -229,7 +229,7 @@ static void free_all(void)
 static bool is_readable(int fd)
 {
     struct pollfd polled = {.fd = fd, .events = POLLIN};
-    return poll(&polled, 1, 20000) == 1 && polled.revents == POLLIN;
+    return poll(&polled, 1, 60000) == 1 && polled.revents == POLLIN;
 }
 
 /* The clients recover with the same sessions. */

@@ -63,7 +63,7 @@ static void start(zkl_client **client, zkl_lock **lock)
     snprintf(path, sizeof path, "/dlopen/%ld", (long)getpid());
     CHECK(zkl.client_new(servers, NULL, client) == ZKL_OK);
     CHECK(zkl.mutex_new(*client, path, lock) == ZKL_OK);
-    CHECK(zkl.acquire_timeout(*lock, 20000) == ZKL_OK);
+    CHECK(zkl.acquire_timeout(*lock, 60000) == ZKL_OK);
 }
 
 static void end(zkl_client *client, zkl_lock *lock)

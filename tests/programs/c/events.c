@@ -402,7 +402,7 @@ static void a_callback_may_do_all_but_wait(enum occasion occasion, int polls)
     size_t needed;
     OK(zkl_lock_node_path(asked, node, sizeof node, &needed));
     if (occasion != AN_EVENT) OK(zkl_revoke(work.client, node));
-    int64_t deadline = now_ms() + 20000;
+    int64_t deadline = now_ms() + 60000;
     while (!__atomic_load_n(&work.done, __ATOMIC_SEQ_CST)) {
         CHECK(now_ms() < deadline);
         if (polls) CHECK(dispatch(work.client) >= 0);

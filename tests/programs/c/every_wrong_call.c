@@ -153,12 +153,12 @@ static uint64_t make(int kind, zkl_client *of, const char *path)
         return (uintptr_t)semaphore;
     case KIND_zkl_leases:
         OK(zkl_semaphore_new(of, "/abuse/leases", 1000, &semaphore));
-        OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+        OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
         zkl_semaphore_free(semaphore);
         return (uintptr_t)leases;
     case KIND_zkl_op:
         OK(zkl_semaphore_new(of, "/abuse/leases", 1000, &semaphore));
-        OK(zkl_semaphore_acquire_start(semaphore, 1, 20000, &op));
+        OK(zkl_semaphore_acquire_start(semaphore, 1, 60000, &op));
         OK(zkl_op_wait(op, -1));
         zkl_semaphore_free(semaphore);
         return (uintptr_t)op;
@@ -733,7 +733,7 @@ static void expect_library_intact(void)
         AWAIT(queue_length(lock) == 0 && queue_length(read) == 0 && semaphore_participants(semaphore) == 0);
         zkl_lock_free(read);
         zkl_lock_free(write);
-        OK(zkl_acquire_timeout(lock, 20000));
+        OK(zkl_acquire_timeout(lock, 60000));
         OK(zkl_release(lock));
         zkl_semaphore_free(semaphore);
         zkl_lock_free(lock);

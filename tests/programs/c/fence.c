@@ -80,7 +80,7 @@ static void tokens_of_leases_and_multi_locks_can_be_checked(void)
     OK(zkl_release(one));
     CHECK(is_valid(other, one_path, token_of(two)) == 0);
     CHECK(is_valid(other, two_path, token_of(two)) == 1);
-    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &leases));
     OK(zkl_leases_fencing_token(leases, &token));
     CHECK(is_valid(other, pool, token) == 1);
     OK(zkl_leases_release(leases));

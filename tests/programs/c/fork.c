@@ -273,7 +273,7 @@ static void in_a_child(void (*body)(void), void (*leave)(int));
 static void start_operations(zkl_client *of)
 {
     tasks = new_mutex(of, fresh_path());
-    OK(zkl_acquire_start(tasks, 7, 20000, &over));
+    OK(zkl_acquire_start(tasks, 7, 60000, &over));
     OK(zkl_op_wait(over, -1));
     OK(zkl_acquire_start(tasks, 8, -1, &waits));
     OK(zkl_participants_start(tasks, &query));
@@ -284,10 +284,10 @@ static void start_operations(zkl_client *of)
 static void end_operations(void)
 {
     zkl_op_free(over);
-    OK(zkl_op_wait(query, 20000));
+    OK(zkl_op_wait(query, 60000));
     zkl_op_free(query);
     OK(zkl_release_as(tasks, 7));
-    OK(zkl_op_wait(waits, 20000));
+    OK(zkl_op_wait(waits, 60000));
     zkl_op_free(waits);
     OK(zkl_release_as(tasks, 8));
     zkl_lock_free(tasks);
@@ -302,7 +302,7 @@ static void child_with_a_child(void)
     lock = idle = same;
     OK(zkl_multi_new(&same, 1, &both));
     semaphore = new_semaphore(own, fresh_path(), 2);
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
     start_operations(own);
     config = zkl_config_new();
     in_a_child(the_parents_handles_are_refused, _exit);
@@ -391,7 +391,7 @@ static void child_receives_no_events_of_its_parent(void)
     OK(zkl_client_new(servers, polled, &polling));
     zkl_config_free(polled);
     struct pollfd readable = {.fd = zkl_client_event_fd(polling), .events = POLLIN};
-    CHECK(poll(&readable, 1, 20000) == 1);
+    CHECK(poll(&readable, 1, 60000) == 1);
     in_a_child(child_that_polls, _exit);
     in_a_child(child_that_polls, exit);
     CHECK(poll(&readable, 1, 0) == 1);
@@ -693,7 +693,7 @@ int main(int argc, char **argv)
     both = new_multi(lock, second);
     OK(zkl_acquire(both));
     semaphore = new_semaphore(client, fresh_path(), 2);
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
     start_operations(client);
     int owned = 0;
     OK(zkl_set_revocable(lock, count_up, &owned, decrement));

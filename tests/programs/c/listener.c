@@ -305,7 +305,7 @@ static void removal_waits_for_a_running_revocation_callback(void)
     removal = (struct removal){.remove = unset_revocable, .semaphore = new_semaphore(client, fresh_path(), 1)};
     zkl_leases *leases = NULL;
     OK(zkl_semaphore_set_revocable(removal.semaphore, on_semaphore_revocation, &slow_too, dropped));
-    OK(zkl_semaphore_acquire_timeout(removal.semaphore, 1, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(removal.semaphore, 1, 60000, &leases));
     OK(zkl_leases_node_path(leases, 0, node, sizeof node, &needed));
     OK(zkl_revoke(client, node));
     waits_for_a_call_on_another_thread(&removal, &slow_too, &gate);
@@ -370,7 +370,7 @@ static void loss_listener_receives_only_losses(void)
     EXPECT(ZKL_E_LOST, zkl_release(lock));
 
     AWAIT(zkl_client_state(own) == ZKL_STATE_CONNECTED);
-    OK(zkl_acquire_timeout(lock, 20000));
+    OK(zkl_acquire_timeout(lock, 60000));
     CHECK(events_received(&losses) == 1);
     id = zkl_client_session_id(own);
     CHECK(zkl_standalone_freeze(server, id) == ZKL_OK);
@@ -457,7 +457,7 @@ static void multi_lock_events_name_member_locks(void)
     struct listener_record all = listener_record(), set = listener_record(), of_one = listener_record();
     zkl_listener *listeners[] = {listen_to(both, ZKL_LISTEN_ALL, &all), listen_to(one, ZKL_LISTEN_ALL, &of_one)};
     OK(zkl_lock_set_event_callback(both, on_event, &set, dropped));
-    OK(zkl_acquire_timeout(both, 20000));
+    OK(zkl_acquire_timeout(both, 60000));
     AWAIT(events_received(&all) == 3 && events_received(&set) == 3 && events_received(&of_one) == 1);
     int seen[3] = {0, 0, 0};
     for (int i = 0; i < 3; i++) {
@@ -492,11 +492,11 @@ static void leases_have_listeners_of_their_own(void)
     zkl_listener *listeners[2] = {NULL, NULL};
     struct listener_record of_one = listener_record(), losses = listener_record();
     int64_t token = 0;
-    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &one));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &one));
     OK(zkl_leases_listen(one, ZKL_LISTEN_ALL, on_event, &of_one, dropped, &listeners[0]));
     OK(zkl_leases_listen(one, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listeners[1]));
     OK(zkl_leases_fencing_token(one, &token));
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &two));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &two));
     OK(zkl_leases_release(two));
     OK(zkl_leases_release(one));
     AWAIT(last_state(&of_one) == ZKL_LOCK_FREE);
@@ -516,7 +516,7 @@ static void leases_that_are_lost_are_told(void)
     zkl_leases *leases = NULL;
     zkl_listener *listener = NULL;
     struct listener_record losses = listener_record();
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
     OK(zkl_leases_listen(leases, ZKL_LISTEN_LOSS, on_event, &losses, dropped, &listener));
     CHECK(zkl_standalone_expire(server, zkl_client_session_id(own)) == ZKL_OK);
     AWAIT(events_received(&losses) == 1);
@@ -540,7 +540,7 @@ static void a_program_that_polls_calls_them_itself(void)
     zkl_listener *listeners[] = {listen_to(lock, ZKL_LISTEN_ALL, &all), listen_to(lock, ZKL_LISTEN_LOSS, &losses)};
     OK(zkl_acquire(lock));
     struct pollfd poller = {.fd = zkl_client_event_fd(own), .events = POLLIN};
-    CHECK(poll(&poller, 1, 20000) == 1 && events_received(&all) == 0);
+    CHECK(poll(&poller, 1, 60000) == 1 && events_received(&all) == 0);
     CHECK(dispatch(own) >= 1);
     CHECK(events_received(&all) == 1 && pthread_equal(all.thread, pthread_self()));
     zkl_listener_free(listeners[0]);
@@ -659,7 +659,7 @@ static void listeners_are_added_and_removed_during_events(void)
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, come_and_go, &crowd) == 0);
     /* An event that arrives while no listener exists calls nothing. */
     for (int i = 0; i < 100 || atomic_load(&crowd.calls) == 0; i++) {
-        OK(zkl_acquire_timeout(crowd.lock, 20000));
+        OK(zkl_acquire_timeout(crowd.lock, 60000));
         OK(zkl_release(crowd.lock));
     }
     atomic_store(&crowd.stops, true);

@@ -100,7 +100,7 @@ static struct bad bad_leases(void)
 {
     struct bad bad = garbage();
     zkl_leases *released = NULL;
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &released));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &released));
     OK(zkl_leases_release(released));
     add(&bad, released);
     add(&bad, client);
@@ -1178,9 +1178,9 @@ int main(int argc, char **argv)
     client = new_client();
     lock = new_mutex(client, fresh_path());
     semaphore = new_semaphore(client, fresh_path(), 2);
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &leases));
     owned = new_mutex(client, fresh_path());
-    OK(zkl_acquire_start(owned, 7, 20000, &op));
+    OK(zkl_acquire_start(owned, 7, 60000, &op));
     OK(zkl_op_wait(op, -1));
     OK(zkl_client_listen(client, on_event, NULL, NULL, &listener));
     RUN(wrong_configs);

@@ -288,7 +288,7 @@ static void remaining_time_is_below_the_session_timeout(void)
     int64_t remaining = -7;
     CHECK(config != NULL);
     OK(zkl_config_set_session_timeout_ms(config, 6000));
-    OK(zkl_config_set_connect_timeout_ms(config, 20000));
+    OK(zkl_config_set_connect_timeout_ms(config, 60000));
     OK(zkl_config_set_lease_margin_ms(config, 3000));
     OK(zkl_config_add_auth(config, "digest", "user:password", 13));
     OK(zkl_client_new(servers, config, &short_lived));

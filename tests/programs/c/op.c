@@ -11,7 +11,7 @@
 #include <sys/select.h>
 #include <sys/wait.h>
 
-enum { SOON = 20000 };
+enum { SOON = 60000 };
 
 static zkl_client *client;
 

@@ -70,7 +70,7 @@ static void deletion_of_one_lease_or_member_is_a_loss(void)
     char node[256];
     size_t needed;
     int64_t token;
-    OK(zkl_semaphore_acquire_timeout(semaphore, 3, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 3, 60000, &leases));
     OK(zkl_leases_fencing_token(leases, &token));
     OK(zkl_leases_node_path(leases, 1, node, sizeof node, &needed));
     take_away(node, token);

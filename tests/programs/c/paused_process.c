@@ -122,7 +122,7 @@ static void paused_holder_reports_lost_while_another_holds(void)
     int64_t start = now_ms();
     zkl_client *client = new_client();
     zkl_lock *lock = new_mutex(client, path);
-    OK(zkl_acquire_timeout(lock, 20000));
+    OK(zkl_acquire_timeout(lock, 60000));
     OK(zkl_fencing_token(lock, &next));
     CHECK(next > token);
     while (now_ms() - start < 2 * TIMEOUT) sleep_ms(10);

@@ -272,7 +272,7 @@ static void revoke_of_a_lease_calls_the_semaphores_callback(void)
     char node[256];
     size_t needed;
     OK(zkl_semaphore_set_revocable(semaphore, on_semaphore_revocation, &asked, dropped));
-    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &two));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
     for (size_t i = 0; i < 2; i++) {
         OK(zkl_leases_node_path(two, i, node, sizeof node, &needed));
         OK(zkl_revoke(other, node));

@@ -6,7 +6,7 @@ static zkl_client *client, *other;
 static zkl_leases *acquire(zkl_semaphore *semaphore, int32_t quantity)
 {
     zkl_leases *leases = NULL;
-    OK(zkl_semaphore_acquire_timeout(semaphore, quantity, 20000, &leases));
+    OK(zkl_semaphore_acquire_timeout(semaphore, quantity, 60000, &leases));
     CHECK(leases != NULL);
     return leases;
 }
@@ -126,7 +126,7 @@ static void requests_are_served_in_their_order(void)
     zkl_semaphore *semaphore = new_semaphore(client, fresh_path(), 2);
     zkl_leases *one = acquire(semaphore, 1);
     struct wait large, small;
-    start_wait(&large, semaphore, 2, 20000);
+    start_wait(&large, semaphore, 2, 60000);
     AWAIT(semaphore_participants(semaphore) >= 2);
     start_wait(&small, semaphore, 1, -1);
     AWAIT(semaphore_participants(semaphore) >= 3);

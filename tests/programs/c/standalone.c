@@ -38,7 +38,7 @@ static zkl_client *client_with_timeout(int32_t ms)
 
 static void await_state(zkl_lock *lock, int32_t state)
 {
-    int64_t deadline = now_ms() + 20000;
+    int64_t deadline = now_ms() + 60000;
     while (zkl_lock_state(lock) != state) {
         CHECK(now_ms() < deadline);
         sleep_ms(1);
@@ -56,7 +56,7 @@ static void expired_session_makes_its_lock_lost(void)
     await_state(lock, ZKL_LOCK_LOST);
     CHECK(zkl_is_held(lock) == 0);
     EXPECT(ZKL_E_LOST, zkl_release(lock));
-    OK(zkl_acquire_timeout(lock, 20000));
+    OK(zkl_acquire_timeout(lock, 60000));
     OK(zkl_release(lock));
     zkl_lock_free(lock);
     zkl_client_free(client);
@@ -100,7 +100,7 @@ static void leases_whose_session_expires_are_lost(void)
     zkl_semaphore *semaphore = new_semaphore(client, path, 2);
     zkl_leases *two = NULL;
     int64_t number = -7;
-    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &two));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
     SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(client)));
     AWAIT(zkl_leases_state(two) == ZKL_LOCK_LOST);
     CHECK(zkl_leases_is_held(two) == 0);
@@ -110,7 +110,7 @@ static void leases_whose_session_expires_are_lost(void)
     /* The call frees the handle of the leases although it reports the loss. */
     EXPECT(ZKL_E_LOST, zkl_leases_release(two));
     EXPECT(ZKL_E_HANDLE, zkl_leases_release(two));
-    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 20000, &two));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 2, 60000, &two));
     OK(zkl_leases_release(two));
     zkl_semaphore_free(semaphore);
     zkl_client_free(client);
@@ -122,16 +122,16 @@ static void multi_lock_state_is_its_worst_members(void)
     zkl_client *client = new_client(), *closing = new_client();
     zkl_lock *one = new_mutex(client, fresh_path()), *two = new_semaphore_mutex(closing, fresh_path()), *both = new_multi(one, two);
     int64_t token;
-    OK(zkl_acquire_timeout(both, 20000));
+    OK(zkl_acquire_timeout(both, 60000));
     SERVER_OK(zkl_standalone_expire(server, zkl_client_session_id(closing)));
     await_state(both, ZKL_LOCK_LOST);
     CHECK(zkl_lock_state(two) == ZKL_LOCK_LOST && zkl_lock_state(one) == ZKL_LOCK_HELD);
     CHECK(zkl_is_held(both) == 0 && zkl_is_held(one) == 1);
     EXPECT(ZKL_E_LOST, zkl_fencing_token(both, &token));
-    EXPECT(ZKL_E_LOST, zkl_acquire_timeout(both, 20000));
+    EXPECT(ZKL_E_LOST, zkl_acquire_timeout(both, 60000));
     EXPECT(ZKL_E_LOST, zkl_release(both));
     CHECK(zkl_lock_state(both) == ZKL_LOCK_FREE && zkl_is_held(one) == 0);
-    OK(zkl_acquire_timeout(both, 20000));
+    OK(zkl_acquire_timeout(both, 60000));
     OK(zkl_release(both));
     zkl_lock_free(one);
     zkl_lock_free(two);
@@ -147,13 +147,13 @@ static void leases_are_released_locally_without_server(void)
     const char *path = fresh_path();
     zkl_semaphore *semaphore = new_semaphore(cut_off, path, 1), *wanted = new_semaphore(other, path, 1);
     zkl_leases *one = NULL;
-    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 20000, &one));
+    OK(zkl_semaphore_acquire_timeout(semaphore, 1, 60000, &one));
     int64_t session = zkl_client_session_id(cut_off);
     SERVER_OK(zkl_standalone_freeze(server, session));
     zkl_status status = zkl_leases_release(one);
     CHECK(status == ZKL_E_CONNECTION || status == ZKL_E_LOST);
     EXPECT(ZKL_E_HANDLE, zkl_leases_release(one));
-    OK(zkl_semaphore_acquire_timeout(wanted, 1, 20000, &one));
+    OK(zkl_semaphore_acquire_timeout(wanted, 1, 60000, &one));
     SERVER_OK(zkl_standalone_thaw(server, session));
     OK(zkl_leases_release(one));
     zkl_semaphore_free(semaphore);
@@ -171,7 +171,7 @@ static void waiter_proceeds_after_a_frozen_holder(void)
     OK(zkl_acquire(held));
     int64_t session = zkl_client_session_id(frozen);
     SERVER_OK(zkl_standalone_freeze(server, session));
-    OK(zkl_acquire_timeout(wanted, 20000));
+    OK(zkl_acquire_timeout(wanted, 60000));
     CHECK(zkl_is_held(held) == 0);
     SERVER_OK(zkl_standalone_thaw(server, session));
     await_state(held, ZKL_LOCK_LOST);
@@ -221,7 +221,7 @@ static void lost_reply_leaves_no_orphaned_node(void)
     zkl_lock *lock = new_mutex(client, fresh_path());
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         SERVER_OK(zkl_standalone_lose_reply(server, zkl_client_session_id(client), ops[i]));
-        OK(zkl_acquire_timeout(lock, 20000));
+        OK(zkl_acquire_timeout(lock, 60000));
         CHECK(participants(lock) == 1);
         OK(zkl_release(lock));
         CHECK(participants(lock) == 0);

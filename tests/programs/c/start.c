@@ -7,7 +7,7 @@
 
 #include <zklock_standalone.h>
 
-enum { SOON = 20000 };
+enum { SOON = 60000 };
 
 static zkl_client *client;
 

@@ -213,7 +213,7 @@ static void use_all(void)
     zkl_lock *multi = new_multi(lock, new_mutex(client, fresh_path()));
     wait_exactly(multi, 100);
     zkl_lock_free(same);
-    OK(zkl_acquire_timeout(multi, 20000));
+    OK(zkl_acquire_timeout(multi, 60000));
     OK(zkl_release(multi));
     zkl_semaphore *semaphore = NULL;
     zkl_leases *leases = NULL, *more = NULL;

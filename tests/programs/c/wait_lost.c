@@ -9,7 +9,7 @@
 
 /* Session timeouts in milliseconds: a short one for sessions that expire, and a long one for sessions that the server ends.
  * Both are longer than the pauses of a program under valgrind. */
-enum { SHORT_MS = 6000, LONG_MS = 20000, SOON = 20000 };
+enum { SHORT_MS = 6000, LONG_MS = 20000, SOON = 60000 };
 
 static zkl_client *client;
 static zkl_standalone *server;

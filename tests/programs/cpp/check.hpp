@@ -35,7 +35,7 @@
 // Waits until the condition holds.
 #define AWAIT(condition)                                                                                                       \
     do {                                                                                                                       \
-        const auto deadline_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);                                    \
+        const auto deadline_ = std::chrono::steady_clock::now() + std::chrono::minutes(1);                                     \
         while (!(condition)) {                                                                                                 \
             if (std::chrono::steady_clock::now() >= deadline_) check::fail(__FILE__, __LINE__, #condition);                    \
             std::this_thread::sleep_for(std::chrono::milliseconds(2));                                                         \
