@@ -458,6 +458,15 @@ kill -TERM $watcher
 wait $watcher && rm -rf "$directory"
 "#;
 
+impl Drop for ZooKeeper {
+    /// Shows the end of the server's log if the test of the server has failed.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the log of the server at {} ends with:\n{}", self.address(), self.log());
+        }
+    }
+}
+
 /// A running JVM with its supervisor process.
 struct ServerProcess {
     pid: i32,
