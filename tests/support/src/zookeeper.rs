@@ -445,6 +445,7 @@ impl Endpoint {
 /// ends too and leaves the directory. PR_SET_PDEATHSIG is not suitable, because it takes effect when the starting
 /// thread ends, and each test has its own thread.
 const SUPERVISOR: &str = r#"
+{ echo 5 >/proc/self/autogroup; } 2>/dev/null
 directory=$1
 shift
 exec 3<&0
@@ -477,7 +478,8 @@ impl ServerProcess {
     fn start(directory: &Path, options: &Options) -> Self {
         let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
         // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also shares the processors
-        // between sessions. In a session of its own, the server answers in time while many tests run in another session.
+        // between sessions. In a session of its own, the server answers in time while many tests run in another session. The
+        // session has a low weight, so a server that starts takes little time from the tests.
         let mut command = Command::new("setsid");
         options.host.iter().for_each(|host| host.run_here(&mut command));
         let mut supervisor = command
