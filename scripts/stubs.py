@@ -96,7 +96,8 @@ def asyncio_text(text: str) -> str:
             block = words(block)
             for old, new in TO_ASYNCIO:
                 block = re.sub(old, new, block)
-        blocks.append(block.strip() if not block.startswith("    ") else block)
+            block = block.strip()
+        blocks.append(block)
     return "\n\n".join(block for block in blocks if block)
 
 

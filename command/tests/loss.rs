@@ -92,7 +92,7 @@ fn the_command_ends_with_the_connection_if_the_user_wants_it() {
     let path = path("term");
     let call = zklock_on(&proxy.address(), &["run", "--on-suspend", "term", &path, "sleep", "60"]).start();
     let pid = call.process("sleep").pid;
-    // A busy wrapper would not notice a short interruption.
+    // A busy wrapper may not notice a short interruption.
     proxy.refuse(true);
     proxy.cut();
     wait_until(TEST_TIMEOUT, || process(pid).is_none());

@@ -33,7 +33,7 @@ pub(crate) struct Hold {
     is_released: AtomicBool,
 }
 
-/// Returns the fencing token and the fencing pass of an owner's hold. No two holds of a lock have the same token and pass.
+/// Returns the fencing token and the fencing pass with which an owner holds a lock. No two holds have the same pair.
 fn fencing_key(lock: &zklock::Lock, owner: Owner) -> zklock::Result<(i64, u32)> {
     Ok((lock.fencing_token_as(owner)?, lock.fencing_pass_as(owner)?))
 }

@@ -41,37 +41,37 @@ impl TaskLock {
         self.core().is_held_as(self.owner).or_raise(py)
     }
 
-    /// The LockState of the task's hold.
+    /// The LockState in which the task holds the lock.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         lock_state(py, self.core().state_as(self.owner).or_raise(py)?)
     }
 
-    /// The number of seconds for which the task's hold stays safe.
+    /// The number of seconds for which the hold stays safe.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
         seconds_left(py, self.core().remaining_as(self.owner))
     }
 
-    /// The fencing token of the task's hold.
+    /// The fencing token of the hold.
     #[getter]
     fn fencing_token(&self, py: Python<'_>) -> PyResult<i64> {
         self.core().fencing_token_as(self.owner).or_raise(py)
     }
 
-    /// The fencing pass of the task's hold.
+    /// The fencing pass of the hold.
     #[getter]
     fn fencing_pass(&self, py: Python<'_>) -> PyResult<u32> {
         self.core().fencing_pass_as(self.owner).or_raise(py)
     }
 
-    /// The node path of the task's hold.
+    /// The path of the node.
     #[getter]
     fn node_path(&self, py: Python<'_>) -> PyResult<String> {
         self.lock.get().node_path_of(py, self.owner)
     }
 
-    /// The node paths of the task's hold.
+    /// The paths of the nodes.
     #[getter]
     fn node_paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.core().node_paths_as(self.owner).or_raise(py)

@@ -1186,22 +1186,22 @@ class _TaskLock:
         """Whether the task holds the lock and the hold is safe at this moment."""
     @property
     def state(self) -> LockState:
-        """The LockState of the task's hold."""
+        """The LockState in which the task holds the lock."""
     @property
     def remaining(self) -> float:
-        """The number of seconds for which the task's hold stays safe."""
+        """The number of seconds for which the hold stays safe."""
     @property
     def fencing_token(self) -> int:
-        """The fencing token of the task's hold."""
+        """The fencing token of the hold."""
     @property
     def fencing_pass(self) -> int:
-        """The fencing pass of the task's hold."""
+        """The fencing pass of the hold."""
     @property
     def node_path(self) -> str:
-        """The node path of the task's hold."""
+        """The path of the node."""
     @property
     def node_paths(self) -> list[str]:
-        """The node paths of the task's hold."""
+        """The paths of the nodes."""
     def _check(self) -> None:
         """Raise NotOwner if the task has no hold, and LockLost if the hold was lost."""
 

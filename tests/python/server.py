@@ -65,8 +65,8 @@ class ZooKeeper:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                # Linux shares the processors between sessions. In a session of its own, the server also answers in time
-                # while many tests run in the session of pytest.
+                # Linux divides the processors between sessions. With a separate session, the server answers in time
+                # even if many tests run in the session of pytest.
                 start_new_session=True,
             )
         assert self._supervisor.stdout is not None

@@ -460,7 +460,7 @@ wait $watcher && rm -rf "$directory"
 "#;
 
 impl Drop for ZooKeeper {
-    /// Shows the end of the server's log if the test of the server has failed.
+    /// If the test has failed, prints the last lines that the server has logged.
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the log of the server at {} ends with:\n{}", self.address(), self.log());
@@ -477,9 +477,9 @@ struct ServerProcess {
 impl ServerProcess {
     fn start(directory: &Path, options: &Options) -> Self {
         let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
-        // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also shares the processors
-        // between sessions. In a session of its own, the server answers in time while many tests run in another session. The
-        // session has a low weight, so a server that starts takes little time from the tests.
+        // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also divides the processors
+        // between sessions. With a separate session, the server answers in time even if many tests run. The session has a
+        // low weight, so a server that starts takes little time from the tests.
         let mut command = Command::new("setsid");
         options.host.iter().for_each(|host| host.run_here(&mut command));
         let mut supervisor = command
