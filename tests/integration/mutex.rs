@@ -418,7 +418,7 @@ fn nothing_creates_a_chroot_that_is_removed() {
     let single = client.semaphore_mutex("/single").unwrap();
     let leases = client.semaphore("/leases", 2).unwrap();
     let counted = semaphore_counted_nowait(&client, "/counted", "/counts/n", 1).unwrap();
-    let limit = Some(Duration::from_secs(5));
+    let limit = Some(TEST_TIMEOUT);
     let calls: [(&str, &dyn Fn() -> Result<()>); 11] = [
         ("mutex", &|| a.acquire(limit).and_then(|()| a.release())),
         ("mutex in a directory", &|| b.acquire(limit).and_then(|()| b.release())),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use zklock::{Permission, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, permissions, wait_until};
 
-use crate::common::{client, client_with, create_directory, path, raw, server_without_sweeps, status};
+use crate::common::{TEST_TIMEOUT, client, client_with, create_directory, path, raw, server_without_sweeps, status};
 
 #[test]
 fn a_write_needs_the_expected_version_and_the_node_of_the_hold() {
@@ -112,14 +112,14 @@ fn a_watch_of_children_survives_a_reconnect_and_ends_with_its_call() {
     let before = server.watch_count();
     let list = client.children(path).unwrap().unwrap();
     let call = client.start_await_children(path, list.zxid, Some(Duration::from_secs(60))).unwrap();
-    wait_until(Duration::from_secs(20), || server.watch_count() > before);
+    wait_until(TEST_TIMEOUT, || server.watch_count() > before);
     proxy.cut();
     raw.create(&format!("{path}/sub"), b"", flags::PERSISTENT).unwrap();
     assert_eq!(call.wait().unwrap().unwrap().names, ["sub"]);
     let list = client.children(path).unwrap().unwrap();
     let unchanged = client.start_await_children(path, list.zxid, Some(Duration::from_secs(1))).unwrap();
     assert_eq!(status(unchanged.wait()), Status::Timeout);
-    wait_until(Duration::from_secs(20), || server.watch_count() <= before);
+    wait_until(TEST_TIMEOUT, || server.watch_count() <= before);
 }
 
 /// Without the deadline of its caller, the waiting thread would use a processor after one session timeout.

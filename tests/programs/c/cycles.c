@@ -73,7 +73,7 @@ int main(int argc, char **argv)
         zkl_client_free(client);
         CHECK(entries("/proc/self/fd") == descriptors);
         /* The kernel lists a thread for a moment after it was joined. */
-        for (int64_t deadline = now_ms() + 2000; entries("/proc/self/task") != threads; sleep_ms(1)) CHECK(now_ms() < deadline);
+        for (int64_t deadline = now_ms() + 60000; entries("/proc/self/task") != threads; sleep_ms(1)) CHECK(now_ms() < deadline);
         if (lifetime == 0) before = resident();
     }
     printf("%ld\n", resident() - before);

@@ -233,7 +233,7 @@ static void a_callback_may_free_its_client(void)
     zkl_lock *lock = new_mutex(client, fresh_path());
     zkl_status acquired = zkl_acquire(lock);
     CHECK(acquired == ZKL_OK || acquired == ZKL_E_CLOSED);
-    int64_t deadline = now_ms() + 10000;
+    int64_t deadline = now_ms() + 60000;
     while (zkl_client_state(client) != ZKL_E_HANDLE) {
         CHECK(now_ms() < deadline);
         sleep_ms(5);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::network::{Host, Network};
 use crate::port::Port;
 use crate::proxy::{Direction, Proxy};
-use crate::wait_until;
 use crate::zookeeper::{Options, ZooKeeper};
+use crate::{TEST_TIMEOUT, wait_until};
 
 /// The number of servers.
 const SIZE: usize = 3;
@@ -86,7 +86,7 @@ impl Ensemble {
     /// Waits until the ensemble has a leader, and returns its index.
     pub fn leader(&self) -> usize {
         let mut leader = None;
-        wait_until(Duration::from_secs(30), || {
+        wait_until(TEST_TIMEOUT, || {
             leader = self.find_leader();
             leader.is_some()
         });

@@ -3,10 +3,9 @@
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
 
 use crate::port::Port;
-use crate::wait_until;
+use crate::{TEST_TIMEOUT, wait_until};
 
 /// A TLS server without ZooKeeper. It accepts one connection at a time. Dropping it kills the server.
 ///
@@ -35,7 +34,7 @@ impl OpensslServer {
             let _ = stdout.read_to_end(&mut rest);
         });
         let server = Self { child, stdin, port };
-        wait_until(Duration::from_secs(10), || is_listening(server.port.number()));
+        wait_until(TEST_TIMEOUT, || is_listening(server.port.number()));
         server
     }
 

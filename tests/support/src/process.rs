@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
 
-use crate::wait_until;
+use crate::{TEST_TIMEOUT, wait_until};
 
 /// Pauses a process of this test with SIGSTOP and waits until all its threads have stopped.
 pub fn pause(pid: i32) {
     signal(pid, libc::SIGSTOP);
-    wait_until(Duration::from_secs(5), || all_threads_stopped(pid));
+    wait_until(TEST_TIMEOUT, || all_threads_stopped(pid));
 }
 
 /// Resumes a paused process of this test.

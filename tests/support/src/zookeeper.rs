@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::TEST_TIMEOUT;
 use crate::certificates::Certificates;
 use crate::directory::{Directory, Storage};
 use crate::network::Host;
@@ -163,7 +164,7 @@ impl ZooKeeper {
 
     /// Sends one of ZooKeeper's four-letter words, such as `wchs`, `cons` or `mntr`, and returns the answer.
     pub fn four_letter_word(&self, word: &str) -> String {
-        send_four_letter_word(self.endpoint.address(), word, Duration::from_secs(10))
+        send_four_letter_word(self.endpoint.address(), word, TEST_TIMEOUT)
             .unwrap_or_else(|error| panic!("{word}: {error}; the server's log ends with:\n{}", self.log()))
     }
 
