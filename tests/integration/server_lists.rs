@@ -251,7 +251,7 @@ fn new_list_helps_a_client_without_a_connection() {
 fn client_follows_the_ensemble_to_servers_that_the_program_never_named() {
     let ensemble = DynamicEnsemble::start(&ZooKeeper::options().tick_ms(500), 4);
     let servers = ensemble.servers();
-    let mut config = Config::new().session_timeout(15 * SECOND);
+    let mut config = Config::new().session_timeout(TEST_TIMEOUT);
     config.set("servers.follow_config", "true").unwrap();
     let client = Client::connect(&servers[0].address(), &config).unwrap();
     let lock = client.mutex(&path("follow")).unwrap();

@@ -488,6 +488,9 @@ impl ServerProcess {
             .arg(directory)
             .args(["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
             .arg("-Dzookeeper.forceSync=no")
+            // In an election, a server that has missed a message sends its vote again. By default, it waits longer before
+            // each repetition, up to a minute.
+            .arg("-Dzookeeper.fastleader.maxNotificationInterval=800")
             .args(&options.jvm_arguments)
             .args(["-cp", &class_path(options.jars.as_deref()), &format!("org.apache.zookeeper.server.{main}")])
             .arg(directory.join("zoo.cfg"))
