@@ -293,7 +293,7 @@ def test_every_recipe(loops: Loops, server: ZooKeeper, path: str, inspector: Ins
                 assert not parts[0].is_held
 
             pool = client.semaphore(f"{path}/pool", max_leases=3)
-            async with pool.acquire(2, timeout=1.0) as leases:
+            async with pool.acquire(2, timeout=60.0) as leases:
                 assert (leases.quantity, leases.is_held, leases.state) == (2, True, LockState.HELD)
                 assert 0 < leases.remaining <= 10
                 assert leases.fencing_token > 0

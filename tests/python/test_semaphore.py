@@ -36,7 +36,7 @@ def test_leases(client: zklock.Client, path: str, inspector: Inspector) -> None:
 
 
 def test_with(client: zklock.Client, path: str, inspector: Inspector) -> None:
-    with client.semaphore(path, max_leases=3).acquire(2, timeout=1.0) as leases:
+    with client.semaphore(path, max_leases=3).acquire(2, timeout=60.0) as leases:
         assert leases.is_held
         assert len(inspector.nodes(f"{path}/leases")) == 2
     assert inspector.nodes(f"{path}/leases") == []

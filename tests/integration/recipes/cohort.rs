@@ -155,7 +155,8 @@ fn abandoned_wait_leaves_the_node_to_the_next_local_waiter() {
     let (ours, theirs) = (mutex(&one, &path, 9), two.mutex(&path).unwrap());
     theirs.acquire(None).unwrap();
     for gives_up in [true, false] {
-        let first = ours.start_acquire(task(1), Some(600 * MS)).unwrap();
+        let limit = if gives_up { 3_000 * MS } else { TEST_TIMEOUT };
+        let first = ours.start_acquire(task(1), Some(limit)).unwrap();
         wait_for_waiters(&theirs, 2);
         let others = wait_as(&ours, 2..4);
         let behind = theirs.start_acquire(task(9), None).unwrap();
