@@ -177,20 +177,28 @@ fn own_pid() -> i32 {
     getpid().as_raw_nonzero().get()
 }
 
-/// Returns the children of all threads of a process.
+/// Returns the children of a process.
 fn children(pid: i32) -> Vec<i32> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let mut children = Vec::new();
-    for thread in threads.flatten() {
-        match fs::read_to_string(thread.path().join("children")) {
-            Ok(list) => children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok())),
-            // The thread has ended.
-            Err(_) if !thread.path().exists() => {}
-            // This kernel does not list children.
-            Err(_) => return parents().into_iter().filter(|&(_, parent)| parent == pid).map(|(pid, _)| pid).collect(),
+    // The kernel lists the children of each thread. While a thread ends, the list of threads may lack another one.
+    for _ in 0..10 {
+        let threads = threads(pid);
+        let lists: io::Result<Vec<String>> =
+            threads.iter().map(|thread| fs::read_to_string(thread.join("children"))).collect();
+        if let Ok(lists) = lists
+            && threads == self::threads(pid)
+        {
+            let pids = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+            return pids.filter_map(|pid| pid.parse().ok()).collect();
         }
     }
-    children
+    // This kernel does not list children, or the process starts and ends threads all the time.
+    parents().into_iter().filter(|&(_, parent)| parent == pid).map(|(pid, _)| pid).collect()
+}
+
+/// Returns the directories of the threads of a process.
+fn threads(pid: i32) -> Vec<PathBuf> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads.flatten().map(|thread| thread.path()).collect()
 }
 
 /// Returns the parent of each process of the machine.
@@ -208,6 +216,7 @@ fn parent_of(pid: i32) -> Option<i32> {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_proc_of_another_pid_namespace_is_refused() {
@@ -228,5 +237,34 @@ mod tests {
         assert!(!Tree::new().members().contains(&Member { pid, parent: own_pid() }), "it was there before");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn children_are_found_while_threads_of_their_parent_end() {
+        let (mut missed, rounds) = (0, 300);
+        for _ in 0..rounds {
+            let ending = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                // The kernel lists threads in the order of their start.
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        while !ending.load(Ordering::Relaxed) {
+                            std::thread::yield_now();
+                        }
+                    });
+                }
+                let parent = scope.spawn(|| {
+                    let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+                    let pid = i32::try_from(child.id()).unwrap();
+                    ending.store(true, Ordering::Relaxed);
+                    let missed = (0..5).filter(|_| !children(own_pid()).contains(&pid)).count();
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    missed
+                });
+                missed += parent.join().unwrap();
+            });
+        }
+        assert_eq!(missed, 0, "of {rounds} times");
     }
 }
