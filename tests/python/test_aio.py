@@ -148,7 +148,7 @@ def test_a_thousand_tasks_on_one_client(loops: Loops, server: ZooKeeper, path: s
 
     async def work(client: Client, number: int) -> None:
         place = f"{path}/{number % 10}"
-        async with client.mutex(place, timeout=25):
+        async with client.mutex(place, timeout=60):
             assert place not in inside
             inside.add(place)
             await asyncio.sleep(0)
@@ -180,10 +180,10 @@ def test_waits_with_the_tools_of_asyncio(loops: Loops, server: ZooKeeper, path: 
         async with Client(server.address) as client, Client(server.address) as other:
             lock, blocked = client.mutex(path), other.mutex(path)
             # The hold belongs to the task that waits, even if Python runs the coroutine in another task.
-            assert await asyncio.wait_for(lock.acquire(), 5)
+            assert await asyncio.wait_for(lock.acquire(), 60)
             assert lock.is_held
-            assert await asyncio.wait_for(lock.acquire(), 5)
-            await asyncio.wait_for(lock.release(), 5)
+            assert await asyncio.wait_for(lock.acquire(), 60)
+            await asyncio.wait_for(lock.release(), 60)
             assert lock.is_held
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(blocked.acquire(), 0.1)
@@ -254,7 +254,7 @@ def test_cancel_wakes_waiters(loops: Loops, server: ZooKeeper, path: str, inspec
                 for waiter in waiting:
                     with pytest.raises(zklock.Canceled):
                         await waiter
-            async with lock, semaphore.acquire(timeout=5):
+            async with lock, semaphore.acquire(timeout=60):
                 pass
 
     loops.run(main())
@@ -263,7 +263,7 @@ def test_cancel_wakes_waiters(loops: Loops, server: ZooKeeper, path: str, inspec
 def test_every_recipe(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector) -> None:
     async def main() -> None:
         async with Client(server.address) as client:
-            rw = client.rwlock(f"{path}/rw", timeout=5)
+            rw = client.rwlock(f"{path}/rw", timeout=60)
             assert rw.read is rw.read
             assert rw.path == rw.write.path == f"{path}/rw"
             async with rw.write, rw.read:
@@ -282,7 +282,7 @@ def test_every_recipe(loops: Loops, server: ZooKeeper, path: str, inspector: Ins
 
             for in_order in (False, True):
                 parts = (client.mutex(f"{path}/a"), client.mutex(f"{path}/b"), client.semaphore_mutex(f"{path}/c"))
-                multi = client.multi(parts, timeout=5, in_order=in_order)
+                multi = client.multi(parts, timeout=60, in_order=in_order)
                 assert multi.locks == parts
                 async with multi as held:
                     assert [part.is_held for part in parts] == [True] * 3
@@ -319,7 +319,7 @@ def test_every_recipe(loops: Loops, server: ZooKeeper, path: str, inspector: Ins
             async with counted.acquire(2):
                 assert await client.shared_count_get(count) == 2
                 await client.shared_count_set(count, 3)
-                async with counted.acquire(timeout=5) as third:
+                async with counted.acquire(timeout=60) as third:
                     assert await client.fence_check(f"{path}/counted", third.fencing_token)
                 assert not await client.fence_check(f"{path}/counted", 1)
 
@@ -482,7 +482,7 @@ asyncio.run(main())
                 thread_lock = blocking.mutex(path)
                 async with lock:
                     first = lock.fencing_token
-                    thread = Waiter(lambda: (thread_lock.acquire(timeout=20), thread_lock.fencing_token))
+                    thread = Waiter(lambda: (thread_lock.acquire(timeout=60), thread_lock.fencing_token))
                     await until(lambda: thread_lock.waiting())
                     process = program(code, server.address, path)
                     await until(lambda: len(witness_of(blocking, path)) == 3)
@@ -490,7 +490,7 @@ asyncio.run(main())
                 assert got
                 blocking.close()
             third = int((await asyncio.get_running_loop().run_in_executor(None, process.read_line)).split()[1])
-            waiting = asyncio.create_task(lock.acquire(timeout=20))
+            waiting = asyncio.create_task(lock.acquire(timeout=60))
             await until(lambda: lock.waiting())
             process.write_line()
             assert await waiting

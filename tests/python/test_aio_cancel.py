@@ -98,7 +98,7 @@ def test_acquire_of_a_free_lock(loops: Loops, server: ZooKeeper, path: str, insp
                 # The next task gets the lock as soon as the server has processed the cancellation.
                 async with again:
                     assert again.is_held
-                assert await lock.acquire(timeout=5)
+                assert await lock.acquire(timeout=60)
                 await lock.release()
 
             await at_every_point(work, check)
@@ -121,7 +121,7 @@ def test_acquire_of_a_lock_that_another_holds(
                     assert await cancel_after(lock.acquire(), count)
                     assert not lock.waiting()
                 await until(lambda: len(inspector.below(path)) == before)
-            assert await lock.acquire(timeout=5)
+            assert await lock.acquire(timeout=60)
             await lock.release()
 
     loops.run(main())
@@ -162,7 +162,7 @@ def test_cancelled_acquire_during_handover_leaves_no_hold(
                     await until(functools.partial(is_free, lock))
                 del task
                 gc.collect()  # tracebacks of cancelled tasks refer to the lock object
-                assert await held.acquire(timeout=5)
+                assert await held.acquire(timeout=60)
                 await held.release()
             assert 0 < won < 60
             await until(lambda: inspector.nodes(path) == [])
@@ -215,7 +215,7 @@ def test_leases(loops: Loops, server: ZooKeeper, path: str, inspector: Inspector
                 got.append(await pool.acquire(2))
 
             async def check() -> None:
-                async with pool.acquire(2, timeout=5):
+                async with pool.acquire(2, timeout=60):
                     pass
 
             async def undo() -> None:
@@ -360,12 +360,12 @@ def test_cancelled_calls_end_at_once_while_the_server_is_frozen(loops: Loops) ->
             server.thaw(client)
             # All nodes are removed once the server answers again.
             for path in ("/own", "/free", "/x"):
-                async with holder.mutex(path, timeout=10):
+                async with holder.mutex(path, timeout=60):
                     pass
-            async with holder.semaphore("/pool", 2).acquire(2, timeout=10):
+            async with holder.semaphore("/pool", 2).acquire(2, timeout=60):
                 pass
             await held.release()
-            async with client.mutex("/held", timeout=10):
+            async with client.mutex("/held", timeout=60):
                 pass
 
     with StandaloneServer() as server:

@@ -46,7 +46,7 @@ def test_closing(loops: Loops, server: ZooKeeper, path: str, inspector: Inspecto
                 assert (await asyncio.gather(*waiting))[0]
                 second = [other.mutex(f"{path}-x"), other.mutex(f"{path}-x")]
                 await second[0].acquire()
-                waiter = asyncio.ensure_future(second[1].acquire(timeout=20))
+                waiter = asyncio.ensure_future(second[1].acquire(timeout=60))
                 await asyncio.sleep(0.05)
             with pytest.raises((zklock.ClientClosed, zklock.Deadlock)):
                 await waiter
@@ -114,16 +114,16 @@ def test_closing_the_multi_locks_client_leaves_locks_of_other_clients(
             locks = [lives.mutex(f"{path}-a"), lives.mutex(f"{path}-b")]
             closed = await Client(server.address).connect()
             lock, other = closed.multi(locks), closed.multi([lives.mutex(f"{path}-b"), closed.mutex(f"{path}-c")])
-            await asyncio.wait_for(lock.acquire(), 5)
+            await asyncio.wait_for(lock.acquire(), 60)
             assert closed._bridge is not None
             descriptor = closed._bridge.queue_for_call().fileno()
             await closed.close()
-            assert len(await asyncio.wait_for(lock.participants(), 5)) == 2
-            await asyncio.wait_for(lock.release(), 5)
+            assert len(await asyncio.wait_for(lock.participants(), 60)) == 2
+            await asyncio.wait_for(lock.release(), 60)
             assert all(one.state is LockState.FREE for one in locks)
             assert inspector.nodes(f"{path}-a") == inspector.nodes(f"{path}-b") == []
             with pytest.raises(zklock.ClientClosed):
-                await asyncio.wait_for(other.acquire(), 5)
+                await asyncio.wait_for(other.acquire(), 60)
             assert not asyncio.get_running_loop().remove_reader(descriptor), "the loop still watches it"
 
     loops.run(main())
@@ -488,7 +488,7 @@ def test_loops_of_several_threads(server: ZooKeeper, path: str) -> None:
 
     threads = [Waiter(lambda number=number: Loops(asyncio.SelectorEventLoop).run(work(number))) for number in range(3)]
     for thread in threads:
-        thread.result(30)
+        thread.result(60)
     assert crowds == [1] * 30
 
 

@@ -49,7 +49,7 @@ def test_every_consumer_gets_every_event_until_the_client_is_closed(loops: Loops
             LockEvent(None, f"{path}-pool", FREE, HELD, pool),
             ClientEvent(ClientState.CLOSED, ClientState.CONNECTED),
         ]
-        for read in await asyncio.wait_for(asyncio.gather(*consumers), 5):
+        for read in await asyncio.wait_for(asyncio.gather(*consumers), 60):
             assert read == expected
             assert isinstance(read[0], LockEvent)
             assert read[0].lock is lock
@@ -73,7 +73,7 @@ def test_a_client_is_closed_while_a_task_waits_for_events(loops: Loops, server: 
         tasks = [asyncio.create_task(all_of(client.events())) for _ in range(2)]
         await asyncio.sleep(0.01)
         await client.close()
-        for read in await asyncio.wait_for(asyncio.gather(*tasks), 5):
+        for read in await asyncio.wait_for(asyncio.gather(*tasks), 60):
             assert read == [ClientEvent(ClientState.CLOSED, ClientState.CONNECTED)]
 
     loops.run(main())
@@ -131,7 +131,7 @@ def test_event_during_reader_cancellation_is_not_lost(loops: Loops, server: ZooK
                 task.cancel()
                 await asyncio.wait([task])
                 assert task.cancelled()
-                assert await asyncio.wait_for(events.__anext__(), 1) == event
+                assert await asyncio.wait_for(events.__anext__(), 60) == event
 
     loops.run(main())
 
@@ -245,7 +245,7 @@ def test_collected_stream_consumes_no_events(loops: Loops, server: ZooKeeper, pa
             await asyncio.sleep(0)
             assert len(client._bridge._streams) == 2
             async with client.mutex(path) as lock:
-                event = await asyncio.wait_for(task, 5)
+                event = await asyncio.wait_for(task, 60)
                 assert event == LockEvent(lock, path, HELD, FREE, lock.fencing_token)  # type: ignore[arg-type]
             del events, task
             gc.collect()
@@ -453,7 +453,7 @@ def test_on_lost_of_a_multi_lock_is_called_for_each_of_its_locks(loops: Loops) -
             multi.on_lost(lost.append)
             async with multi.hold() as hold:
                 server.expire(client)
-                assert await hold.wait_lost(timeout=5)
+                assert await hold.wait_lost(timeout=60)
                 await until(lambda: len(lost) == 2)
                 assert {id(event.lock) for event in lost} == {id(lock) for lock in multi.locks}
                 await hold.wait_lost()

@@ -51,7 +51,7 @@ def test_a_session_that_expires(loops: Loops, take: Callable[[Client], Awaitable
             lost = asyncio.ensure_future(held.wait_lost())
             await asyncio.sleep(0.01)
             server.expire(client)
-            assert await asyncio.wait_for(lost, 5) is True
+            assert await asyncio.wait_for(lost, 60) is True
             assert not held.is_held
             assert await held.wait_lost() is True
             assert await held.wait_lost(timeout=0) is True
@@ -98,7 +98,7 @@ def test_while_held_block_is_cancelled_on_loss(loops: Loops, take: Callable[[Cli
             with pytest.raises(zklock.LockLost):
                 async with held.while_held():
                     try:
-                        await asyncio.sleep(20)
+                        await asyncio.sleep(3600)
                     except asyncio.CancelledError:
                         cancelled = True
                         raise
@@ -126,7 +126,7 @@ def test_a_lease_that_ends_where_no_server_answers(loops: Loops) -> None:
             started = time.monotonic()
             with pytest.raises(zklock.LockLost, match=r"the session lease has ended|lost"):
                 async with lock.while_held():
-                    await asyncio.sleep(20)
+                    await asyncio.sleep(3600)
             assert 0.1 < time.monotonic() - started < 5
             assert not lock.is_held
             server.thaw(client)
@@ -216,7 +216,7 @@ def test_loss_and_another_exception_in_a_block_keep_both(loops: Loops) -> None:
             async with WhileHeld(held):
                 held.wait.set_result(True)
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(20)
+                    await asyncio.sleep(3600)
         held = SimulatedHold()
         async with WhileHeld(held):
             held.wait.set_result(False)
@@ -225,7 +225,7 @@ def test_loss_and_another_exception_in_a_block_keep_both(loops: Loops) -> None:
 
         async def work() -> None:
             async with WhileHeld(inside):
-                await asyncio.sleep(20)
+                await asyncio.sleep(3600)
 
         # The task is cancelled before the block cancels it, so the block sends no second cancellation.
         task = asyncio.ensure_future(work())
@@ -261,16 +261,16 @@ def test_a_client_that_is_closed_by_another_task(
         async def work() -> None:
             async with block:
                 inside.set()
-                await asyncio.sleep(20)
+                await asyncio.sleep(3600)
 
         task = asyncio.ensure_future(work())
         await inside.wait()
         closing = asyncio.ensure_future(client.close())
         with pytest.raises(zklock.LockLost, match="closed"):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 60)
         for one in lost:
             with pytest.raises(zklock.ClientClosed):
-                await asyncio.wait_for(one, 5)
+                await asyncio.wait_for(one, 60)
         with pytest.raises(zklock.ClientClosed):
             await held.wait_lost()
         await closing
@@ -300,7 +300,7 @@ def test_task_that_ends_with_a_lost_hold_frees_the_handle(loops: Loops) -> None:
             assert [str(one.message) for one in warned if one.category is ResourceWarning] == []
             assert [lock.state for lock in (mutex, *many.locks[:2])] == [LockState.FREE] * 3
             for lock in (mutex, many.locks[0], many.locks[1]):
-                assert await lock.acquire(timeout=5)
+                assert await lock.acquire(timeout=60)
                 await lock.release()
 
     with StandaloneServer() as server:
@@ -316,7 +316,7 @@ def test_a_block_that_is_cancelled_by_another(loops: Loops) -> None:
             async def work() -> None:
                 async with lock, lock.while_held():
                     inside.set()
-                    await asyncio.sleep(20)
+                    await asyncio.sleep(3600)
 
             task = asyncio.ensure_future(work())
             await inside.wait()
@@ -384,19 +384,19 @@ def test_faults(loops: Loops) -> None:
     async def main(server: StandaloneServer) -> None:
         async with Client(server.address, session_timeout=2) as client:
             server.lose_reply(Op.CREATE2, client)
-            async with client.mutex("/a", timeout=5) as lock:
+            async with client.mutex("/a", timeout=60) as lock:
                 assert len(await lock.participants()) == 1
                 server.cut(client)
                 assert lock.is_held
                 await asyncio.sleep(0.1)
             server.delay(0.2, client)
             started = time.monotonic()
-            async with client.mutex("/b", timeout=5):
+            async with client.mutex("/b", timeout=60):
                 pass
             assert time.monotonic() - started > 0.2
             server.delay(0, client)
             server.expire(client.session_id)
-            async with client.mutex("/c", timeout=5):
+            async with client.mutex("/c", timeout=60):
                 pass
         with pytest.raises(ValueError, match="the client has no session now"):
             server.expire(client)

@@ -64,7 +64,7 @@ def test_callable_returns_credentials_for_each_connection(server: ZooKeeper, pro
         assert client.session_id == session
         wait_until(lambda: lock.is_held)
     with pytest.raises(zklock.PermissionDenied), zklock.Client(server.address) as client:
-        client.mutex(protected).acquire(timeout=5)
+        client.mutex(protected).acquire(timeout=60)
 
 
 def raises() -> bytes:

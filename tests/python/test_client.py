@@ -148,7 +148,7 @@ def test_credentials(server: ZooKeeper, path: str, inspector: Inspector) -> None
         with zklock.Client(server.address, auth=auth) as client, client.mutex(path) as lock:
             assert lock.is_held
     with zklock.Client(server.address, auth=()) as client, pytest.raises(zklock.PermissionDenied) as denied:
-        client.mutex(path).acquire(timeout=5)
+        client.mutex(path).acquire(timeout=60)
     assert denied.value.status == -11
     with pytest.raises(zklock.AuthFailed):
         zklock.Client(server.address, auth=[("no-such-scheme", "x")])
@@ -165,13 +165,13 @@ def test_access_control_lists(server: ZooKeeper, path: str, inspector: Inspector
         assert {node: [entry.perms for entry in acl] for node, acl in lists.items()} == expected
         assert [acl[0].id.scheme for acl in lists.values()] == ["digest", "digest", "world"]
         with zklock.Client(server.address) as stranger, pytest.raises(zklock.PermissionDenied) as denied:
-            stranger.mutex(f"{path}/lock").acquire(timeout=5)
+            stranger.mutex(f"{path}/lock").acquire(timeout=60)
     assert str(denied.value).endswith(f"this requires the permission c (create) on {path}/lock")
     with pytest.raises(ValueError, match=r"^option acl: entry 1: the scheme \"sals\" is unknown; expected world,"):
         zklock.Client(server.address, options={"acl": "sals:me:r"})
     needs = pytest.raises(zklock.InvalidArgument, match=r"require credentials: set the option auth\.digest")
     with zklock.Client(server.address, options={"acl": "creator_all"}) as client, needs:
-        client.mutex(path).acquire(timeout=5)
+        client.mutex(path).acquire(timeout=60)
 
 
 def test_kazoo_and_zklock_wait_for_each_other(server: ZooKeeper, path: str, inspector: Inspector) -> None:

@@ -143,11 +143,11 @@ def test_the_unit_is_ready_on_one_host_and_then_on_the_next(calls: Calls, path: 
     with pytest.raises(BlockingIOError):
         second_manager.recv(1000)
     first.terminate()
-    assert (first_manager.recv(1000), first.wait(30)) == (b"STOPPING=1", 143)
+    assert (first_manager.recv(1000), first.wait(60)) == (b"STOPPING=1", 143)
     second_manager.settimeout(30)
     assert second_manager.recv(1000).decode().startswith("READY=1")
     second.terminate()
-    assert second.wait(30) == 143
+    assert second.wait(60) == 143
     for _, manager in hosts:
         manager.close()
 

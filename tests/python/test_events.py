@@ -189,7 +189,7 @@ def test_events_and_revocations_share_one_thread(server: ZooKeeper, path: str) -
         lock.set_revocable(lambda node: tell("revoked"))
         lock.acquire()
         client.revoke(lock.node_path)
-        told = [seen.get(timeout=10) for _ in range(3)]
+        told = [seen.get(timeout=60) for _ in range(3)]
         assert told == [(what, "zklock-events") for what in ("ClientEvent", "LockEvent", "revoked")]
         assert [thread.name for thread in threading.enumerate()].count("zklock-events") == 1
 
@@ -205,8 +205,8 @@ def test_callback_exception_is_reported_as_unraisable(
         raise error
 
     with zklock.Client(server.address, on_event=on_event):
-        assert reports.get(timeout=10) == (error, on_event)
-    assert reports.get(timeout=10) == (error, on_event)
+        assert reports.get(timeout=60) == (error, on_event)
+    assert reports.get(timeout=60) == (error, on_event)
     error.__traceback__ = None
 
 
@@ -224,7 +224,7 @@ def test_callback_may_call_the_library(server: ZooKeeper, path: str, inspector: 
     with zklock.Client(server.address, on_event=on_event) as event_client:
         lock = event_client.semaphore_mutex(path)
         lock.acquire()
-        assert done.get(timeout=10) == event_client.session_id
+        assert done.get(timeout=60) == event_client.session_id
         assert not lock.is_held
         assert inspector.nodes(f"{path}/leases") == []
 
@@ -256,7 +256,7 @@ def test_waiting_in_a_callback_raises_deadlock(server: ZooKeeper, path: str, ins
 
     client = zklock.Client(server.address)
     with zklock.Client(server.address, on_event=on_event):
-        assert [done.get(timeout=10), done.get(timeout=10)] == [True, []]
+        assert [done.get(timeout=60), done.get(timeout=60)] == [True, []]
     client.close()
 
 
@@ -270,7 +270,7 @@ def test_callback_may_close_its_client(server: ZooKeeper, path: str) -> None:
 
     client = zklock.Client(server.address, on_event=on_event)
     client.mutex(path).acquire()
-    assert closed.wait(10)
+    assert closed.wait(60)
     assert client.state is CLOSED
 
 
@@ -292,7 +292,7 @@ def test_hanging_callback_blocks_no_other_thread(server: ZooKeeper, path: str) -
 
     client = zklock.Client(server.address, on_event=stay)
     try:
-        assert entered.wait(10)
+        assert entered.wait(60)
         with client.mutex(path):
             pass
         started = time.monotonic()
@@ -405,7 +405,7 @@ def on_event(event):
 client = zklock.Client(sys.argv[1], on_event=on_event)
 lock = client.mutex(sys.argv[2])
 lock.acquire()
-entered.wait(10)
+entered.wait(60)
 say("leaves")
 """
 

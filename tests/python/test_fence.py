@@ -28,7 +28,7 @@ def test_a_token_is_the_holders_until_it_is_released(
 def test_a_waiters_token_is_not_a_holders(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     held, wanted = client.mutex(path), other_client.mutex(path)
     with held:
-        waiter = Waiter(lambda: wanted.acquire(timeout=10.0))
+        waiter = Waiter(lambda: wanted.acquire(timeout=60.0))
         wait_until(lambda: len(held.participants()) == 2)
         tokens = [participant.czxid for participant in held.participants()]
         assert [client.fence_check(path, token) for token in tokens] == [True, False]

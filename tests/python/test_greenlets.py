@@ -328,7 +328,7 @@ for round in range(200):
     sleep((round % 40) * 0.0001)
     taker.kill()
     until(lambda: is_over(taker))
-assert lock.acquire(timeout=10)
+assert lock.acquire(timeout=60)
 lock.release()
 until(lambda: not lock.participants())
 print("fine")
@@ -369,7 +369,7 @@ while not reused:
 print(lock.is_held_in_process)
 del lock
 again = client.mutex(sys.argv[2])
-assert again.acquire(timeout=10)
+assert again.acquire(timeout=60)
 print("free")
 """
 
@@ -397,7 +397,7 @@ def refused(call):
         return True
 
 def first():
-    assert refused(lock.acquire) and refused(lambda: lock.acquire(timeout=5)) and refused(lock.__enter__)
+    assert refused(lock.acquire) and refused(lambda: lock.acquire(timeout=60)) and refused(lock.__enter__)
     assert refused(semaphore.acquire)
     assert lock.participants() == []
     assert lock.acquire(timeout=0) and lock.is_held
@@ -414,7 +414,7 @@ def second():
 main = greenlet.getcurrent()
 one, two = greenlet.greenlet(first), greenlet.greenlet(second)
 one.switch()
-print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=5))
+print(two.switch(), lock.acquire(timeout=0), one.switch(), lock.acquire(timeout=60))
 """
 
 
@@ -567,7 +567,7 @@ try:
     lock.acquire()
 except KeyboardInterrupt:
     print("interrupted", len(lock.waiting()), flush=True)
-print(lock.acquire(timeout=10))
+print(lock.acquire(timeout=60))
 """
 
 

@@ -23,7 +23,7 @@ def test_threads_hand_the_lock_over(client: zklock.Client, other_client: zklock.
     threads = [threading.Thread(target=take_turns) for _ in range(8)]
     for thread in threads:
         thread.start()
-    with other_client.mutex(path, timeout=20.0) as theirs:
+    with other_client.mutex(path, timeout=60.0) as theirs:
         assert theirs.fencing_pass == 0
     for thread in threads:
         thread.join()
@@ -37,7 +37,7 @@ def test_local_waiters_share_one_node(client: zklock.Client, path: str) -> None:
     lock.set_local_handover(9)
     with lock:
         (node,) = lock.node_paths
-        waiter = Waiter(lambda: lock.acquire(timeout=10.0) and lock.release() is None)
+        waiter = Waiter(lambda: lock.acquire(timeout=60.0) and lock.release() is None)
         wait_until(lock.waiting)
         (waiting,) = lock.waiting()
         assert (waiting.ahead, waiting.node_path) == (node, None)
@@ -55,7 +55,7 @@ def test_events_have_the_fencing_pass(server: ZooKeeper, path: str) -> None:
     with zklock.Client(server.address, on_event=hear) as own:
         lock = own.mutex(path, local_handover=9)
         with lock:
-            waiter = Waiter(lambda: lock.acquire(timeout=10.0) and lock.release() is None)
+            waiter = Waiter(lambda: lock.acquire(timeout=60.0) and lock.release() is None)
             wait_until(lock.waiting)
         assert waiter.result()
     assert heard == [(0, "HELD"), (0, "FREE"), (1, "HELD"), (1, "FREE")]

@@ -31,7 +31,7 @@ class Queue:
         self.events.put(event)
 
     def next(self) -> Any:
-        return self.events.get(timeout=10)
+        return self.events.get(timeout=60)
 
     def is_empty(self) -> bool:
         return self.events.empty()
@@ -210,7 +210,7 @@ def test_a_callback_may_stop_itself_and_the_next(client: Client, path: str) -> N
 
     one, two = client.on_event(first), client.on_event(second)
     with client.mutex(path):
-        assert done.wait(10)
+        assert done.wait(60)
     settled(client)
     assert called == ["first"]
 
@@ -227,7 +227,7 @@ def test_raising_callback_does_not_stop_the_others(client: Client, path: str, mo
     client.on_event(heard)
     with client.mutex(path):
         assert heard.next().state is HELD
-        assert isinstance(reports.get(timeout=10), KeyError)
+        assert isinstance(reports.get(timeout=60), KeyError)
     failing.stop()
 
 
@@ -308,5 +308,5 @@ def test_listeners_are_added_and_removed_during_events(client: Client, path: str
             pass
     ends.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()

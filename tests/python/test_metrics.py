@@ -41,13 +41,13 @@ def test_timeouts_and_handovers(client: zklock.Client, other_client: zklock.Clie
     with held:
         assert not wanted.acquire(timeout=0)
         assert not wanted.acquire(timeout=1)
-        waiter = Waiter(lambda: wanted.acquire(timeout=10))
+        waiter = Waiter(lambda: wanted.acquire(timeout=60))
         wait_until(lambda: any(one.count == 1 for one in wanted.waiting()))
         assert other_client.metrics().waiting == 1
         wanted.cancel()
         with pytest.raises(zklock.Canceled):
             waiter.result()
-        waiter = Waiter(lambda: wanted.acquire(timeout=10))
+        waiter = Waiter(lambda: wanted.acquire(timeout=60))
         wait_until(lambda: any(one.count == 1 for one in wanted.waiting()))
     assert waiter.result()
     now = other_client.metrics()
@@ -178,13 +178,13 @@ def test_the_example(server: ZooKeeper, path: str) -> None:
             address = program.stdout.readline().strip()
 
             def page() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-                with urllib.request.urlopen(address, timeout=10) as answer:
+                with urllib.request.urlopen(address, timeout=60) as answer:
                     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                     return samples(answer.read().decode())
 
             wait_until(lambda: page()["zklock_hold_seconds_count", (("app", "example"),)] >= 3)
             program.send_signal(signal.SIGINT)
-            assert program.wait(10) == 0
+            assert program.wait(60) == 0
         finally:
             program.kill()
 

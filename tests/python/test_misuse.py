@@ -100,7 +100,7 @@ def waiting(client: zklock.Client) -> zklock.Waiting:
     lock = client.mutex(fresh())
     found: list[zklock.Waiting] = []
     with lock:
-        waiter = threading.Thread(target=lambda: lock.acquire(timeout=10) and lock.release())
+        waiter = threading.Thread(target=lambda: lock.acquire(timeout=60) and lock.release())
         waiter.start()
         while not found:
             found = lock.waiting()
@@ -122,8 +122,8 @@ MAKERS: dict[type, Callable[[zklock.Client, StandaloneServer], Any]] = {
     zklock.WriteLock: lambda client, server: client.rwlock(fresh()).write,
     zklock.MultiLock: lambda client, server: client.multi([client.mutex(fresh()), client.mutex(fresh())]),
     zklock.Semaphore: lambda client, server: client.semaphore(fresh(), 3),
-    zklock.Leases: lambda client, server: client.semaphore(fresh(), 3).acquire(timeout=10),
-    zklock.Hold: lambda client, server: client.mutex(fresh()).hold(timeout=10),
+    zklock.Leases: lambda client, server: client.semaphore(fresh(), 3).acquire(timeout=60),
+    zklock.Hold: lambda client, server: client.mutex(fresh()).hold(timeout=60),
     zklock.Listener: lambda client, server: client.on_event(print),
     zklock.Participant: lambda client, server: participant(client),
     zklock.Waiting: lambda client, server: waiting(client),
@@ -341,7 +341,7 @@ AIO_MAKERS: dict[str, Callable[[zklock.aio.Client], Any]] = {
     "WriteLock": lambda client: client.rwlock(fresh()).write,
     "MultiLock": lambda client: client.multi([client.mutex(fresh()), client.mutex(fresh())]),
     "Semaphore": lambda client: client.semaphore(fresh(), 3),
-    "Hold": lambda client: client.mutex(fresh()).hold(timeout=10),
+    "Hold": lambda client: client.mutex(fresh()).hold(timeout=60),
 }
 
 
@@ -463,7 +463,7 @@ def test_from_many_threads_while_all_of_it_is_closed(standalone: StandaloneServe
         client.close()
     over.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert not failures, failures[:3]
 
@@ -481,7 +481,7 @@ def test_a_callback_may_close_what_calls_it(ours: zklock.Client, standalone: Sta
     lock.set_revocable(close)
     lock.acquire()
     ours.revoke(lock.node_path)
-    assert closed.wait(10)
+    assert closed.wait(60)
     with pytest.raises(zklock.ClientClosed):
         lock.release()
 

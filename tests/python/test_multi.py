@@ -93,13 +93,13 @@ def test_one_deadline_for_all(
 
 def test_opposite_orders_do_not_deadlock(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     def work(client: zklock.Client, names: str) -> None:
-        multi = client.multi([client.mutex(f"{path}/{name}") for name in names], timeout=20)
+        multi = client.multi([client.mutex(f"{path}/{name}") for name in names], timeout=60)
         for _ in range(50):
             with multi:
                 pass
 
     for waiter in [Waiter(lambda: work(client, "ab")), Waiter(lambda: work(other_client, "ba"))]:
-        waiter.result(30)
+        waiter.result(60)
 
 
 def test_a_member_that_is_lost(client: zklock.Client, path: str, inspector: Inspector) -> None:
@@ -169,7 +169,7 @@ def test_wrong_locks(
 
 def test_paths_become_mutexes(client: zklock.Client, other_client: zklock.Client, path: str) -> None:
     own = other_client.mutex(f"{path}/b")
-    multi = client.multi([f"{path}/a", own, f"{path}/c"], timeout=20)
+    multi = client.multi([f"{path}/a", own, f"{path}/c"], timeout=60)
     assert [(type(lock).__name__, lock.path) for lock in multi.locks] == [
         ("Mutex", f"{path}/a"),
         ("Mutex", f"{path}/b"),
@@ -212,7 +212,7 @@ def test_closed_clients(client: zklock.Client, other_client: zklock.Client, path
 
 def test_in_order(client: zklock.Client, path: str) -> None:
     locks = [client.mutex(f"{path}/b"), client.mutex(f"{path}/a")]
-    with client.multi(locks, timeout=20, in_order=True):
+    with client.multi(locks, timeout=60, in_order=True):
         assert locks[0].fencing_token < locks[1].fencing_token
-    with client.multi(locks, timeout=20):
+    with client.multi(locks, timeout=60):
         assert locks[0].fencing_token == locks[1].fencing_token

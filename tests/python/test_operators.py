@@ -66,7 +66,7 @@ def test_waiter_acquires_after_the_tree_is_removed(
     # Readers do not wait for each other.
     wanted = other_client.rwlock(path).write if isinstance(held, zklock.ReadLock) else make(other_client, path)
     with pytest.raises(zklock.LockLost, match="deleted"), held:
-        waiter = Waiter(lambda: (wanted.acquire(timeout=10.0), wanted.is_held, wanted.release()))
+        waiter = Waiter(lambda: (wanted.acquire(timeout=60.0), wanted.is_held, wanted.release()))
         wait_until(lambda: any(one.ahead for one in wanted.waiting()))
         # Remove the waiter's node first. Otherwise the waiter would get the lock and then lose it.
         for node in sorted(inspector.below(path), key=lambda node: node[-10:], reverse=True):

@@ -233,7 +233,7 @@ def on_event(event):
         has_forked.set()
 
 with zklock.Client(sys.argv[1], on_event=on_event) as client:
-    assert has_forked.wait(20)
+    assert has_forked.wait(60)
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
     with client.mutex(sys.argv[2]) as lock:
         print(lock.is_held, flush=True)

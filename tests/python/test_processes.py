@@ -103,7 +103,7 @@ def test_a_stopped_holder_knows(
     token = int(holder.read_line())
     holder.process.send_signal(signal.SIGSTOP)
     try:
-        with client.mutex(path, timeout=20) as lock:
+        with client.mutex(path, timeout=60) as lock:
             assert lock.fencing_token > token
             holder.process.send_signal(signal.SIGCONT)
             assert holder.read_line() == "False 0.0 True"
@@ -170,7 +170,7 @@ def test_blocks_that_end_after_the_loss(
     holder.process.send_signal(signal.SIGSTOP)
     try:
         time.sleep(5)
-        with client.mutex(path, timeout=20):
+        with client.mutex(path, timeout=60):
             holder.process.send_signal(signal.SIGCONT)
             assert holder.read_line() == " ".join(["False"] * 6 + ["0.0"] * 6)
             assert holder.read_line() == " ".join(["LockLost"] * 3 + ["noted"] * 3)
@@ -271,7 +271,7 @@ for round in range(10):
                 asked = threading.Event()
                 mine.set_revocable(lambda node: asked.set())
                 own.revoke(mine.node_path)
-                assert asked.wait(10)
+                assert asked.wait(60)
             assert not own.rwlock(path + "-rw").write.acquire(timeout=0)
             with own.semaphore(path + "-semaphore", 3).acquire(1, timeout=0):
                 pass
@@ -284,7 +284,7 @@ for round in range(10):
 assert client.state is zklock.ClientState.CONNECTED
 assert not asked.is_set()
 client.revoke(leases.node_paths[0])
-assert asked.wait(10)
+assert asked.wait(60)
 leases.release()
 multi.release()
 rw.read.release()

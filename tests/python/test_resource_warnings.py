@@ -128,7 +128,7 @@ def test_a_lost_hold_is_not_warned_of(client: Client, path: str, inspector: Insp
 def thread(call: Callable[[], Any], name: str) -> None:
     worker = threading.Thread(target=call, name=name)
     worker.start()
-    worker.join(20)
+    worker.join(60)
     assert not worker.is_alive()
 
 

@@ -80,7 +80,7 @@ def test_a_writer_goes_on_reading(
 ) -> None:
     rw, other = client.rwlock(path), other_client.rwlock(path)
     rw.write.acquire()
-    writer = Waiter(lambda: (other.write.acquire(timeout=5), other.write.release()))
+    writer = Waiter(lambda: (other.write.acquire(timeout=60), other.write.release()))
     inspector.wait_for(path, 2)
     assert rw.read.acquire(timeout=0)
     rw.write.release()

@@ -62,7 +62,7 @@ def test_acquire_beyond_the_free_leases_waits(
     with pytest.raises(zklock.LockTimeout) as raised:
         two.acquire(timeout=0)
     assert raised.value.status == -3
-    waiter = Waiter(lambda: two.acquire(2, timeout=10))
+    waiter = Waiter(lambda: two.acquire(2, timeout=60))
     inspector.wait_for(f"{path}/leases", 5)
     assert [found.holds for found in one.participants()] == [True] * 3 + [False] * 2
     first.release()
@@ -201,7 +201,7 @@ def test_shared_count_limits_the_leases(
             other.acquire(timeout=0)
         with pytest.raises(zklock.LockTimeout):
             other.acquire(2, timeout=0)
-        waiter = Waiter(lambda: other.acquire(2, timeout=10).quantity)
+        waiter = Waiter(lambda: other.acquire(2, timeout=60).quantity)
         other_client.shared_count_set(count_path, 3)
         assert waiter.result() == 2
 
@@ -286,7 +286,7 @@ def test_threads_never_exceed_the_maximum(client: zklock.Client, path: str) -> N
                 inside.pop()
 
     for waiter in [Waiter(work) for _ in range(4)]:
-        waiter.result(30)
+        waiter.result(60)
     assert len(crowds) == 40
     assert max(crowds) <= 2
 

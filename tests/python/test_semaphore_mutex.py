@@ -70,7 +70,7 @@ def test_they_exclude_each_other(
         other.cancel()
         with pytest.raises(zklock.Canceled):
             waiter.result()
-        waiter = Waiter(lambda: (other.acquire(timeout=10), other.release()))
+        waiter = Waiter(lambda: (other.acquire(timeout=60), other.release()))
         inspector.wait_for(f"{path}/leases", 2)
     assert waiter.result() == (True, None)
 

@@ -27,7 +27,7 @@ with zklock.Client(sys.argv[1]) as client:
     except KeyboardInterrupt:
         print("interrupted", lock.state.name, flush=True)
     input()
-    print(lock.acquire(timeout=5), flush=True)
+    print(lock.acquire(timeout=60), flush=True)
 """
 
 
@@ -79,9 +79,9 @@ WAITS_OF_OTHERS = [
     ("client.rwlock(path).write", "thing.acquire(timeout=60)", "thing"),
     (MULTI, "thing.acquire()", "thing"),
     (MULTI, "thing.__enter__()", "thing"),
-    (SEMAPHORE, "thing.acquire()", "thing.acquire(timeout=5)"),
-    (SEMAPHORE, "thing.acquire(1, timeout=60)", "thing.acquire(timeout=5)"),
-    ("client.semaphore(path, count_path=path + '-count', initial=1)", "thing.acquire()", "thing.acquire(timeout=5)"),
+    (SEMAPHORE, "thing.acquire()", "thing.acquire(timeout=60)"),
+    (SEMAPHORE, "thing.acquire(1, timeout=60)", "thing.acquire(timeout=60)"),
+    ("client.semaphore(path, count_path=path + '-count', initial=1)", "thing.acquire()", "thing.acquire(timeout=60)"),
 ]
 
 

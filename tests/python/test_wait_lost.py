@@ -127,7 +127,7 @@ def test_in_a_callback(client: Client, path: str) -> None:
 
     client.on_event(call)
     with client.mutex(f"{path}/b"):
-        assert done.wait(10)
+        assert done.wait(60)
     assert answers[0] is False
     assert isinstance(answers[1], zklock.Deadlock)
     hold.release()
@@ -237,7 +237,7 @@ def test_timed_out_waits_do_not_end_the_hold(client: Client, path: str) -> None:
     hold = client.mutex(path).hold()
     waiters = [Waiter(lambda: [hold.wait_lost(0.001) for _ in range(50)]) for _ in range(4)]
     for waiter in waiters:
-        assert not any(waiter.result(30))
+        assert not any(waiter.result(60))
     assert hold.state is LockState.HELD
     hold.release()
     wait_until(lambda: not client.mutex(path).participants())

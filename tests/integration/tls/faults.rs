@@ -130,7 +130,7 @@ fn a_stalled_handshake_does_not_keep_the_client_from_another_server() {
 #[test]
 fn calls_keep_their_deadline_while_a_handshake_stalls() {
     let proxy = Proxy::start_opaque(&newest().tls_address());
-    let config = trusting(Certificates::shared()).session_timeout(3 * SECOND);
+    let config = trusting(Certificates::shared()).session_timeout(10 * SECOND).connect_timeout(TEST_TIMEOUT);
     let client = Client::connect(&proxy.address(), &config).unwrap();
     let (held, wanted) = (client.mutex(&path("held")).unwrap(), client.mutex(&path("wanted")).unwrap());
     held.acquire(Some(TEST_TIMEOUT)).unwrap();

@@ -51,7 +51,7 @@ fn a_session_survives_cut_connections() {
 #[test]
 fn a_hold_is_lost_when_the_session_expires() {
     let proxy = Proxy::start_opaque(&debian().tls_address());
-    let config = mutual(Certificates::shared()).session_timeout(SECOND);
+    let config = mutual(Certificates::shared()).session_timeout(6 * SECOND).connect_timeout(TEST_TIMEOUT);
     let client = Client::connect(&proxy.address(), &config).unwrap();
     let (path, other) = (path("expiry"), super::client(&debian().tls_address()));
     let (held, waiting) = (client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
