@@ -124,7 +124,8 @@ impl Disk {
         // The settings of a production server. The defaults of the test support start faster and expire sessions
         // earlier.
         let options = Options::default().tick_ms(2000).container_sweep_ms(60_000);
-        let options = options.jvm_argument("-Xmx1g").jvm_argument("-XX:TieredStopAtLevel=4");
+        let options = options.jvm_argument("-Xmx1g");
+        let options = options.jvm_argument("-XX:TieredStopAtLevel=4").jvm_argument("-XX:CompileThresholdScaling=1");
         let options = tls.into_iter().fold(options, |options, listener| options.tls(listener));
         let server = match self {
             Self::Nofsync => options.start(),

@@ -31,6 +31,8 @@ JAVA = [
     "-Xmx128m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    # The server runs for a short time: compile a method only after many calls.
+    "-XX:CompileThresholdScaling=5",
     "-XX:-UsePerfData",
     "-Dzookeeper.forceSync=no",
 ]

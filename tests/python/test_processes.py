@@ -425,7 +425,7 @@ with zklock.Client(servers) as client:
 def test_processes_take_turns_and_leak_nothing(
     own_server: ZooKeeper, path: str, tmp_path: Path, program: Callable[..., Program]
 ) -> None:
-    rounds = 2500
+    rounds = 640
     arguments = [own_server.address, path, str(tmp_path / "marker"), str(rounds)]
     workers = [program(TAKES_TURNS, *arguments) for _ in range(4)]
     for worker in workers:
@@ -438,7 +438,8 @@ def test_processes_take_turns_and_leak_nothing(
     assert [worker.ends() for worker in workers] == [0] * 4
     assert all(own == sorted(own) for own in tokens)
     assert len({token for own in tokens for token in own}) == 4 * rounds
-    assert all(growth < 1 << 20 for growth in growths), growths
+    # A leak of 410 bytes in each round of the second half is found.
+    assert all(growth < 1 << 17 for growth in growths), growths
     with zklock.Client(own_server.address) as client:
         assert client.mutex(path).participants() == []
     wait_until(lambda: own_server.sessions() == set() and own_server.watches() == 0)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use library::Under::{self, Plain, Sanitizers, Valgrind};
 use library::{Leaks, compile};
 use table::{Program, Row, row};
-use zklock_test_support::{ZooKeeper, assert_not_late, wait_until};
+use zklock_test_support::{TEST_TIMEOUT, ZooKeeper, assert_not_late, wait_until};
 
 fn main() -> ExitCode {
     let programs = [
@@ -162,9 +162,10 @@ fn load(under: Under) {
 
 fn processes_that_cycle_exclude_each_other_and_leak_nothing() {
     let server = ZooKeeper::start();
-    let growths = cycle(Plain, &server, 4, 1250);
-    assert!(growths.iter().all(|&bytes| bytes < 1 << 19), "the memory grew by {growths:?} bytes");
-    wait_until(Duration::from_secs(10), || server.connection_count() == 0 && server.watch_count() == 0);
+    let growths = cycle(Plain, &server, 4, 320);
+    // A leak of 410 bytes in each cycle is found.
+    assert!(growths.iter().all(|&bytes| bytes < 1 << 17), "the memory grew by {growths:?} bytes");
+    wait_until(TEST_TIMEOUT, || server.connection_count() == 0 && server.watch_count() == 0);
 }
 
 fn the_header_compiles_in_two_units_of_a_cpp_program() {

@@ -10,10 +10,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use library::{STRICTER, compile, output};
-use zklock_test_support::{RawClient, ZooKeeper, wait_until};
+use zklock_test_support::{RawClient, TEST_TIMEOUT, ZooKeeper, wait_until};
 
 #[test]
 fn processes_take_turns() {
@@ -130,7 +129,7 @@ fn metrics_example_serves_the_metrics() {
         let (_, rest) = answer.split_once("\nzklock_acquires_total{app=\"example\",outcome=\"ok\"} ").unwrap();
         rest.lines().next().unwrap().parse().unwrap()
     };
-    wait_until(Duration::from_secs(20), || acquires(&fetch()) >= 3);
+    wait_until(TEST_TIMEOUT, || acquires(&fetch()) >= 3);
     let answer = fetch();
     child.kill().unwrap();
     child.wait().unwrap();

@@ -17,7 +17,7 @@ use super::{debian, newest};
 use crate::common::{slack, timed};
 
 /// The number of rows that run at the same time. Many rows mostly wait.
-const PARALLEL_ROWS: usize = 12;
+const PARALLEL_ROWS: usize = 24;
 /// The time limit for connecting to a server that the test imitates. The client tries again until then.
 const SHORT: Duration = Duration::from_secs(2);
 /// The same for a real server, whose answer may be late.

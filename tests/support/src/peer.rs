@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::certificates::Certificates;
 use crate::process;
+use crate::zookeeper::JVM_OPTIONS;
 
 /// The time limit of [`PeerProcess::query`]. It includes the start of the process on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -95,7 +96,7 @@ impl CuratorPeer {
     fn start_jvm(version: CuratorVersion, address: &str, session_timeout: Duration, properties: &[String]) -> Self {
         let java = CuratorBuild::of(version);
         let mut command = Command::new("java");
-        command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]);
+        command.args(JVM_OPTIONS).arg("-Xmx128m");
         command.args(properties);
         command.args([
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
