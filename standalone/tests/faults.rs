@@ -168,6 +168,8 @@ fn check_lost_reply(op: OpCode, there: bool) {
     assert_eq!(node.czxid, lock.fencing_token().unwrap(), "{op:?}");
     lock.release().unwrap();
     assert_eq!(raw.children(PATH).unwrap(), Vec::<String>::new(), "{op:?}");
+    // The client delivers its events before it is closed.
+    client.close().unwrap();
     let lost = |event: &&Event| matches!(event, Event::Client { state: ClientState::Suspended, .. });
     assert_eq!(saw.lock().unwrap().iter().filter(lost).count(), 1, "{op:?}: the fault happened");
 }
