@@ -260,7 +260,7 @@ def programs_of(environment: os._Environ[str]) -> list[Program]:
     programs = rust_programs(environment.get("RUST_THREADS", "8"))
     rank = {name: number for number, name in enumerate(SLOWEST)}
     programs.sort(key=lambda program: rank.get(program.name, len(rank)))
-    python = PythonTests(pytest, environment.get("PYTHON_PROCESSES", "4"))
+    python = PythonTests(pytest, environment.get("PYTHON_PROCESSES", "5"))
     return [python, *programs, Program("simulation", simulation)]
 
 
