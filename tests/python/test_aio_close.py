@@ -488,7 +488,7 @@ def test_loops_of_several_threads(server: ZooKeeper, path: str) -> None:
 
     threads = [Waiter(lambda number=number: Loops(asyncio.SelectorEventLoop).run(work(number))) for number in range(3)]
     for thread in threads:
-        thread.result(60)
+        thread.result()
     assert crowds == [1] * 30
 
 

@@ -99,7 +99,7 @@ def test_opposite_orders_do_not_deadlock(client: zklock.Client, other_client: zk
                 pass
 
     for waiter in [Waiter(lambda: work(client, "ab")), Waiter(lambda: work(other_client, "ba"))]:
-        waiter.result(60)
+        waiter.result()
 
 
 def test_a_member_that_is_lost(client: zklock.Client, path: str, inspector: Inspector) -> None:

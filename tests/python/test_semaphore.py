@@ -286,7 +286,7 @@ def test_threads_never_exceed_the_maximum(client: zklock.Client, path: str) -> N
                 inside.pop()
 
     for waiter in [Waiter(work) for _ in range(4)]:
-        waiter.result(60)
+        waiter.result()
     assert len(crowds) == 40
     assert max(crowds) <= 2
 

@@ -162,9 +162,9 @@ fn load(under: Under) {
 
 fn processes_that_cycle_exclude_each_other_and_leak_nothing() {
     let server = ZooKeeper::start();
-    let growths = cycle(Plain, &server, 4, 320);
-    // A leak of 410 bytes in each cycle is found.
-    assert!(growths.iter().all(|&bytes| bytes < 1 << 17), "the memory grew by {growths:?} bytes");
+    let growths = cycle(Plain, &server, 4, 640);
+    // The threads of the second client take about 80 KiB, however many cycles follow. A leak of 410 bytes in each cycle is found.
+    assert!(growths.iter().all(|&bytes| bytes < 1 << 18), "the memory grew by {growths:?} bytes");
     wait_until(TEST_TIMEOUT, || server.connection_count() == 0 && server.watch_count() == 0);
 }
 

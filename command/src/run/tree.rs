@@ -179,7 +179,8 @@ fn own_pid() -> i32 {
 
 /// Returns the children of a process.
 fn children(pid: i32) -> Vec<i32> {
-    // The kernel lists the children of each thread. While a thread ends, the list of threads may lack another one.
+    // The kernel lists the children of each thread. While a thread ends, the list of threads may lack another one, so a result counts only
+    // if no thread has started or ended meanwhile.
     for _ in 0..10 {
         let before = threads(pid);
         let lists: io::Result<Vec<String>> =
