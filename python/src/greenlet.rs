@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 use zklock::internal::CompletionQueue;
 
 use crate::errors::OrRaise;
@@ -114,7 +115,15 @@ impl GreenletWait<'_> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
         // Another thread may use the waker now, and thereby add the key to the queue. The hub then finds the key when this greenlet
         // waits.
-        self.waits.call_method1(intern!(self.waits.py(), "wait"), (self.waker.key, left)).map(drop)
+        let py = self.waits.py();
+        let waited = self.waits.call_method1(intern!(py, "wait"), (self.waker.key, left));
+        // A dictionary runs no Python code here, so Ctrl-C cannot leave the key in it.
+        let waiting = self.waits.getattr(intern!(py, "waiting"))?.cast_into::<PyDict>()?;
+        if waiting.contains(self.waker.key)? {
+            waiting.del_item(self.waker.key)?;
+        }
+        let unwatched = self.waits.call_method0(intern!(py, "unwatch_if_idle"));
+        waited.and(unwatched).map(drop)
     }
 }
 

@@ -47,14 +47,17 @@ class WakeQueue(Protocol):
 
 
 class HubWaits(ABC):
-    """The waiting greenlets of one hub. Only the hub's thread may use this object."""
+    """The waiting greenlets of one hub. Only the hub's thread may use this object.
+
+    Ctrl-C may interrupt the methods between any two instructions. The native module therefore removes each key from
+    ``waiting``, and the hub itself tells whether it watches the descriptor.
+    """
 
     def __init__(self, hub: Any, queue: WakeQueue) -> None:
         self.hub = hub
         self.queue = queue
         self._process = os.getpid()
-        self._waiting: dict[int, Any] = {}
-        self._watcher: Any = None
+        self.waiting: dict[int, Any] = {}
 
     def is_forked(self) -> bool:
         """Return whether this process is a forked child and the object belongs to its parent."""
@@ -62,67 +65,91 @@ class HubWaits(ABC):
 
     def wait(self, key: int, seconds: float | None) -> None:
         """Let other greenlets run until the queue contains ``key``, or until ``seconds`` have passed. The wait may also
-        end earlier.
+        end earlier. The caller removes the key from ``waiting``.
         """
-        if self._watcher is None:
-            self._watcher = self._watch(self.queue.fileno())
-        try:
-            self._switch_to_hub(key, seconds)
-        finally:
-            self._waiting.pop(key, None)
-            if not self._waiting:
-                watcher, self._watcher = self._watcher, None
-                self._unwatch(watcher)
+        if not self._is_watched():
+            self._watch()
+        self._switch_to_hub(key, seconds)
+
+    def unwatch_if_idle(self) -> None:
+        """Stop watching the descriptor if no greenlet waits."""
+        if not self.waiting and self._is_watched():
+            self._unwatch()
 
     def _wake(self, *_: object) -> None:
         """Resume the greenlets whose keys are in the queue. The hub calls this method."""
-        # A forked child process must not read from the queue, because parent and child share the descriptor.
-        for key in list(self._waiting) if self.is_forked() else self.queue.take():
-            if key in self._waiting:
+        try:
+            # A forked child process must not read from the queue, because parent and child share the descriptor.
+            for key in list(self.waiting) if self.is_forked() else self.queue.take():
+                if key in self.waiting:
+                    self._resume(key)
+        except BaseException:
+            # Ctrl-C interrupted this method, and the keys are no longer in the queue.
+            for key in self.waiting:
                 self._resume(key)
+            raise
 
     @abstractmethod
-    def _watch(self, fd: int) -> Any:
+    def _is_watched(self) -> bool:
+        """Return whether the hub watches the descriptor of the queue."""
+
+    @abstractmethod
+    def _watch(self) -> None:
         """Make the hub call `_wake()` when the descriptor is readable."""
 
     @abstractmethod
-    def _unwatch(self, watcher: Any) -> None: ...
+    def _unwatch(self) -> None: ...
 
     @abstractmethod
     def _switch_to_hub(self, key: int, seconds: float | None) -> None:
-        """Add the calling greenlet to `_waiting`, and let other greenlets run until `_resume()`."""
+        """Add the calling greenlet to `waiting`, and let other greenlets run until `_resume()`."""
 
     @abstractmethod
-    def _resume(self, key: int) -> None: ...
+    def _resume(self, key: int) -> None:
+        """Make the hub resume a waiting greenlet soon."""
 
 
 class _GeventWaits(HubWaits):
-    def _watch(self, fd: int) -> Any:
-        watcher = self.hub.loop.io(fd, 1)
-        watcher.start(self._wake)
-        return watcher
+    _watcher: Any = None
 
-    def _unwatch(self, watcher: Any) -> None:
-        watcher.close()
+    def _is_watched(self) -> bool:
+        return self._watcher is not None and self._watcher.active
+
+    def _watch(self) -> None:
+        self._watcher = self.hub.loop.io(self.queue.fileno(), 1)
+        # If the function of a watcher raises an exception, gevent stops the watcher. Ctrl-C cannot interrupt
+        # `run_callback()`, which is not written in Python.
+        self._watcher.start(self.hub.loop.run_callback, self._wake)
+
+    def _unwatch(self) -> None:
+        self._watcher.close()
 
     def _switch_to_hub(self, key: int, seconds: float | None) -> None:
-        waiter = self._waiting[key] = sys.modules["gevent.hub"].Waiter(self.hub)
+        waiter = self.waiting[key] = sys.modules["gevent.hub"].Waiter(self.hub)
         with sys.modules["gevent.timeout"].Timeout(seconds, False):
             waiter.get()
 
     def _resume(self, key: int) -> None:
-        self._waiting[key].switch(None)
+        self.hub.loop.run_callback(self.waiting[key].switch, None)
 
 
 class _EventletWaits(HubWaits):
-    def _watch(self, fd: int) -> Any:
-        return self.hub.add(self.hub.READ, fd, self._wake, self._throw, None)
+    def _is_watched(self) -> bool:
+        return self._listener() is not None
 
-    def _unwatch(self, watcher: Any) -> None:
-        self.hub.remove(watcher)
+    def _watch(self) -> None:
+        self.hub.add(self.hub.READ, self.queue.fileno(), self._wake, self._throw, None)
+
+    def _unwatch(self) -> None:
+        self.hub.remove(self._listener())
+
+    def _listener(self) -> Any:
+        # If the program has closed the descriptor, a listener of the program may have the same number.
+        listener = self.hub.listeners[self.hub.READ].get(self.queue.fileno())
+        return listener if listener is not None and listener.cb == self._wake else None
 
     def _switch_to_hub(self, key: int, seconds: float | None) -> None:
-        self._waiting[key] = sys.modules["greenlet"].getcurrent()
+        self.waiting[key] = sys.modules["greenlet"].getcurrent()
         with sys.modules["eventlet.timeout"].Timeout(seconds, False):
             self.hub.switch()
 
@@ -132,17 +159,17 @@ class _EventletWaits(HubWaits):
         self.hub.schedule_call_global(0, self._switch_if_waiting, key)
 
     def _switch_if_waiting(self, key: int) -> None:
-        if key in self._waiting:
-            self._waiting[key].switch()
+        if key in self.waiting:
+            self.waiting[key].switch()
 
     def _throw(self, error: BaseException) -> None:
         """Raise an error in all waiting greenlets, because the program has closed the descriptor."""
-        for key in self._waiting:
+        for key in self.waiting:
             self.hub.schedule_call_global(0, self._throw_if_waiting, key, error)
 
     def _throw_if_waiting(self, key: int, error: BaseException) -> None:
-        if key in self._waiting:
-            self._waiting[key].throw(error)
+        if key in self.waiting:
+            self.waiting[key].throw(error)
 
 
 _hub_waits: weakref.WeakValueDictionary[Any, HubWaits] = weakref.WeakValueDictionary()

@@ -585,6 +585,70 @@ def test_ctrl_c_interrupts_the_main_greenlet(
     assert green.ends() == 0
 
 
+INTERRUPTED_ANYWHERE = """
+import greenlet, os
+client = zklock.Client(sys.argv[1])
+lock = client.mutex(sys.argv[2])
+spawn(sleep, 1000)
+sleep(0)
+waited = False
+# After an interrupt in one of these functions, eventlet loses a timer or cannot start a new hub.
+UNSAFE = {"prepare_timers", "fire_timers", "__call__", "_switch_if_waiting", "ensure_greenlet"}
+
+def interrupt_at(step):
+    # Python runs signal handlers between two instructions. A trace function runs there, too.
+    def trace(frame, event, _):
+        nonlocal step
+        global waited
+        if greenlet.getcurrent() is other or frame.f_code.co_name in UNSAFE:
+            return None
+        waited = waited or frame.f_code.co_name == "wait"
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            step -= 1
+            if step == 0:
+                raise KeyboardInterrupt
+        return trace
+    sys.settrace(trace)
+
+def is_interrupted(step):
+    interrupt_at(step)
+    try:
+        lock.participants()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+def descriptors():
+    sleep(0)
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+before, step = descriptors(), 1
+while True:
+    waited, other = False, spawn(lock.participants)
+    sleep(0)
+    if is_interrupted(step):
+        step += 1
+    elif waited:
+        break
+    assert result(other) == lock.participants() == []
+print(step, descriptors() - before)
+"""
+
+
+def test_waits_work_after_an_interrupt_at_any_instruction(
+    framework: str, server: ZooKeeper, path: str, program: Run
+) -> None:
+    green = program(framework + INTERRUPTED_ANYWHERE, server.address, path)
+    steps, further_descriptors = map(int, green.read_line().split())
+    assert steps > 100
+    assert further_descriptors == 0
+    assert green.ends() == 0
+
+
 FORKS = """
 import os, posix
 client = zklock.Client(sys.argv[1])
