@@ -156,9 +156,12 @@ fn chroot_has_the_list_of_parents() {
     let mut config = Config::new().create_chroot(true);
     config.set("acl.parents", "world:anyone:crd").unwrap();
     let client = Client::connect(&format!("{}{path}", server.address()), &config).unwrap();
-    acquire(&client.mutex("/lock").unwrap()).unwrap();
+    // While the lock is held, the server does not delete its directory.
+    let lock = client.mutex("/lock").unwrap();
+    acquire(&lock).unwrap();
     let list = [format!("{} world:anyone", CREATE | READ | DELETE)];
     assert_eq!((raw.acl(&path).unwrap(), raw.acl(&format!("{path}/lock")).unwrap()), (list.to_vec(), list.to_vec()));
+    lock.release().unwrap();
 }
 
 /// The server answers InvalidACL if it cannot resolve `auth`, and if it does not support a scheme.
