@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
 use zklock::internal::CompletionQueue;
 
 use crate::errors::OrRaise;
@@ -117,11 +116,9 @@ impl GreenletWait<'_> {
         // waits.
         let py = self.waits.py();
         let waited = self.waits.call_method1(intern!(py, "wait"), (self.waker.key, left));
-        // A dictionary runs no Python code here, so Ctrl-C cannot leave the key in it.
-        let waiting = self.waits.getattr(intern!(py, "waiting"))?.cast_into::<PyDict>()?;
-        if waiting.contains(self.waker.key)? {
-            waiting.del_item(self.waker.key)?;
-        }
+        // This method of a dictionary runs no Python code, so Ctrl-C cannot prevent the removal of the key.
+        let waiting = self.waits.getattr(intern!(py, "waiting"))?;
+        waiting.call_method1(intern!(py, "pop"), (self.waker.key, py.None()))?;
         let unwatched = self.waits.call_method0(intern!(py, "unwatch_if_idle"));
         waited.and(unwatched).map(drop)
     }
