@@ -132,10 +132,11 @@ fn semaphore_waits_until_the_ensemble_returns() {
     let ensemble = Ensemble::start(500, 6);
     let (path, stop) = (path("cluster"), AtomicBool::new(false));
     let (held, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // A client that connects later could find no server for longer than its connect timeout.
+    let clients = [(); 6].map(|()| client_with(&ensemble.address(), SESSION_TIMEOUT));
     thread::scope(|scope| {
-        for _ in 0..6 {
+        for client in &clients {
             scope.spawn(|| {
-                let client = client_with(&ensemble.address(), SESSION_TIMEOUT);
                 let semaphore = client.semaphore(&path, 1).unwrap();
                 while !stop.load(Ordering::SeqCst) {
                     let Ok(lease) = semaphore.acquire(1, Some(SECOND * 5)) else { continue };
