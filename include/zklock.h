@@ -97,8 +97,9 @@
  * Callbacks  The library holds no internal lock while it calls a callback. A callback for events, revocation requests, log
  *            lines or credentials may call every function, but must not wait for other participants. If the library calls a
  *            user_drop function on the thread of a callback, this function must not wait for other participants either. A
- *            waiting callback could block the event that must end its wait, because the library delivers the next event
- *            only after the callback has returned. In a callback, the following functions fail with ZKL_E_DEADLOCK at once:
+ *            callback that waits can cause a deadlock: the library delivers the next event, which may be the one that the
+ *            callback waits for, only after the callback has returned. In a callback, the following functions fail with
+ *            ZKL_E_DEADLOCK at once:
  *
  *            | function                            | in a callback                                                                      |
  *            |-------------------------------------|------------------------------------------------------------------------------------|
@@ -128,20 +129,20 @@
  *            the call. Such a callback may call any function, and may wait for other participants.
  * Fork       In a child of fork(), a call with a handle from the parent fails with ZKL_E_FORKED. In the child, freeing one of
  *            the parent's handles does nothing. After a fork, the parent keeps its session and its locks. The child of fork()
- *            may make its own client. On Linux 4.14 and later, calls with handles of the parent also fail in a child of
- *            _Fork() or of a raw clone(). A child that was made by _Fork() or clone() must not make a client. A child that
- *            shares the memory of its parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread
- *            forks a child, the child exits with status 0 when the callback returns in the child. Signals    A call continues
- *            if a signal arrives, and never fails with EINTR. The threads of the library block all signals. A signal handler
- *            must not call any function of the library. Ends       A program may end in any way while it has open clients.
- *            When a program ends with open clients, the library does not wait for the servers. The servers end the sessions
- *            after the session timeout. A call to zkl_client_free ends a session at once. A program started by exec does not
- *            inherit the descriptors of the library.
+ *            may make its own client. On Linux 4.14 and later, calls with the parent's handles also fail in a child that was
+ *            made by _Fork() or by a raw clone(). Such a child must not make a client. A child that shares the memory of its
+ *            parent (vfork(), CLONE_VM) must not call the library. If a callback on the event thread forks a child, the child
+ *            exits with status 0 when the callback returns in the child.
+ * Signals    A call continues if a signal arrives, and never fails with EINTR. The library's threads block all signals. A
+ *            signal handler must not call any function of the library.
+ * Exit       A program may end in any way while it has open clients. When a program ends with open clients, the library does
+ *            not wait for the servers. The servers end the sessions after the session timeout. A call to zkl_client_free ends
+ *            a session at once. A program started by exec does not inherit the library's descriptors.
  *
- *            The threads of the library end when the last client has been freed and the log callback has been removed. A
+ *            The library's threads end when the last client has been freed and the log callback has been removed. A
  *            thread that resolves a host name can run longer, because the library cannot interrupt the resolver of libc. A
  *            thread that loads credentials can also run longer, because the library cannot interrupt a callback or the file
- *            system. If the main thread calls pthread_exit(), the process continues while threads of the library run. When
+ *            system. If the main thread calls pthread_exit(), the process continues while library threads run. When
  *            a program ends, log lines that are still queued are lost. To receive the queued log lines, the program must
  *            turn logging off before the program ends (zkl_set_log_callback).
  *
@@ -908,17 +909,17 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
  * `client` may be NULL. In a forked child, the call does not change the session of the parent.
  *
  * Before the client closes, it delivers its queued events, but only for a limited time. After this time, the client drops the
- * events that are still queued. If the program polls the events of this client, the calling thread delivers the queued
- * events. After zkl_client_free has returned, the library does not call the client's callbacks any more.
+ * events that are still queued. If the program polls this client for events, zkl_client_free delivers the queued events on the
+ * calling thread. After zkl_client_free has returned, the library does not call the client's callbacks any more.
  *
- * If a callback of the client is running on another thread, the call waits without a time limit until the callback returns.
- * The caller of zkl_client_free must not hold a mutex that a callback of the client needs. Callbacks of other clients delay
- * the call by at most two seconds.
+ * If one of the client's callbacks is running on another thread, the call waits without a time limit until the callback
+ * returns. The caller of zkl_client_free must not hold a mutex that one of these callbacks needs. Callbacks of other clients
+ * delay the call by at most two seconds.
  *
  * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
- * library then calls no further callback of the client. If a callback on the event thread frees another client, the library
- * drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
- * client for the holds that end.
+ * library then calls none of the client's callbacks any more. If a callback on the event thread frees another client, the
+ * library drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the
+ * freed client for the holds that end.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
@@ -964,8 +965,8 @@ int64_t zkl_client_session_id(const zkl_client *client);
 /**
  * Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
  * the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
- * call. Only one thread at a time delivers the events of a client. The call delivers nothing if another thread is delivering
- * events of the client, or if a callback of the client makes the call.
+ * call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
+ * of this client, or if one of the client's callbacks makes the call.
  *
  * Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
  * - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
@@ -1654,7 +1655,7 @@ const char *zkl_op_message(const zkl_op *op);
  * - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
  * - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
  *
- * Blocks until the operation ends, for at most the time limit. Any thread may call this function.
+ * Blocks until the operation ends or the time limit has passed. Any thread may call this function.
  */
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 
@@ -1917,8 +1918,8 @@ void zkl_completion_queue_free(zkl_completion_queue *queue);
  * client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
  * the program does not need to free anything else.
  *
- * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
- * the client (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
+ * The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
+ * (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
  *
  * Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
  * On failure:
@@ -1941,10 +1942,10 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
  * lock of an interpreter.
  *
  * As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
- * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the client's events, no library thread calls a
- * callback. Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+ * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
+ * Until the operation has ended, the program must watch a duplicate of the event descriptor and call
  * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
- * ended, all callbacks have returned, and the library calls no further callback of the client. If the program polls the
+ * ended, all callbacks have returned, and the library calls none of the client's callbacks any more. If the program polls for
  * events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
  * Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
  *
@@ -1962,13 +1963,13 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
  * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
  * needs.
  *
- * The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
- * either. A callback that is running on another thread at this moment continues. After this callback has returned, the
- * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
- * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
- * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
- * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
- * child, the call does nothing.
+ * The library drops the queued events, and calls none of the client's callbacks any more. The ZKL_LISTEN_LOSS listeners are
+ * not called either. A callback that is running on another thread at this moment continues. After this callback has returned,
+ * the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls
+ * all the client's other user_drop functions on the calling thread. The only exception is the callback that returns
+ * credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
+ * closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
+ * NULL. In a forked child, the call does nothing.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.
@@ -2395,8 +2396,8 @@ zkl_status zkl_set_log_callback(int32_t level, zkl_log_cb cb, void *user, zkl_us
 
 /**
  * Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
- * zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
- * programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
+ * zkl_log_event_fd, and calls zkl_log_dispatch. No library thread calls `cb` or `user_drop`. This function is for
+ * programs that cannot run a callback on a library thread. All other rules of zkl_set_log_callback also apply to this
  * function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
  * delivers the queued lines on the calling thread.
  *

@@ -62,10 +62,10 @@
  * Objects    Clients, locks, semaphores, leases and operations can be moved. A program must not move a lock while a guard refers to the lock. A
  *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the
  *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
- *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock. Versions   One process may contain code that
- *            was compiled with different versions of this header. All names except status, category() and error are in an inline namespace that names
- *            the version. The definitions of status, category() and error never change, because one library can throw an exception that another
- *            library catches.
+ *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock.
+ * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category() and error
+ *            are in an inline namespace that names the version. The definitions of status, category() and error never change, because one library
+ *            can throw an exception that another library catches.
  */
 
 #ifndef ZKLOCK_HPP
@@ -700,7 +700,7 @@ public:
     /** The zkl_event_cb function of this target. */
     const zkl_event_cb on_event;
     zkl_listener *listener = nullptr;
-    /** A second listener, which only detail::lost_holds uses. The library calls this listener when a hold ends. */
+    /** A second listener, used only by detail::lost_holds. The library calls it when a hold ends. */
     zkl_listener *listener_of_all = nullptr;
 
 protected:
@@ -1020,8 +1020,8 @@ void set_log(decltype(zkl_set_log_callback) *set, log_level level, Callback call
 } // namespace detail
 
 /**
- * Sets the log callback of this process. The library calls the callback with the signature void(const zkl::log_line &). The callback receives all
- * lines of all clients up to the given level. The new callback replaces the previous log callback. After this function has returned, the previous
+ * Sets the log callback of this process. The library calls the callback with the signature void(const zkl::log_line &). The callback receives the log
+ * lines of all clients, up to the given level. The new callback replaces the previous log callback. After this function has returned, the previous
  * callback is not running, and the library does not call it again. If the callback is nullptr or the level is log_level::off, the call turns logging
  * off. While the callback runs, the library queues up to 4096 lines. The library drops any further lines and counts them (zkl_set_log_callback).
  *
@@ -1281,14 +1281,13 @@ public:
 
     /**
      * Starts closing the client, without waiting for callbacks or for the server (zkl_client_close_start). After the operation has ended, close()
-     * and the destructor do not block. If the program polls the events of the client, the program must call dispatch_events() until the operation has
-     * ended. Does not block.
+     * and the destructor do not block. If the program polls for events, it must call dispatch_events() until the operation has ended. Does not block.
      */
     [[nodiscard]] operation start_close(error_out ec = {});
 
     /**
-     * Closes the client in the background, and drops its queued events. The library calls no further callback of the client (zkl_client_free_nowait).
-     * The call waits only for a running callback of on_event().
+     * Closes the client in the background, and drops its queued events. The library calls none of the client's callbacks any more
+     * (zkl_client_free_nowait). The call waits only for a running callback of on_event().
      */
     void close_nowait() noexcept
     {
@@ -2887,8 +2886,8 @@ public:
     void cancel(error_out ec = {}) { check(zkl_semaphore_cancel(native_handle()), ec); }
 
     /**
-     * Sets the data of the nodes of all leases that are acquired after this call. Fails with status::invalid if the data is longer than 512 KiB. Does
-     * not block.
+     * Sets the node data for all leases that are acquired after this call. Fails with status::invalid if the data is longer than 512 KiB. Does not
+     * block.
      */
     void set_data(std::string_view data, error_out ec = {}) { check(zkl_semaphore_set_data(native_handle(), data.data(), data.size()), ec); }
 

@@ -571,10 +571,10 @@ impl Client {
     /// fail with CLOSED. Later calls on the client or its locks also fail with CLOSED.
     ///
     /// The client first delivers its queued events. If the time limit of this method passes before the delivery ends,
-    /// the client drops the remaining events. If the program polls the events of this client, the calling thread
-    /// delivers the events. After this method has returned, the library no longer calls handlers of the client. If a
-    /// handler of the client is running on another thread, this method waits without a time limit until the handler
-    /// returns. If a handler closes its own client, this method does not wait for that handler.
+    /// the client drops the remaining events. If the program polls this client for events, `close` delivers them on the
+    /// calling thread. After this method has returned, the library no longer calls the client's handlers. If one of the
+    /// handlers is running on another thread, this method waits without a time limit until the handler returns. If a
+    /// handler closes its own client, this method does not wait for that handler.
     ///
     /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method
     /// blocks for at most two seconds, in addition to the running time of handlers. If another thread is already
@@ -585,9 +585,9 @@ impl Client {
 
     /// Closes the client as [`close`](Self::close) does, but without blocking. When this method returns, the locks of
     /// the client can no longer be used. A new thread ends the session, and then calls `hook` with the result that
-    /// `close` would have returned. If the program polls the events of this client, the library itself calls no
-    /// handlers. The program must then continue to dispatch events until `hook` is called. If the thread cannot start,
-    /// the call fails with EXHAUSTED, and the client stays open.
+    /// `close` would have returned. If the program polls this client for events, the library itself calls no handlers.
+    /// The program must then continue to dispatch events until `hook` is called. If the thread cannot start, the call
+    /// fails with EXHAUSTED, and the client stays open.
     pub fn close_in_background(&self, hook: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.inner.close_in_background(hook)
     }

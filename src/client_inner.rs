@@ -190,7 +190,7 @@ impl Drop for SessionClose {
 }
 
 impl PendingClose {
-    /// Finishes the close on a thread of the library.
+    /// Finishes the close on a library thread.
     fn finish_in_background(self) -> Result<()> {
         if let Self::Own(closing) = &self {
             closing.shell.event_delivery()?.leave_to_program();

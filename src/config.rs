@@ -200,16 +200,15 @@ impl Config {
     }
 
     /// Controls whether the client creates the chroot of its server list if the chroot is missing. By default, the
-    /// setting is off, and connecting to a missing chroot fails with SERVER. With this default, a client never creates
-    /// a chroot whose name was misspelled. A misspelled chroot is dangerous, because programs with different chroots do
-    /// not exclude each other.
+    /// setting is off, and connecting to a missing chroot fails with SERVER. This default prevents a client from
+    /// creating a chroot because its name was misspelled. Programs with different chroots do not exclude each other.
     pub fn create_chroot(self, create: bool) -> Self {
         Self { create_chroot: create, ..self }
     }
 
     /// Controls whether a new thread closes the client after the program drops the last object that uses it. If the
     /// setting is on, the drop does not block, and the library stops calling the client's handlers. Use this setting if
-    /// no thread of the program may block, and the program cannot control which thread drops a value. The default is
+    /// no program thread may block, and the program cannot control which thread drops a value. The default is
     /// off.
     pub fn end_in_background(self, in_background: bool) -> Self {
         Self { end_in_background: in_background, ..self }

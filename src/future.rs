@@ -34,8 +34,8 @@ impl WakerRegistration {
         end: impl FnOnce() -> Option<Result<T>>,
         on_done: impl FnOnce(Hook) -> Result<()>,
     ) -> Poll<Result<T>> {
-        // The poll stores the waker before it checks the operation. If the operation ends after the check, its hook
-        // therefore finds this waker.
+        // The poll stores the waker before it checks the operation. So if the operation ends after the check, its hook
+        // finds this waker.
         if let Some(cell) = &self.cell {
             cell.set(cx.waker());
         }

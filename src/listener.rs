@@ -74,7 +74,8 @@ impl fmt::Debug for Listener {
 pub(crate) struct ReplaceableListener(Mutex<Option<Listener>>);
 
 impl ReplaceableListener {
-    /// Replaces the listener. Waits until the previous handler has returned, as dropping a [`Listener`] does.
+    /// Replaces the listener, and drops the previous [`Listener`]. The drop waits until the previous handler has
+    /// returned.
     pub(crate) fn set(&self, listener: Option<Listener>) {
         let before = mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), listener);
         drop(before);

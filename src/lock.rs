@@ -486,8 +486,8 @@ impl Lock {
     }
 
     /// Returns the pending acquires of this lock object, and the reason why each acquire waits. The list contains the
-    /// acquires of all threads of this process, in the order in which the acquires began. The list of a multi-lock
-    /// contains the acquires of the multi-lock; the lists of its member locks do not.
+    /// acquires of all threads in this process, in the order in which they began. The list of a multi-lock contains the
+    /// acquires of the multi-lock; the lists of its member locks do not.
     ///
     /// The call sends no request to a server, and therefore succeeds even if no server answers. To list the
     /// participants of all processes, call [`participants`](Self::participants). Both methods return the same node

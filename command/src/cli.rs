@@ -98,7 +98,7 @@ pub(crate) enum Verb {
     /// Delete the nodes of the holders of a lock.
     ///
     /// Use this verb only if a holder does not respond and its session does not end. The former holder works on until it notices the loss.
-    /// Without --yes, the verb only says what it would delete, and exits with 64.
+    /// Without --yes, only prints what would be deleted, and exits with status 64.
     Break(BreakArguments),
     /// Check whether a fencing token belongs to a holder of a lock.
     ///

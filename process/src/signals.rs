@@ -1,4 +1,4 @@
-//! Signal masks. Signals are meant for the program, so no thread of the library receives signals. This file installs no
+//! Signal masks. Signals are meant for the program, so no library thread receives signals. This file installs no
 //! signal handler.
 
 use std::mem::MaybeUninit;

@@ -103,8 +103,7 @@ enum QueueItem {
     EventReady(EventSource),
 }
 
-/// The maximum number of items that one call of `take()` removes. Because of this limit, the event loop can do other work between two
-/// calls.
+/// The maximum number of items that one call of `take()` removes. The limit lets the event loop do other work between calls.
 const MAX_ITEMS_PER_TAKE: usize = 256;
 
 impl CompletionQueue {

@@ -1,6 +1,6 @@
 //! The argument `auth`: credentials, and callables that return credentials.
 //!
-//! The core asks for credentials on a thread of the library. A Python thread (`zklock/_callbacks.py`) calls the
+//! The core asks for credentials on a library thread. A Python thread (`zklock/_callbacks.py`) calls the
 //! callable, because only a thread that Python started can end safely when the interpreter ends. A library thread is detached from the
 //! interpreter while it waits for the result.
 
@@ -105,7 +105,7 @@ fn bytes_of(value: &Bound<'_, PyAny>) -> PyResult<Option<Zeroizing<Vec<u8>>>> {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Makes a Python thread call a callable, and waits for the result. The core calls this function on a thread of the library.
+/// Makes a Python thread call a callable, and waits for the result. The core calls this function on a library thread.
 fn call(callable: &WeakCallback) -> Result<Vec<u8>, BoxError> {
     let outcome = Arc::new(Outcome::default());
     start(callable, &outcome)?;
@@ -113,7 +113,7 @@ fn call(callable: &WeakCallback) -> Result<Vec<u8>, BoxError> {
     Ok(std::mem::take(&mut *credentials))
 }
 
-/// A thread of the library locks `ATTACHED` for reading while the thread is attached to the interpreter.
+/// Each library thread holds a read lock on `ATTACHED` while the thread is attached to the interpreter.
 static ATTACHED: PerProcess<RwLock<()>> = PerProcess::new(RwLock::default);
 
 fn start(callable: &WeakCallback, outcome: &Arc<Outcome>) -> Result<(), BoxError> {
@@ -135,7 +135,7 @@ fn start(callable: &WeakCallback, outcome: &Arc<Outcome>) -> Result<(), BoxError
     started.unwrap_or_else(ended)
 }
 
-/// Waits until no thread of the library is attached to the interpreter. The caller must be detached from the interpreter, and must have
+/// Waits until no library thread is attached to the interpreter. The caller must be detached from the interpreter, and must have
 /// recorded that the interpreter is about to end.
 pub(crate) fn wait_until_detached() {
     drop(ATTACHED.get().write());
@@ -204,7 +204,7 @@ impl AuthCall {
     }
 }
 
-/// Dropping a call that has no result yet sets an error as its result. Without this error, a thread of the library would wait forever
+/// Dropping a call that has no result yet sets an error as its result. Without this error, a library thread would wait forever
 /// for the result.
 impl Drop for AuthCall {
     fn drop(&mut self) {

@@ -63,7 +63,7 @@ use crate::{int_args, text};
 /// raises ServerError if the chroot does not exist (see the option ``chroot.create``), and ValueError or TypeError for wrong arguments.
 /// The constructor also raises ValueError if it cannot read a file with credentials (see the option ``auth.digest_file``).
 ///
-/// A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
+/// The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
 /// one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
 /// hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
 /// raises an exception, the library passes the exception to ``sys.unraisablehook``.

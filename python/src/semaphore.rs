@@ -290,8 +290,8 @@ impl Leases {
     }
 
     /// Release the leases, unless the block has already released them. The errors are the same as for ``release()``, except in one
-    /// case. If the leases were safe at the end of the block and no server confirms the release, the method only logs a warning. If
-    /// both the block and the release fail, the exception of the block propagates, with a note about the failed release.
+    /// case. If the leases were safe at the end of the block but no server confirms the release, the method logs a warning and raises no
+    /// exception. If both the block and the release fail, the exception of the block propagates, with a note about the failed release.
     fn __exit__(
         &self,
         py: Python<'_>,

@@ -86,9 +86,9 @@ class Client:
     ``chroot.create``), and ValueError or TypeError for wrong arguments. The constructor also raises ValueError if it
     cannot read a file with credentials (see the option ``auth.digest_file``).
 
-    A daemon thread of the library calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only
-    one callback at a time. The callback receives events in the order in which the changes happened. If the states of a
-    hold and of the session change at the same moment, the callback receives the event of the hold first. If a callback
+    The library's daemon thread calls the callbacks of ``on_event`` and ``set_revocable()``. The thread calls only one
+    callback at a time. The callback receives events in the order in which the changes happened. If the states of a hold
+    and of the session change at the same moment, the callback receives the event of the hold first. If a callback
     raises an exception, the library passes the exception to ``sys.unraisablehook``.
 
     A callback must not wait for a lock, for leases or for a loss. While a callback waits, the client may be unable to
@@ -414,8 +414,8 @@ class Lock:
         The argument of the callback is the path of the node that the request names. The request itself does not release
         the lock; the program decides whether to release the lock.
 
-        A daemon thread of the library calls the callbacks. The thread calls only one callback at a time. The callback
-        may notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
+        The library's daemon thread calls the callbacks. The thread calls only one callback at a time. The callback may
+        notify the thread that holds the lock, or call ``cancel()``. If the callback calls a method that waits for a
         lock, the method raises Deadlock. If the callback raises an exception, the library passes it to
         ``sys.unraisablehook``. A client can be closed, and the interpreter can end, even if a callback does not return.
         The callback remains registered until the program sets another callback or None, or until the lock object is
@@ -860,9 +860,9 @@ class Leases:
         /,
     ) -> None:
         """Release the leases, unless the block has already released them. The errors are the same as for ``release()``,
-        except in one case. If the leases were safe at the end of the block and no server confirms the release, the
-        method only logs a warning. If both the block and the release fail, the exception of the block propagates, with
-        a note about the failed release.
+        except in one case. If the leases were safe at the end of the block but no server confirms the release, the
+        method logs a warning and raises no exception. If both the block and the release fail, the exception of the
+        block propagates, with a note about the failed release.
         """
 
 @final

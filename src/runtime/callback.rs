@@ -1,4 +1,4 @@
-//! Calls the callbacks of the program, and records which threads run a callback. A callback must not wait for other
+//! Calls the program's callbacks, and records which threads run a callback. A callback must not wait for other
 //! participants, because the event that would end the wait may be queued behind the callback. The code in this file
 //! does not select the thread that calls a callback.
 

@@ -1,5 +1,5 @@
 //! Selects the thread that calls the callbacks of a client or of the log. This thread is the event thread, a program
-//! thread that polls a descriptor, or a program thread that a notifier wakes. A thread of the program calls the
+//! thread that polls a descriptor, or a program thread that a notifier wakes. A program thread calls the
 //! callbacks through an [`EventSource`]. The code in this file does not depend on the kinds of events and callbacks.
 
 use std::fmt;
@@ -14,16 +14,16 @@ use super::wake_socket::WakeSocket;
 /// Selects the thread that calls the program's handlers.
 #[derive(Clone)]
 pub(crate) enum DispatchMode {
-    /// The event thread of the library.
+    /// The library's event thread.
     EventThread,
-    /// A thread of the program that polls a descriptor.
+    /// A program thread that polls a descriptor.
     Polling,
     /// A program thread that this notifier wakes.
     Notifier(Arc<Notifier>),
 }
 
-/// A closure that the library calls when the first event is queued. A thread of the program then dispatches the events
-/// of the event source.
+/// A closure that the library calls when the first event is queued. A program thread then dispatches the events from
+/// the event source.
 pub(crate) type Notifier = dyn Fn(EventSource) + Send + Sync;
 
 /// The callback dispatcher, which makes the selected thread call the handlers.
@@ -58,7 +58,7 @@ impl CallbackDispatcher {
     }
 }
 
-/// The queued events of a client, or the queued lines of the log. A thread of the program uses this value to call the
+/// The queued events of a client, or the queued lines of the log. A program thread uses this value to call the
 /// handlers. The client can be closed while this value exists.
 #[derive(Clone)]
 pub struct EventSource(Arc<dyn Dispatch>);

@@ -1,4 +1,4 @@
-//! The sources of credentials: the program, a file, or a callback of the program. The code in this file loads
+//! The sources of credentials: the program, a file, or a program callback. The code in this file loads
 //! credentials but does not send them.
 
 use std::error;
@@ -27,7 +27,7 @@ pub(crate) enum CredentialSource {
     Fixed(Credentials),
     /// A file that contains the credentials of the scheme `digest` (option `auth.digest_file`).
     DigestFile(PathBuf),
-    /// A callback of the program returns the credentials.
+    /// A program callback returns the credentials.
     Callback { scheme: String, callback: Arc<AuthCallback> },
 }
 
@@ -68,7 +68,7 @@ impl CredentialSource {
     }
 }
 
-/// Calls the callback of the program. Fails with AUTH if the callback fails or panics.
+/// Calls the program's callback. Fails with AUTH if the callback fails or panics.
 fn call(scheme: &str, callback: &AuthCallback) -> Result<Credentials> {
     let refuse = |why: &dyn Display| Error::new(Status::Auth, format!("the auth callback for {} {why}", quote(scheme)));
     let mut outcome = None;

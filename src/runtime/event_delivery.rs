@@ -52,11 +52,11 @@ struct State {
     /// True if the library no longer calls this client's handlers. In this state, no handler is running, unless a
     /// handler itself closes the client.
     is_finished: bool,
-    /// True if a thread of the library closes the client. If the program polls, this thread must not call or drop
+    /// True if a library thread closes the client. If the program polls, this thread must not call or drop
     /// handlers.
     is_left_to_program: bool,
     registry: Registry,
-    /// The handlers that are left after the client closes. A thread of the program must drop these handlers.
+    /// The handlers that are left after the client closes. A program thread must drop these handlers.
     closed_handlers: Registry,
     /// The handlers that the dispatching thread is running. If a handler closes the client, the library calls other
     /// handlers before this handler returns, so the list can contain several entries.
@@ -133,7 +133,7 @@ impl EventDelivery {
     pub(crate) fn remove(&self, id: HandlerId) {
         let removed = self.state.lock().registry.remove(id);
         self.wait_until_returned(id);
-        // Dropping the handler may run a destructor of the program, so the thread releases the lock first.
+        // Dropping the handler may run one of the program's destructors, so the thread releases the lock first.
         drop(removed);
     }
 
@@ -230,7 +230,7 @@ impl EventDelivery {
         }
     }
 
-    /// Fails with INVALID if the program does not poll the events of this client.
+    /// Fails with INVALID if the program does not poll this client for events.
     pub(crate) fn check_polling(&self) -> Result<()> {
         let state = self.state.lock();
         match &state.dispatcher {
@@ -240,7 +240,7 @@ impl EventDelivery {
         }
     }
 
-    /// A thread of the library calls this method before it closes the client. From then on, if the program polls, only
+    /// A library thread calls this method before it closes the client. From then on, if the program polls, only
     /// the program's own threads call and drop the handlers.
     pub(crate) fn leave_to_program(&self) {
         self.state.lock().is_left_to_program = true;
@@ -274,10 +274,10 @@ impl EventDelivery {
         self.state.lock().registry.has_loss_handlers()
     }
 
-    /// Waits until the handlers for all queued events have been called, or until the time `end`. If the program polls,
-    /// the calling thread or a polling thread calls the handlers. Otherwise, the event thread or the notified thread
-    /// calls the handlers. A handler that closes its own client blocks the thread that calls the handlers. In this
-    /// case, the closing thread itself calls the handlers that receive only losses.
+    /// Waits until the handlers for all queued events have been called, or until the time `end`. If the program polls
+    /// for events, the handlers run on the calling thread or on a thread that polls. Otherwise, they run on the event
+    /// thread or on the notified thread. A handler that closes its own client blocks the thread that calls the
+    /// handlers. In this case, the closing thread itself calls the handlers that receive only losses.
     pub(super) fn deliver_losses(&self, end: Time) {
         let mut state = self.state.lock();
         match (state.is_dispatching_thread(), &state.dispatcher) {
@@ -365,8 +365,7 @@ impl EventDelivery {
         }
     }
 
-    /// Drops the handlers that [`close`](Self::close) left for the program to drop. A thread of the program calls this
-    /// method.
+    /// Drops the handlers that [`close`](Self::close) left for the program to drop. Must be called on a program thread.
     pub(crate) fn drop_closed_handlers(&self) {
         let dropped = self.state.lock().closed_handlers.take_all();
         drop(dropped);
@@ -482,7 +481,7 @@ impl State {
     }
 }
 
-/// Calls a handler. Then drops the passed reference to the handler. The drop may run a destructor of the program. If
+/// Calls a handler. Then drops the passed reference to the handler, which may run one of the program's destructors. If
 /// the handler forks, this function does not drop it in the child, because the parent drops it.
 fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
     let call = move || {
@@ -495,11 +494,11 @@ fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
             std::mem::forget(handler);
         }
     };
-    callback::call_logging_panic("a callback of the program", call);
+    callback::call_logging_panic("a program callback", call);
 }
 
 fn not_polling() -> Error {
-    let message = "a thread of the library calls the callbacks of this client; a program that dispatches the events itself \
+    let message = "a library thread calls the callbacks of this client; a program that dispatches the events itself \
                    must set poll_events in the config of the client";
     Error::invalid(message)
 }

@@ -1,5 +1,5 @@
 //! The library's log, for programs that do not use `tracing`. One handler serves the whole process. The event thread
-//! calls the handler. Alternatively, a notifier of the program wakes a thread of the program, and that thread calls the
+//! calls the handler. Alternatively, a notifier of the program wakes a program thread, and that thread calls the
 //! handler. The handler receives the lines in order, one line at a time, and the library holds no lock during a call.
 //! If a client logs a line while the handler is running, the log queues the line. If the queue is full, the log drops
 //! the line. The log reports the number of dropped lines in a separate line.
@@ -88,7 +88,7 @@ pub type LogHandler = dyn Fn(&LogLine) + Send + Sync;
 pub enum LogDispatch {
     /// The event thread. The event thread runs as long as a log handler is set.
     EventThread,
-    /// A thread of the program. The library calls this notifier when the first line is queued.
+    /// A program thread. The library calls this notifier when the first line is queued.
     Notifier(Arc<Notifier>),
 }
 
@@ -199,9 +199,9 @@ impl LogSink {
             self.schedule_dispatch(&mut state);
         }
         drop(state);
-        // This thread drops the old handler and the old dispatcher after it has released the lock. The drop may run a
-        // destructor of the program. If only the old dispatcher still uses the event thread, the drop waits until the
-        // event thread has ended.
+        // This thread drops the old handler and the old dispatcher after it has released the lock. The drop may run one
+        // of the program's destructors. If only the old dispatcher still uses the event thread, the drop waits until
+        // the event thread has ended.
         drop(before);
         callsite::rebuild_interest_cache();
     }

@@ -88,7 +88,8 @@ impl PendingOp {
         Ok(())
     }
 
-    /// Returns whether the answer has arrived, was taken, or will never arrive because this process is a forked child.
+    /// Returns true if the answer has arrived or was already taken, or if it can never arrive because this process is a
+    /// forked child.
     pub(crate) fn is_over(&self) -> bool {
         self.shell.check_process().is_err() || self.slot.state.lock().is_over
     }

@@ -359,8 +359,8 @@ impl Shell {
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
-    /// at once if this thread must not read the socket. This thread must not read if another thread waits too, if
-    /// another thread is reading, if the operation is already answered, or if the client has no connection.
+    /// at once if this thread must not read the socket. This thread must not read if another thread is also waiting or
+    /// is already reading, if the operation already has its answer, or if the client has no connection.
     pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
         let end = limit.map(|limit| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };

@@ -49,7 +49,7 @@ fn run(input: &Path, arguments: &[&str]) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Moves the watch events behind the replies, because another thread of the program prints the watch events at any time,
+/// Moves the watch events behind the replies, because another program thread prints the watch events at any time,
 /// even within a line. Removes all values that differ from server to server.
 fn separate_watch_events(output: &str) -> String {
     // The thread prints each event as two texts, and each text with a line break before it and after it.

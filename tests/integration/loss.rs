@@ -394,7 +394,7 @@ fn listeners_of_a_polling_client_run_in_dispatch_events() {
     assert!(!elsewhere.load(Ordering::SeqCst));
 }
 
-/// A thread of the library closes the client. The program still dispatches the events of the closing client, and the
+/// A library thread closes the client. The program still dispatches the events of the closing client, and the
 /// library calls no handler itself.
 #[test]
 fn polling_client_that_closes_in_the_background_leaves_its_handlers_to_the_program() {

@@ -43,7 +43,7 @@ pub struct zkl_event {
 /// longjmp.
 pub type zkl_event_cb = Option<unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event)>;
 
-/// A callback of the program, and the `user` pointer for this callback.
+/// A program callback, and the `user` pointer for this callback.
 pub(crate) struct EventCallback {
     cb: unsafe extern "C" fn(user: *mut c_void, event: *const zkl_event),
     user: Arc<UserData>,

@@ -109,8 +109,8 @@ pub unsafe extern "C" fn zkl_set_log_callback(
 }
 
 /// Sets the callback for log lines, for programs that dispatch log lines themselves. The program watches the descriptor of
-/// zkl_log_event_fd, and calls zkl_log_dispatch. No thread of the library calls `cb` or `user_drop`. This function is for
-/// programs that cannot run a callback on a thread of the library. All other rules of zkl_set_log_callback also apply to this
+/// zkl_log_event_fd, and calls zkl_log_dispatch. No library thread calls `cb` or `user_drop`. This function is for
+/// programs that cannot run a callback on a library thread. All other rules of zkl_set_log_callback also apply to this
 /// function. Each of the two functions replaces the callback that the other one has set. Before a call turns logging off, it
 /// delivers the queued lines on the calling thread.
 ///

@@ -174,7 +174,7 @@ pub extern "C" fn zkl_op_message(op: *const zkl_op) -> *const c_char {
 /// - ZKL_E_INVALID if `timeout_ms` is negative and not -1.
 /// - ZKL_E_DEADLOCK if a callback makes the call and the call would have to wait.
 ///
-/// Blocks until the operation ends, for at most the time limit. Any thread may call this function.
+/// Blocks until the operation ends or the time limit has passed. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
     status(|| {

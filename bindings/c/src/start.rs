@@ -22,8 +22,8 @@ use crate::status::zkl_status;
 /// client that has no session. The caller must free the new operation, `*op_out`, with zkl_op_free. If the operation fails,
 /// the program does not need to free anything else.
 ///
-/// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls the events of
-/// the client (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
+/// The library may call the callbacks of `config` as soon as the client starts to connect. If the program polls for events
+/// (zkl_config_set_poll_events), the events stay queued until the program has taken the client.
 ///
 /// Returns: ZKL_OK if the operation has started. After the start, zkl_op_result reports one of the statuses of zkl_client_new.
 /// On failure:
@@ -61,10 +61,10 @@ pub unsafe extern "C" fn zkl_client_start(
 /// lock of an interpreter.
 ///
 /// As in zkl_client_free, the client delivers its queued events before it closes, but only for a limited time. It calls its
-/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls the client's events, no library thread calls a
-/// callback. Until the operation has ended, the program must watch a duplicate of the event descriptor and call
+/// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
+/// Until the operation has ended, the program must watch a duplicate of the event descriptor and call
 /// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
-/// ended, all callbacks have returned, and the library calls no further callback of the client. If the program polls the
+/// ended, all callbacks have returned, and the library calls none of the client's callbacks any more. If the program polls for
 /// events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
 /// Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
 ///
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out:
 /// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
 /// needs.
 ///
-/// The library drops the queued events, and calls no further callback of the client. The ZKL_LISTEN_LOSS listeners are not called
-/// either. A callback that is running on another thread at this moment continues. After this callback has returned, the
-/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
-/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
-/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
-/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
-/// child, the call does nothing.
+/// The library drops the queued events, and calls none of the client's callbacks any more. The ZKL_LISTEN_LOSS listeners are
+/// not called either. A callback that is running on another thread at this moment continues. After this callback has returned,
+/// the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls
+/// all the client's other user_drop functions on the calling thread. The only exception is the callback that returns
+/// credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
+/// closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
+/// NULL. In a forked child, the call does nothing.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.

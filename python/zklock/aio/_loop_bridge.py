@@ -166,7 +166,7 @@ class LoopBridge:
     # Callbacks.
 
     def call_program(self, callback: Callable[[Any], object], argument: object) -> None:
-        """Call a callback of the program. If the callback returns a coroutine, the coroutine runs as a task."""
+        """Call a program callback. If the callback returns a coroutine, the coroutine runs as a task."""
         result = callback(argument)
         if asyncio.iscoroutine(result):
             task: asyncio.Task[Any] = self._loop.create_task(result)

@@ -213,7 +213,7 @@ fn polling_handler_can_close_its_own_client() {
     });
 }
 
-/// After each call of the notifier, a thread of the program calls the handlers for one event. The Python binding works
+/// After each call of the notifier, a program thread calls the handlers for one event. The Python binding works
 /// in the same way.
 #[test]
 fn dispatch_per_notification_delivers_all_events() {
@@ -281,7 +281,7 @@ fn close_does_not_wait_after_handlers_were_discarded() {
     });
 }
 
-/// Closes the event delivery with the steps that a real client uses.
+/// Closes the event delivery in the same way as a client does.
 fn close_delivery(delivery: &Arc<EventDelivery>, timeout: Duration) {
     delivery.deliver_remaining(clock::now() + timeout);
     delivery.close(timeout);

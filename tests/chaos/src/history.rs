@@ -119,7 +119,7 @@ pub struct ProcessHistory {
     pub client_events: Vec<StateChange>,
     /// Whether the program has an event handler.
     pub has_event_handler: bool,
-    /// The number of threads of the library that were left at the end.
+    /// The number of library threads that were left at the end.
     pub threads_left: Option<u32>,
 }
 

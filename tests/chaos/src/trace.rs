@@ -13,7 +13,7 @@ pub type Nanos = u64;
 pub struct Line {
     /// The time.
     pub at: Nanos,
-    /// The thread of the program. The main thread and the event thread have number 0.
+    /// The program thread. The main thread and the event thread have number 0.
     pub thread: u32,
     /// The action or event.
     pub event: TraceEvent,
@@ -101,7 +101,7 @@ pub enum TraceEvent {
     },
     /// The program has freed its client.
     End {
-        /// The number of threads of the library that are left.
+        /// The number of library threads that are left.
         threads: u32,
     },
 }

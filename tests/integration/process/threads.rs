@@ -1,4 +1,4 @@
-//! No thread of the library is left after the last client, in whatever order clients are created and closed. This is
+//! No library thread is left after the last client, in whatever order clients are created and closed. This is
 //! the only test in its process.
 
 #![allow(clippy::unwrap_used, reason = "a failing test may panic")]

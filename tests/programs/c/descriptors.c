@@ -282,7 +282,7 @@ static void clients_without_descriptors_end_their_calls_in_time(void)
     CHECK(now_ms() - began >= 1500 && now_ms() - began <= 1500 + slack_ms());
     while (zkl_is_held(held) != 0) is_held_does_not_block(50);
     CHECK(now_ms() - began <= SESSION_MS + slack_ms());
-    /* The threads of the library must not poll in a loop. */
+    /* The library's threads must not poll in a loop. */
     CHECK((processor_ms() - used) * 2 < now_ms() - began);
 
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);

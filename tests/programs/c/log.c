@@ -256,7 +256,7 @@ static int32_t deliver(void)
     return count;
 }
 
-/* With zkl_set_log_polling, the callback and user_drop run only on a thread of the program. */
+/* With zkl_set_log_polling, the callback and user_drop run only on a program thread. */
 static void polled_lines_wait_for_the_program(void)
 {
     int32_t count = -7;

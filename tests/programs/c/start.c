@@ -545,7 +545,7 @@ static void record_drop(void *user)
     recorder->drops++;
 }
 
-/* If the program polls, all callbacks and user_drop functions of a closing client run on threads of the program. */
+/* If the program polls, all callbacks and user_drop functions of a closing client run on program threads. */
 static void a_closing_client_that_is_polled_calls_nothing_on_other_threads(void)
 {
     struct recorder recorder = {.thread = pthread_self()}, loss = {.thread = pthread_self()};

@@ -1,4 +1,4 @@
-/* The threads of the library: they have names, block all signals, and end with the last client. Signals to the program do not
+/* The library's threads: they have names, block all signals, and end with the last client. Signals to the program do not
  * affect calls that wait. */
 #include "check.h"
 

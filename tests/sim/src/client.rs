@@ -1,4 +1,4 @@
-//! A simulated process: an engine, its connection, and the threads of the program.
+//! A simulated process: an engine, its connection, and the program's threads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ struct Handle {
     members: Vec<usize>,
 }
 
-/// A thread of the program.
+/// A program thread.
 struct Thread {
     rounds: u32,
     phase: Phase,
@@ -333,7 +333,7 @@ impl Client {
         format!("{:?}, {:?}: {}; {} tasks", self.life, self.engine.state(), threads.join("; "), self.unfinished_tasks)
     }
 
-    /// Runs the next step of a thread of the program.
+    /// Runs the next step of a program thread.
     pub(crate) fn run_thread(
         &mut self,
         rng: &mut Rng,
