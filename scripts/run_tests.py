@@ -33,7 +33,7 @@ LOGS = TARGET / "test"
 SEEDS = 1000
 
 # The slowest programs start first.
-SLOWEST = ["integration", "command", "bindings-c-c", "interop", "cpp"]
+SLOWEST = ["integration", "command", "bindings-c-c", "interop", "cpp", "differential", "moving_names", "simulation"]
 
 
 @dataclass
@@ -257,11 +257,11 @@ def main() -> int:
 def programs_of(environment: os._Environ[str]) -> list[Program]:
     pytest = [str(TARGET / "venv/bin/python"), "-m", "pytest"]
     simulation = [str(TARGET / "debug/zklock-sim"), "--seeds", str(SEEDS)]
-    programs = rust_programs(environment.get("RUST_THREADS", "8"))
+    programs = [*rust_programs(environment.get("RUST_THREADS", "8")), Program("simulation", simulation)]
     rank = {name: number for number, name in enumerate(SLOWEST)}
     programs.sort(key=lambda program: rank.get(program.name, len(rank)))
     python = PythonTests(pytest, environment.get("PYTHON_PROCESSES", "5"))
-    return [python, *programs, Program("simulation", simulation)]
+    return [python, *programs]
 
 
 def run_all(programs: Iterable[Program], side_by_side: int) -> list[Outcome]:

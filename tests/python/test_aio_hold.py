@@ -578,14 +578,18 @@ BLOCKS: dict[str, Callable[[Client, str], Any]] = {
 
 
 def end_blocks_without_a_server(
-    loops: Loops, server: ZooKeeper, path: str, work: Callable[[Any], Coroutine[Any, Any, None]]
+    loops: Loops,
+    server: ZooKeeper,
+    path: str,
+    work: Callable[[Any], Coroutine[Any, Any, None]],
+    session_timeout: float,
 ) -> list[type | None]:
     """End a block of each kind while the server answers nothing. ``work`` is the end of each block. Return the type of
     the exception of each block.
     """
 
     async def run(kind: str, entered: asyncio.Semaphore, paused: asyncio.Event) -> type | None:
-        async with Client(server.address, session_timeout=6) as client:
+        async with Client(server.address, session_timeout=session_timeout) as client:
             try:
                 async with BLOCKS[kind](client, f"{path}/{kind}") as held:
                     entered.release()
@@ -616,7 +620,7 @@ def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
     async def work(held: Any) -> None:
         assert held.is_held
 
-    assert end_blocks_without_a_server(loops, own_server, path, work) == [None] * len(BLOCKS)
+    assert end_blocks_without_a_server(loops, own_server, path, work, session_timeout=6) == [None] * len(BLOCKS)
     assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
 
 
@@ -626,5 +630,5 @@ def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(
     async def work(held: Any) -> None:
         await until(lambda: not held.is_held)
 
-    errors = end_blocks_without_a_server(loops, own_server, path, work)
+    errors = end_blocks_without_a_server(loops, own_server, path, work, session_timeout=3)
     assert set(errors) <= {zklock.ConnectionLost, zklock.LockLost}

@@ -141,14 +141,16 @@ BLOCKS: dict[str, Callable[[Client, str], zklock.Lock | Hold | zklock.Leases]] =
 }
 
 
-def end_blocks_without_a_server(server: ZooKeeper, path: str, work: Callable[[Any], None]) -> list[type | None]:
+def end_blocks_without_a_server(
+    server: ZooKeeper, path: str, work: Callable[[Any], None], session_timeout: float
+) -> list[type | None]:
     """End a block of each kind while the server answers nothing. ``work`` is the end of each block. Return the type of
     the exception of each block.
     """
     entered, paused = threading.Barrier(len(BLOCKS) + 1), threading.Event()
 
     def run(kind: str) -> type | None:
-        with Client(server.address, session_timeout=6) as client:
+        with Client(server.address, session_timeout=session_timeout) as client:
             try:
                 with BLOCKS[kind](client, f"{path}/{kind}") as held:
                     entered.wait(LIMIT)
@@ -174,12 +176,15 @@ def test_a_block_that_was_safe_raises_nothing_if_no_server_confirms_the_release(
     def work(held: Any) -> None:
         assert held.is_held
 
-    assert end_blocks_without_a_server(own_server, path, work) == [None] * len(BLOCKS)
+    assert end_blocks_without_a_server(own_server, path, work, session_timeout=6) == [None] * len(BLOCKS)
     assert caplog.text.count("no server has confirmed the release yet: no answer from") == len(BLOCKS)
 
 
 def test_a_block_that_was_not_safe_raises_if_no_server_confirms_the_release(own_server: ZooKeeper, path: str) -> None:
-    errors = end_blocks_without_a_server(own_server, path, lambda held: wait_until(lambda: not held.is_held))
+    def work(held: Any) -> None:
+        wait_until(lambda: not held.is_held)
+
+    errors = end_blocks_without_a_server(own_server, path, work, session_timeout=3)
     assert set(errors) <= {zklock.ConnectionLost, zklock.LockLost}
 
 
