@@ -912,14 +912,14 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
  * events that are still queued. If the program polls this client for events, zkl_client_free delivers the queued events on the
  * calling thread. After zkl_client_free has returned, the library does not call the client's callbacks any more.
  *
- * If one of the client's callbacks is running on another thread, the call waits without a time limit until the callback
- * returns. The caller of zkl_client_free must not hold a mutex that one of these callbacks needs. Callbacks of other clients
- * delay the call by at most two seconds.
+ * If a client callback is running on another thread, the call waits without a time limit until the callback returns. The
+ * caller of zkl_client_free must not hold a mutex that such a callback needs. Callbacks of other clients delay the call by at
+ * most two seconds.
  *
  * A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
- * library then calls none of the client's callbacks any more. If a callback on the event thread frees another client, the
- * library drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the
- * freed client for the holds that end.
+ * library then no longer calls the client's callbacks. If a callback on the event thread frees another client, the library
+ * drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
+ * client for the holds that end.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
@@ -966,7 +966,7 @@ int64_t zkl_client_session_id(const zkl_client *client);
  * Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
  * the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
  * call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
- * of this client, or if one of the client's callbacks makes the call.
+ * of this client, or if a client callback makes the call.
  *
  * Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
  * - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
@@ -1945,8 +1945,8 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
  * ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
  * Until the operation has ended, the program must watch a duplicate of the event descriptor and call
  * zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
- * ended, all callbacks have returned, and the library calls none of the client's callbacks any more. If the program polls for
- * events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
+ * ended, all callbacks have returned, and the library no longer calls the client's callbacks. If the program polls for events,
+ * the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
  * Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
  *
  * Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
@@ -1963,13 +1963,13 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
  * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
  * needs.
  *
- * The library drops the queued events, and calls none of the client's callbacks any more. The ZKL_LISTEN_LOSS listeners are
- * not called either. A callback that is running on another thread at this moment continues. After this callback has returned,
- * the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls
- * all the client's other user_drop functions on the calling thread. The only exception is the callback that returns
- * credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
- * closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
- * NULL. In a forked child, the call does nothing.
+ * The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
+ * called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+ * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+ * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+ * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+ * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+ * child, the call does nothing.
  *
  * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.

@@ -51,8 +51,8 @@ impl AttemptInputs {
         tls.chain(blocking.map(CredentialSource::name)).collect::<Vec<_>>().join(" and ")
     }
 
-    /// Loads the inputs. The call can block indefinitely. The library calls `is_wanted` before it calls one of the
-    /// program's callbacks. Once `is_wanted` has returned false, the library calls none of them.
+    /// Loads the inputs. The call can block indefinitely. The library calls `is_wanted` before it calls a program
+    /// callback. Once `is_wanted` has returned false, the library no longer calls program callbacks.
     ///
     /// Returns `None` if the inputs are no longer wanted. Errors: INVALID, EXHAUSTED, AUTH.
     pub(super) fn load(&self, is_wanted: impl Fn() -> bool) -> Option<Result<LoadedInputs>> {

@@ -133,7 +133,7 @@ impl EventDelivery {
     pub(crate) fn remove(&self, id: HandlerId) {
         let removed = self.state.lock().registry.remove(id);
         self.wait_until_returned(id);
-        // Dropping the handler may run one of the program's destructors, so the thread releases the lock first.
+        // Dropping the handler may run program code, so the thread releases the lock first.
         drop(removed);
     }
 
@@ -481,8 +481,8 @@ impl State {
     }
 }
 
-/// Calls a handler. Then drops the passed reference to the handler, which may run one of the program's destructors. If
-/// the handler forks, this function does not drop it in the child, because the parent drops it.
+/// Calls a handler. Then drops the passed reference to the handler, which may run program code. If the handler forks,
+/// this function does not drop it in the child, because the parent drops it.
 fn run(handler: Handler, notification: &Notification, epoch: ForkEpoch) {
     let call = move || {
         match (&handler, notification) {

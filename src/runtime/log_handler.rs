@@ -199,9 +199,9 @@ impl LogSink {
             self.schedule_dispatch(&mut state);
         }
         drop(state);
-        // This thread drops the old handler and the old dispatcher after it has released the lock. The drop may run one
-        // of the program's destructors. If only the old dispatcher still uses the event thread, the drop waits until
-        // the event thread has ended.
+        // This thread drops the old handler and the old dispatcher after it has released the lock. Dropping them may
+        // run program code. If only the old dispatcher still uses the event thread, the drop waits until the event
+        // thread has ended.
         drop(before);
         callsite::rebuild_interest_cache();
     }

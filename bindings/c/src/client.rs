@@ -96,14 +96,14 @@ pub unsafe extern "C" fn zkl_client_new(
 /// events that are still queued. If the program polls this client for events, zkl_client_free delivers the queued events on the
 /// calling thread. After zkl_client_free has returned, the library does not call the client's callbacks any more.
 ///
-/// If one of the client's callbacks is running on another thread, the call waits without a time limit until the callback
-/// returns. The caller of zkl_client_free must not hold a mutex that one of these callbacks needs. Callbacks of other clients
-/// delay the call by at most two seconds.
+/// If a client callback is running on another thread, the call waits without a time limit until the callback returns. The
+/// caller of zkl_client_free must not hold a mutex that such a callback needs. Callbacks of other clients delay the call by at
+/// most two seconds.
 ///
 /// A callback may free its own client. If a callback frees its own client, zkl_client_free does not wait for this callback. The
-/// library then calls none of the client's callbacks any more. If a callback on the event thread frees another client, the
-/// library drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the
-/// freed client for the holds that end.
+/// library then no longer calls the client's callbacks. If a callback on the event thread frees another client, the library
+/// drops the queued events of the freed client. However, the library still calls the ZKL_LISTEN_LOSS listeners of the freed
+/// client for the holds that end.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Blocks until the server has confirmed the end of the session and the last callback has returned. The call blocks for at most
@@ -158,7 +158,7 @@ pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
 /// Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
 /// the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
 /// call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
-/// of this client, or if one of the client's callbacks makes the call.
+/// of this client, or if a client callback makes the call.
 ///
 /// Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
 /// - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.

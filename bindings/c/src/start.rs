@@ -64,8 +64,8 @@ pub unsafe extern "C" fn zkl_client_start(
 /// ZKL_LISTEN_LOSS listeners before it ends the session. If the program polls for events, no library thread calls a callback.
 /// Until the operation has ended, the program must watch a duplicate of the event descriptor and call
 /// zkl_client_dispatch_events. The library closes the event descriptor at the end of the operation. When the operation has
-/// ended, all callbacks have returned, and the library calls none of the client's callbacks any more. If the program polls for
-/// events, the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
+/// ended, all callbacks have returned, and the library no longer calls the client's callbacks. If the program polls for events,
+/// the library calls each user_drop function on the calling thread, during zkl_client_free or zkl_client_free_nowait.
 /// Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
 ///
 /// Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out:
 /// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
 /// needs.
 ///
-/// The library drops the queued events, and calls none of the client's callbacks any more. The ZKL_LISTEN_LOSS listeners are
-/// not called either. A callback that is running on another thread at this moment continues. After this callback has returned,
-/// the library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls
-/// all the client's other user_drop functions on the calling thread. The only exception is the callback that returns
-/// credentials (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is
-/// closed. Apart from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be
-/// NULL. In a forked child, the call does nothing.
+/// The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
+/// called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+/// child, the call does nothing.
 ///
 /// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.

@@ -85,7 +85,7 @@ impl Registry {
     }
 
     /// Removes a handler and returns it. The caller must not hold a lock while it drops the handler, because the drop
-    /// may run one of the program's destructors.
+    /// may run program code.
     pub(super) fn remove(&mut self, id: HandlerId) -> Option<Handler> {
         let RegisteredHandler { scope, which, handler } = self.entries.remove(&id)?;
         match scope {
