@@ -2,9 +2,9 @@
 """Let the tasks of several programs take turns on one lock: aio.py SERVERS PATH NAME TASKS ROUNDS
 
 Start the program several times with the same PATH, on one machine or on several. Each task does ROUNDS rounds. Each
-round prints one line after it acquires the lock, and one line before it releases the lock. Only one task of all the
-programs works at a time. The times of two rounds therefore never overlap. The fencing token grows with each hold. If
-Ctrl-C ends the program, it leaves no node in the queue.
+round prints one line after it acquires the lock, and one line before it releases the lock. At any time, at most one
+task of all the programs works. The times of two rounds therefore never overlap. The fencing token grows with each hold.
+If Ctrl-C ends the program, it leaves no node in the queue.
 
     NAME/TASK acquired TOKEN <fencing token> <monotonic ns>
     NAME/TASK released TOKEN <fencing token> <monotonic ns>
