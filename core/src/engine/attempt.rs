@@ -25,16 +25,30 @@ const REENTRY_RECHECK_INTERVAL: std::time::Duration = std::time::Duration::from_
 impl Engine {
     /// Starts or restarts an acquire. The engine joins the queues of the lock, or the inner mutex of the semaphore.
     pub(super) fn join(&mut self, now: Time, op: OpId) {
-        self.set_attempt(op, Attempt::NotStarted);
-        let Some(&Acquire { lock, owner, try_once, .. }) = self.pending_acquire(op) else { return };
-        if try_once && !self.session.is_connected() {
-            let error = self.no_service_error(&format!("not connected to {}", self.servers));
-            return self.fail_op(now, op, error);
+        let Some(&Acquire { lock, owner, .. }) = self.pending_acquire(op) else { return };
+        if !self.begin_attempt(now, op) {
+            return;
         }
         match self.semaphore_of(lock) {
             Some(semaphore) => self.join_semaphore(now, op, semaphore),
-            None => self.join_queues(now, op, lock, owner, try_once),
+            None if self.members(lock).iter().all(|&member| self.hold(member, owner).is_some()) => {
+                self.reenter(now, op);
+            }
+            None => self.join_queues(now, op, lock, owner),
         }
+    }
+
+    /// Begins a new attempt of an acquire. Returns false if the acquire makes only one attempt and the client has no connection. The acquire
+    /// has then failed.
+    pub(super) fn begin_attempt(&mut self, now: Time, op: OpId) -> bool {
+        self.set_attempt(op, Attempt::NotStarted);
+        let has_failed =
+            !self.session.is_connected() && self.pending_acquire(op).is_some_and(|acquire| acquire.try_once);
+        if has_failed {
+            let error = self.no_service_error(&format!("not connected to {}", self.servers));
+            self.fail_op(now, op, error);
+        }
+        !has_failed
     }
 
     /// Leaves the queues of an acquire, and starts the acquire again.
@@ -128,15 +142,13 @@ impl Engine {
 
     // Queues.
 
-    /// Joins the queues of all members that `owner` does not hold yet, in one transaction.
-    fn join_queues(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner, try_once: bool) {
+    /// Joins the queues of all members that `owner` does not hold yet, in one transaction. There must be such a member.
+    pub(super) fn join_queues(&mut self, now: Time, op: OpId, lock: LockId, owner: Owner) {
+        let Some(&Acquire { try_once, .. }) = self.pending_acquire(op) else { return };
         let mut locks = self.members(lock);
         locks.retain(|&member| self.hold(member, owner).is_none());
         if Mutant::JoinOneByOne.is_active() {
             locks.truncate(1);
-        }
-        if locks.is_empty() {
-            return self.reenter(now, op);
         }
         if self.join_cohort(now, op, lock, try_once) {
             return;
@@ -180,7 +192,7 @@ impl Engine {
 
     /// Grants the locks of a contender that is first in all its queues. The owner may already hold other members of the multi-lock. If one
     /// of these holds is not safe, the operation waits or fails.
-    fn grant_queues(&mut self, now: Time, machine_id: MachineId, op: OpId) {
+    pub(super) fn grant_queues(&mut self, now: Time, machine_id: MachineId, op: OpId) {
         let Some(&Acquire { lock, owner, attempt: Attempt::Queues { locks: ref joined, .. }, .. }) =
             self.pending_acquire(op)
         else {

@@ -12,7 +12,7 @@ use super::interface::OpId;
 use super::state::{Acquire, Attempt, DeadlockDetector, Engine, StateMachine};
 use super::timers::Timer;
 use crate::error::Result;
-use crate::recipe::{Contender, Input, Participant, ParticipantQuery};
+use crate::recipe::{Contender, Participant, ParticipantQuery};
 use crate::session::MachineId;
 use crate::time::Time;
 
@@ -42,11 +42,8 @@ impl Engine {
         }
         let scopes = self.members(lock).iter().filter_map(|&member| self.query_scope(member, true)).collect();
         let machine_id = self.next_machine_id();
-        self.machines
-            .insert(machine_id, StateMachine::DeadlockCheck(Box::new(ParticipantQuery::new(scopes, 0)), op, contender));
-        if self.session.is_connected() {
-            self.handle_input(now, machine_id, Input::Connected);
-        }
+        let query = Box::new(ParticipantQuery::new(scopes, 0));
+        self.start_machine(now, machine_id, StateMachine::DeadlockCheck(query, op, contender));
     }
 
     /// Searches for deadlocks among the participants of the queues that an operation has joined. If two consecutive checks find the same pair

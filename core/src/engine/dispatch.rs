@@ -186,8 +186,11 @@ impl Engine {
     fn on_timer(&mut self, now: Time, timer: Timer) {
         match timer {
             Timer::Deadline(op) => self.expire_op(now, op),
-            Timer::Retry(machine_id) | Timer::ReentryCheck(machine_id) => {
-                self.handle_input(now, machine_id, Input::Retry);
+            Timer::Retry(machine_id) => self.handle_input(now, machine_id, Input::Retry),
+            Timer::ReentryCheck(machine_id) => {
+                if let Some(&StateMachine::Contender(_, Role::Acquiring(op))) = self.machines.get(&machine_id) {
+                    self.grant_queues(now, machine_id, op);
+                }
             }
             Timer::DeadlockCheck(op) => self.check_for_deadlock(now, op),
             Timer::HoldCheck => {
@@ -288,7 +291,7 @@ impl Engine {
                 session::Event::SessionEnded { nodes_until } => self.on_session_ended(now, nodes_until),
                 session::Event::Reply { tag, zxid, result } => match tag.recipient {
                     Some(Subscriber::Machine(machine_id)) => {
-                        self.handle_reply(now, machine_id, zxid, Input::Reply(tag.kind, result));
+                        self.handle_input(now, machine_id, Input::Reply { kind: tag.kind, zxid, result });
                     }
                     Some(Subscriber::Cache(id)) => self.caches.on_reply(now, &mut self.session, id, tag.kind, result),
                     None => {}
@@ -352,7 +355,7 @@ impl Engine {
             .filter(|machine_id| self.held_back.binary_search(machine_id).is_err())
             .collect();
         for machine_id in others {
-            self.handle_input(now, machine_id, Input::Connected);
+            self.handle_input(now, machine_id, Input::SendRequests);
         }
         self.admit_held_back(now);
         for op in self.ops_where(|kind| matches!(kind, OpKind::Connect { machine_id: None })) {
@@ -443,17 +446,18 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_input(&mut self, now: Time, machine_id: MachineId, input: Input<'_>) {
-        self.handle_reply(now, machine_id, 0, input);
+    /// Adds a state machine. The state machine sends its requests at once if the client is connected, and otherwise after the next connect.
+    pub(super) fn start_machine(&mut self, now: Time, machine_id: MachineId, machine: StateMachine) {
+        self.machines.insert(machine_id, machine);
+        if self.session.is_connected() {
+            self.handle_input(now, machine_id, Input::SendRequests);
+        }
     }
 
     /// Passes an input to a state machine, and applies its output. The order for a contender: first its revocation request, then its output,
     /// which may give the contender another role, then its next retry, and at last its end.
-    fn handle_reply(&mut self, now: Time, machine_id: MachineId, reply_zxid: i64, input: Input<'_>) {
-        let mut cx = Context {
-            reply_zxid,
-            ..Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls)
-        };
+    pub(super) fn handle_input(&mut self, now: Time, machine_id: MachineId, input: Input<'_>) {
+        let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
         match self.machines.get_mut(&machine_id) {
             None => {}
             Some(StateMachine::ParticipantQuery(query, op)) => {
@@ -517,7 +521,7 @@ impl Engine {
                 }
                 if let Some(wait) = retry {
                     self.timers.set(Timer::Retry(machine_id), now + wait);
-                    self.mark_delete_refused(now, machine_id);
+                    self.postpone_delete(now, machine_id);
                 }
                 if gone {
                     self.forget_contender(now, machine_id);
@@ -537,7 +541,7 @@ impl Engine {
             return;
         }
         if self.leaving < self.session.limits().max_leaving && self.path_bytes.has_room() {
-            self.handle_input(now, machine_id, Input::Connected);
+            self.handle_input(now, machine_id, Input::SendRequests);
         } else {
             self.held_back.push_back(machine_id);
         }
@@ -583,7 +587,7 @@ impl Engine {
                     }
                     self.fail_op(now, op, error);
                 }
-                (Some(_), None) => self.handle_input(now, next, Input::Connected),
+                (Some(_), None) => self.handle_input(now, next, Input::SendRequests),
                 (None, _) => {}
             }
         }
@@ -648,9 +652,9 @@ impl Engine {
 
     /// Marks a leaving contender that must wait before it sends a delete request: a server has refused the last request, or the program may
     /// still rely on the hold. The contenders that were held back no longer wait for this contender.
-    fn mark_delete_refused(&mut self, now: Time, machine_id: MachineId) {
+    fn postpone_delete(&mut self, now: Time, machine_id: MachineId) {
         if matches!(self.machines.get(&machine_id), Some(StateMachine::Contender(_, Role::Leaving(None)))) {
-            self.set_role(machine_id, Role::DeleteRefused);
+            self.set_role(machine_id, Role::DeletePostponed);
             self.admit_held_back(now);
         }
     }

@@ -65,8 +65,7 @@ impl Engine {
         let Some(Op { kind: OpKind::Connect { machine_id }, .. }) = self.ops.get_mut(&op) else { return };
         *machine_id = Some(id);
         let request = NodeRequest::FindChroot { path: self.chroot.path.clone() };
-        self.machines.insert(id, StateMachine::RetriedRequest(Box::new(RetriedRequest::new(request)), op));
-        self.handle_input(now, id, Input::Connected);
+        self.start_machine(now, id, StateMachine::RetriedRequest(Box::new(RetriedRequest::new(request)), op));
     }
 
     /// Ends all operations with CLOSED, and ends all holds. After this call, the engine grants no lock. The session and its nodes remain
@@ -303,10 +302,7 @@ impl Engine {
                 engine.answer_op(now, op, Err(Status::Closed.into()));
                 return op;
             }
-            engine.machines.insert(id, make_machine(op));
-            if engine.session.is_connected() {
-                engine.handle_input(now, id, Input::Connected);
-            }
+            engine.start_machine(now, id, make_machine(op));
             op
         })
     }
@@ -401,7 +397,11 @@ impl Engine {
                         self.answer_op(now, op, Ok(Answer::Done));
                     }
                     // The hold was released while the acquire waited, so the acquire joins the end of the queue.
-                    (Reentry::NotHeld, None) => self.join(now, op),
+                    (Reentry::NotHeld, None) => {
+                        if self.begin_attempt(now, op) {
+                            self.join_queues(now, op, lock, owner);
+                        }
+                    }
                     (Reentry::Allowed, Some(HoldCondition::Safe)) | (Reentry::Unknown, Some(HoldCondition::Unsafe)) => {
                         self.answer_op(now, op, Ok(Answer::Done));
                     }

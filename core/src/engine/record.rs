@@ -30,7 +30,7 @@ impl Engine {
             round_trips,
         } = *self.session.traffic();
         let is_leaving = |machine: &&StateMachine| {
-            matches!(machine, StateMachine::Contender(_, Role::Leaving(_) | Role::DeleteRefused))
+            matches!(machine, StateMachine::Contender(_, Role::Leaving(_) | Role::DeletePostponed))
         };
         let is_live = |hold: &&Hold| !matches!(hold.node_status, NodeStatus::Lost(_));
         let waits = |op: &&Op| matches!(op.kind, OpKind::Acquire(_));

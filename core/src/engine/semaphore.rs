@@ -39,8 +39,7 @@ impl Engine {
         let count_request = RetriedRequest::new(NodeRequest::CountChildren { path: format!("{directory}/leases") });
         let machine_id = self.next_machine_id();
         self.set_attempt(op, Attempt::CountingLeases(machine_id));
-        self.machines.insert(machine_id, StateMachine::RetriedRequest(Box::new(count_request), op));
-        self.handle_input(now, machine_id, Input::Connected);
+        self.start_machine(now, machine_id, StateMachine::RetriedRequest(Box::new(count_request), op));
     }
 
     /// Joins the inner mutex if enough leases are free. `result` contains the number of leases that other contenders have taken.
@@ -139,10 +138,7 @@ impl Engine {
                 let count = SharedCount::new(format!("{}{count_path}", self.chroot.path), *initial);
                 let machine_id = self.next_machine_id();
                 self.lease_counts.insert(semaphore, LeaseCount { machine_id, value: None });
-                self.machines.insert(machine_id, StateMachine::SharedCount(Box::new(count), semaphore));
-                if self.session.is_connected() {
-                    self.handle_input(now, machine_id, Input::Connected);
-                }
+                self.start_machine(now, machine_id, StateMachine::SharedCount(Box::new(count), semaphore));
                 None
             }
             Recipe::Queue(_) | Recipe::MultiLock(_) => None,

@@ -161,8 +161,9 @@ pub(super) enum Role {
     Holding(LockId, Owner),
     /// The contender is leaving. If the variant contains an operation, the operation waits until the contender has left.
     Leaving(Option<OpId>),
-    /// The contender is leaving, but a server refuses to delete a node.
-    DeleteRefused,
+    /// The contender is leaving, but must wait before it sends the next delete request. The engine does not count it as leaving, because it
+    /// may have to wait for long.
+    DeletePostponed,
 }
 
 /// The progress of an unfinished acquire. Some variants contain the ids of the state machines that work for the acquire.

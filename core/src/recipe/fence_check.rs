@@ -91,12 +91,14 @@ impl FenceCheck {
     /// Handles one input. Returns the result as soon as the check knows it.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<bool>> {
         match input {
-            Input::Connected => {
+            Input::SendRequests => {
                 self.begin(cx);
                 None
             }
-            Input::Reply(RequestKind::List(at), result) => self.on_list(cx, at, result),
-            Input::Reply(RequestKind::ReadParticipant(index), result) => self.on_node_read(cx, index, result),
+            Input::Reply { kind: RequestKind::List(at), result, .. } => self.on_list(cx, at, result),
+            Input::Reply { kind: RequestKind::ReadParticipant(index), result, .. } => {
+                self.on_node_read(cx, index, result)
+            }
             _ => None,
         }
     }

@@ -88,8 +88,6 @@ pub(crate) struct Context<'a> {
     pub now: Time,
     /// The id of the state machine.
     pub machine_id: MachineId,
-    /// The zxid of the reply, if the input is a reply. The reply to a transaction has the zxid of the transaction.
-    pub reply_zxid: i64,
     /// The session.
     pub session: &'a mut Session<Tag>,
     /// The directory caches of the client.
@@ -101,7 +99,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Creates the context for an input that is not a reply.
+    /// Creates the context of one input.
     pub(crate) fn new(
         now: Time,
         machine_id: MachineId,
@@ -110,7 +108,7 @@ impl<'a> Context<'a> {
         chroot: &'a Chroot,
         acls: &'a CreateAcls,
     ) -> Self {
-        Self { now, machine_id, reply_zxid: 0, session, caches, chroot, acls }
+        Self { now, machine_id, session, caches, chroot, acls }
     }
 }
 

@@ -178,7 +178,7 @@ impl RetriedRequest {
     /// Handles one input. The method returns the result when the request is complete.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<NodeReply>> {
         match input {
-            Input::Connected => {
+            Input::SendRequests => {
                 // The client forgets the errors from the last connection, because the server of that connection may have lagged behind.
                 (self.is_checking_existence, self.is_comparing) = (false, false);
                 self.attempts_left = MAX_ATTEMPTS;
@@ -186,11 +186,11 @@ impl RetriedRequest {
                 self.send(cx);
                 None
             }
-            Input::Reply(RequestKind::CreateDirectory, result) => {
+            Input::Reply { kind: RequestKind::CreateDirectory, result, .. } => {
                 self.directories.on_reply(&result);
                 None
             }
-            Input::Reply(RequestKind::NodeRequest, result) => self.on_reply(cx, result),
+            Input::Reply { kind: RequestKind::NodeRequest, result, .. } => self.on_reply(cx, result),
             Input::WatchFired(..) if self.is_watching() => {
                 self.send(cx);
                 None

@@ -92,12 +92,12 @@ impl ParticipantQuery {
     /// Handles one input. When all replies have arrived, the method returns the participants. In each queue, the holders come first.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<Vec<Participant>>> {
         match input {
-            Input::Connected => {
+            Input::SendRequests => {
                 self.begin(cx);
                 None
             }
-            Input::Reply(RequestKind::List(at), result) => self.on_list(cx, at, result),
-            Input::Reply(RequestKind::ReadParticipant(index), result) => self.on_node_read(index, result),
+            Input::Reply { kind: RequestKind::List(at), result, .. } => self.on_list(cx, at, result),
+            Input::Reply { kind: RequestKind::ReadParticipant(index), result, .. } => self.on_node_read(index, result),
             _ => None,
         }
     }

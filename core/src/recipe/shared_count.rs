@@ -31,16 +31,16 @@ impl SharedCount {
         match input {
             // After a reconnect, the session restores only watches that a server had set. The client therefore reads the count again after
             // every reconnect.
-            Input::Connected | Input::WatchFired(..) => {
+            Input::SendRequests | Input::WatchFired(..) => {
                 self.read(cx);
                 None
             }
-            Input::Reply(RequestKind::WatchData(_), result) => self.on_read(cx, result),
-            Input::Reply(RequestKind::CreateDirectory, result) => {
+            Input::Reply { kind: RequestKind::WatchData(_), result, .. } => self.on_read(cx, result),
+            Input::Reply { kind: RequestKind::CreateDirectory, result, .. } => {
                 self.directories.on_reply(&result);
                 None
             }
-            Input::Reply(RequestKind::NodeRequest, result) => self.on_created(cx, result),
+            Input::Reply { kind: RequestKind::NodeRequest, result, .. } => self.on_created(cx, result),
             Input::Leave => {
                 cx.unwatch_data(&self.path);
                 None

@@ -165,6 +165,7 @@ impl Contender {
         &mut self,
         cx: &mut Context<'_>,
         kind: RequestKind,
+        zxid: i64,
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         match kind {
@@ -174,7 +175,7 @@ impl Contender {
                 }
                 None
             }
-            RequestKind::Create => self.on_created(cx, result),
+            RequestKind::Create => self.on_created(cx, zxid, result),
             RequestKind::List(at) => self.on_list(cx, at, result),
             RequestKind::WatchOwn(index) => self.on_own_node_read(cx, index, result),
             RequestKind::WatchData(at) => self.on_predecessor_watched(cx, at, result),
@@ -187,9 +188,9 @@ impl Contender {
         }
     }
 
-    fn on_created(&mut self, cx: &mut Context<'_>, result: Result<Response, Failure>) -> Option<Output> {
+    fn on_created(&mut self, cx: &mut Context<'_>, zxid: i64, result: Result<Response, Failure>) -> Option<Output> {
         let Some(JoinStep::Creating { is_leaving }) = self.join_step() else { return None };
-        let (at, result) = match result.map(|response| parse_create_response(response, cx.reply_zxid)) {
+        let (at, result) = match result.map(|response| parse_create_response(response, zxid)) {
             Ok(Ok(created)) => (0, Ok(created)),
             Ok(Err((operation, code))) => (self.slot_of(operation), Err(Failure::Code(code))),
             Err(failure) => (0, Err(failure)),

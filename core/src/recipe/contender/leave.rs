@@ -138,8 +138,7 @@ impl Contender {
                 self.find_nodes(cx);
             }
             Phase::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
-            Phase::Acquired => return Some(Output::Acquired),
-            Phase::Joining(_) | Phase::Queued | Phase::Gone => {}
+            Phase::Joining(_) | Phase::Queued | Phase::Acquired | Phase::Gone => {}
         }
         None
     }

@@ -36,8 +36,9 @@ pub(in crate::recipe) const REVOKE: &[u8] = b"__REVOKE__";
 /// An input of a state machine. Most inputs concern only contenders.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// The session has a connection. If the client has a new session, [`Input::SessionEnded`] comes before this input.
-    Connected,
+    /// The client has a connection, so the state machine can send its requests. The engine passes this input when it starts a state machine,
+    /// and after each connect. If the client has a new session, [`Input::SessionEnded`] comes before this input.
+    SendRequests,
     /// The connection was lost.
     Disconnected,
     /// The session has ended.
@@ -46,8 +47,13 @@ pub(crate) enum Input<'a> {
         /// time, unless the contender deletes them.
         nodes_until: Option<Time>,
     },
-    /// The reply to a request of this contender.
-    Reply(RequestKind, Result<Response, Failure>),
+    /// The reply to a request of the state machine.
+    Reply {
+        kind: RequestKind,
+        /// The zxid of the reply. The reply to a transaction has the zxid of the transaction.
+        zxid: i64,
+        result: Result<Response, Failure>,
+    },
     /// A watch on a node fired.
     WatchFired(EventKind, &'a str),
     /// The caller no longer wants the lock. The contender must delete its nodes.
@@ -471,10 +477,10 @@ impl Contender {
     /// Handles one input.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Output> {
         let output = match input {
-            Input::Connected => self.on_connected(cx),
+            Input::SendRequests => self.send_requests(cx),
             Input::Disconnected => self.on_disconnected(),
             Input::SessionEnded { nodes_until } => self.on_session_ended(cx, nodes_until),
-            Input::Reply(step, result) => self.on_reply(cx, step, result),
+            Input::Reply { kind, zxid, result } => self.on_reply(cx, kind, zxid, result),
             Input::WatchFired(kind, path) => self.on_watch_fired(cx, kind, path),
             Input::Leave => self.leave(cx),
             Input::VerifyNodes => self.verify_nodes(cx),
@@ -579,7 +585,7 @@ impl Contender {
 
     // Connection and session.
 
-    fn on_connected(&mut self, cx: &mut Context<'_>) -> Option<Output> {
+    fn send_requests(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         match self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::NotBegun => self.begin(cx),
