@@ -10,12 +10,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::Span;
 use zklock_core::engine::{Answer, LockId, OpId, Owner};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::steps::{Action, CallId, Ending, FIRST_CALL, Steps};
+use zklock_core::wait::{Wait, WaitStep};
 
 use crate::runtime::{AnswerHandler, Hook, Monitor, MutexGuard, Shell, now, run_hook};
 use crate::span;
@@ -113,9 +114,7 @@ impl Operation {
     /// not depend on the I/O thread. If `accepts_success` is true and this method returns a success, the program owns
     /// the hold. If the program later abandons the operation, the library does not release this hold.
     pub(crate) fn wait_for(&self, slice: Duration, accepts_success: bool) -> Option<Result<()>> {
-        let end = Instant::now().checked_add(slice);
-        let mut expired_call = None;
-        let mut read = None;
+        let mut wait = Wait::new(now(), slice, self.timeout.deadline);
         loop {
             // A hook on this thread may have forked the process, and this thread may now run in the child. The loop
             // therefore checks on every iteration which process it runs in.
@@ -129,34 +128,23 @@ impl Operation {
             if let Err(deadlock) = self.timeout.check_may_wait(slice) {
                 return Some(Err(deadlock));
             }
-            let left = self.timeout.deadline.map_or(Duration::MAX, |deadline| deadline - now());
-            let left_of_slice = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let waits_for = progress.steps.pending_call();
-            match waits_for {
-                Some((call, step, op)) if left.is_zero() && expired_call != Some(call) => {
-                    expired_call = Some(call);
+            match wait.next_step(now(), progress.steps.pending_call()) {
+                WaitStep::Expire((_, step, op)) => {
                     drop(progress);
                     // The thread that receives the answer notifies the waiting threads.
                     self.with_step(step, |step| {
                         step.shell.expire_op(op);
                     });
-                    continue;
                 }
-                _ if left_of_slice.is_zero() => return None,
-                _ => {}
-            }
-            // After the deadline, the thread that performs the actions ends the operation without delay.
-            let limit = if left.is_zero() { left_of_slice } else { left.min(left_of_slice) };
-            match waits_for {
-                Some((call, step, op)) if read != Some(call) => {
+                WaitStep::Read(call @ (_, step, op), limit) => {
                     drop(progress);
-                    let limit = (limit < Duration::MAX).then_some(limit);
-                    self.with_step(step, |step| {
-                        // If another thread reads the socket, that thread notifies this one when the answer arrives.
-                        read = (!step.shell.read_until_answered(op, limit)).then_some(call);
+                    self.with_step(step, |step| match step.shell.read_until_answered(op, limit) {
+                        true => wait.has_waited(limit),
+                        false => wait.sleep_for(call),
                     });
                 }
-                _ => drop(self.progress.wait(progress, limit)),
+                WaitStep::Sleep(limit) => drop(self.progress.wait(progress, limit)),
+                WaitStep::Stop => return None,
             }
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`steps`] | the steps of one acquire |
+//! | [`steps`], [`wait`] | the steps of one acquire, and of a thread that waits for it |
 //! | [`engine`] | the operations and holds of one client |
 //! | [`recipe`] | contenders, queues and caches of directories |
 //! | [`session`] | connection, lease and watches of one session |
@@ -35,3 +35,4 @@ pub mod recipe;
 pub mod session;
 pub mod steps;
 pub mod time;
+pub mod wait;

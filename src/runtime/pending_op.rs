@@ -8,6 +8,7 @@ use std::time::Duration;
 use zklock_core::engine::{Answer, Engine, OpId};
 use zklock_core::error::Result;
 use zklock_core::time::Time;
+use zklock_core::wait::{Wait, WaitStep};
 
 use super::callback::{Hook, run_hook};
 use super::clock;
@@ -43,7 +44,8 @@ impl AnswerHandler for AnswerSlot {
 
 impl AnswerSlot {
     /// Waits for the answer for at most `limit`.
-    pub(super) fn wait(&self, limit: Option<Duration>) -> Option<Result<Answer>> {
+    pub(super) fn wait(&self, limit: Duration) -> Option<Result<Answer>> {
+        let limit = (limit < Duration::MAX).then_some(limit);
         let state = self.state.lock();
         self.state.wait_while(state, limit, |state| state.answer.is_none()).answer.take()
     }
@@ -106,26 +108,29 @@ impl PendingOp {
 
     /// Waits at most `slice` for the answer. Returns `None` if the operation has not ended.
     pub(crate) fn wait_for(&self, slice: Duration) -> Option<Result<Answer>> {
-        if let Err(forked) = self.shell.check_process() {
-            return Some(Err(forked));
+        let mut wait = Wait::new(clock::now(), slice, self.deadline);
+        loop {
+            if let Err(forked) = self.shell.check_process() {
+                return Some(Err(forked));
+            }
+            if let Some(answer) = self.slot.wait(Duration::ZERO) {
+                return Some(answer);
+            }
+            match wait.next_step(clock::now(), Some(self.op)) {
+                // If the operation has already ended, another thread has received its answer. That thread will put the
+                // answer into the slot at once.
+                WaitStep::Expire(op) if self.shell.expire_op(op) => return self.slot.wait(Duration::MAX),
+                WaitStep::Expire(_) => {}
+                WaitStep::Read(op, limit) => match self.shell.read_until_answered(op, limit) {
+                    true => wait.has_waited(limit),
+                    false => wait.sleep_for(op),
+                },
+                WaitStep::Sleep(limit) => match self.slot.wait(limit) {
+                    Some(answer) => return Some(answer),
+                    None => wait.has_waited(limit),
+                },
+                WaitStep::Stop => return None,
+            }
         }
-        if let Some(answer) = self.slot.wait(Some(Duration::ZERO)) {
-            return Some(answer);
-        }
-        let left = self.deadline.map(|deadline| deadline - clock::now());
-        let limit = match left {
-            Some(left) => Some(left.min(slice)),
-            None => (slice < Duration::MAX).then_some(slice),
-        };
-        let has_waited = limit != Some(Duration::ZERO) && self.shell.read_until_answered(self.op, limit);
-        if let Err(forked) = self.shell.check_process() {
-            return Some(Err(forked));
-        }
-        if let Some(answer) = self.slot.wait(if has_waited { Some(Duration::ZERO) } else { limit }) {
-            return Some(answer);
-        }
-        // If the operation has already ended, another thread has received its answer. That thread will put the answer
-        // into the slot at once.
-        if self.shell.expire_op(self.op) { self.slot.wait(None) } else { None }
     }
 }

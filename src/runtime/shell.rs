@@ -358,14 +358,16 @@ impl Shell {
 
     // The reader.
 
-    /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns false
-    /// at once if this thread must not read the socket. This thread must not read if another thread is also waiting or
-    /// is already reading, if the operation already has its answer, or if the client has no connection.
-    pub(crate) fn read_until_answered(&self, op: OpId, limit: Option<Duration>) -> bool {
-        let end = limit.map(|limit| clock::now() + limit);
+    /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns true if
+    /// the limit has passed. Returns false at once if this thread must not read the socket. This thread must not read
+    /// if another thread is also waiting or is already reading, if the operation already has its answer, or if the
+    /// client has no connection.
+    pub(crate) fn read_until_answered(&self, op: OpId, limit: Duration) -> bool {
+        let end = (limit < Duration::MAX).then(|| clock::now() + limit);
         let Some(mut turn) = self.try_become_reader(op) else { return false };
+        let mut seen = WakeReason::WokenUp;
         while !turn.is_over {
-            let mut seen = turn.socket_waiter.wait(turn.socket, end.map(|end| end - clock::now()));
+            seen = turn.socket_waiter.wait(turn.socket, end.map(|end| end - clock::now()));
             if end.is_some_and(|end| clock::now() >= end) {
                 // The time limit applies even if the socket is readable, because answers for other operations may
                 // arrive continuously.
@@ -375,7 +377,7 @@ impl Shell {
             // In a child that a hook has forked, the copy of this thread must not change the state.
             turn.is_over |= self.check_process().is_err();
         }
-        true
+        seen == WakeReason::TimedOut
     }
 
     fn try_become_reader(&self, op: OpId) -> Option<ReaderTurn<'_>> {
