@@ -3,8 +3,9 @@
 
 `surface.py` writes the list, and `surface.py --check` fails if it is out of date. The list comes from the pages of
 `cargo doc` in target/doc. So it contains the items that a program can name, and not the module `internal`. For an item
-that the crate re-exports from zklock-core, the list uses the page of zklock-core, which names the types as the source
-does. Another version of rustdoc may use another page layout, so the check compares only lists of the same version.
+that the crate re-exports from zklock-core or zklock-base, the list uses the page of that crate, which names the types
+as the source does. Another version of rustdoc may use another page layout, so the check compares only lists of the
+same version.
 """
 
 from __future__ import annotations
@@ -87,16 +88,16 @@ def surface() -> str:
     """Return the whole list."""
     names = re.findall(r'<li><a href="([^"]+\.html)">', (PAGES / "all.html").read_text())
     reexported = re.findall(
-        r"^pub use zklock_core::(\w+)::\{?([^;}]+)", (ROOT / "src" / "lib.rs").read_text(), re.MULTILINE
+        r"^pub use (zklock_\w+::\w+)::\{?([^;}]+)", (ROOT / "src" / "lib.rs").read_text(), re.MULTILINE
     )
     modules = {name.strip(): module for module, items in reexported for name in items.split(",")}
     return introduction() + "".join("\n" + item(page(name, modules)) for name in names)
 
 
 def page(name: str, modules: dict[str, str]) -> str:
-    """Return the page of an item, from zklock-core if the item is re-exported."""
+    """Return the page of an item, from another crate if the item is re-exported."""
     module = modules.get(name.split(".")[-2])
-    folder = PAGES if module is None else DOCS / "zklock_core" / module
+    folder = PAGES if module is None else DOCS / module.replace("::", "/")
     return (folder / name).read_text()
 
 

@@ -60,11 +60,11 @@ pub use runtime::Listen;
 pub use semaphore::{AcquiringLeases, Leases, Semaphore};
 pub use wait_lost::WaitLost;
 #[doc(inline)]
+pub use zklock_base::error::{Error, Result, Status};
+#[doc(inline)]
 pub use zklock_core::acl::Permission;
 #[doc(inline)]
 pub use zklock_core::engine::{Event, LockId, LockState, Metric, Metrics, Owner, Value, Waiting, WaitsFor};
-#[doc(inline)]
-pub use zklock_core::error::{Error, Result, Status};
 #[doc(inline)]
 pub use zklock_core::histogram::Histogram;
 #[doc(inline)]

@@ -12,7 +12,7 @@ const INTRODUCTION: &str = "\
 # Statuses
 
 This page lists the statuses with which a call can end, in C and in Python. `ZKL_BLESS=1 cargo test --test docs` generates the page
-from the table in `core/src/error.rs`.
+from the table in `base/src/error.rs`.
 
 `zkl_last_error_message()` and the text of an exception give the details: the value or the server that caused the failure, or the
 participants ahead.
@@ -131,7 +131,7 @@ fn each_metric_is_in_c_and_in_python() {
 fn names_on_the_migration_pages_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let header = fs::read_to_string(root.join("include/zklock.h")).unwrap();
-    let sources = sources(&[root.join("tests"), root.join("src"), root.join("core")]);
+    let sources = sources(&[root.join("tests"), root.join("src"), root.join("core"), root.join("base")]);
     let is_name =
         |word: &&str| word.len() > 3 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     for (page, tests) in [("docs/curator.md", "## Curator's own tests"), ("docs/kazoo.md", "## kazoo's own tests")] {
@@ -229,7 +229,7 @@ impl Language {
     }
 
     fn rust(root: &Path) -> Self {
-        let source = sources(&[root.join("src"), root.join("core")]);
+        let source = sources(&[root.join("src"), root.join("core"), root.join("base")]);
         let is_public = |line: &&str| line.trim_start().starts_with("pub ");
         let mut types = HashMap::new();
         for text in source.split("\nimpl").skip(1) {
@@ -313,7 +313,8 @@ fn names_on_the_fencing_page_exist() {
 fn the_tests_behind_the_guarantees_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
-    let sources = sources(&["src", "core", "proto", "tests", "bindings", "fuzz"].map(|folder| root.join(folder)));
+    let sources =
+        sources(&["src", "core", "base", "proto", "tests", "bindings", "fuzz"].map(|folder| root.join(folder)));
     let mut promises = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise")) {
         let columns: Vec<&str> = row.split('|').collect();

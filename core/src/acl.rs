@@ -8,7 +8,6 @@ use std::net::IpAddr;
 
 use zklock_proto::Acl;
 
-use crate::error::{Error, Status};
 use crate::path::quote;
 
 /// The largest length of the text of a list in bytes. Each request that creates a node contains the list.
@@ -65,19 +64,6 @@ impl fmt::Display for Permission {
             Self::Read => "r (read)",
             Self::Write => "w (write)",
         })
-    }
-}
-
-impl Error {
-    /// Adds the permission that the request requires on the node at `path`, if a server denied the request.
-    pub(crate) fn requiring(self, permission: Permission, path: &str) -> Self {
-        match self.status() {
-            Status::Denied => {
-                let message = format!("{}; this requires the permission {permission} on {path}", self.message());
-                Self::new(Status::Denied, message)
-            }
-            _ => self,
-        }
     }
 }
 

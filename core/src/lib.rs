@@ -13,7 +13,7 @@
 //! | [`session`] | connection, lease and watches of one session |
 //! | [`zklock_proto`] | the meaning of the bytes on a connection |
 //!
-//! The other modules contain types that all layers use. The items of this crate may change in any release. Programs use the crate `zklock`,
+//! The other modules contain types that all layers use. The modules of `zklock_base` belong to them. The items of this crate may change in any release. Programs use the crate `zklock`,
 //! which re-exports the types of its public interface.
 
 #![forbid(unsafe_code)]
@@ -22,10 +22,7 @@
 
 pub mod acl;
 pub mod engine;
-pub mod errno;
-pub mod error;
 pub mod histogram;
-mod io_error;
 pub mod limits;
 pub mod log_record;
 pub mod mutant;
@@ -34,5 +31,6 @@ pub mod prometheus;
 pub mod recipe;
 pub mod session;
 pub mod steps;
-pub mod time;
 pub mod wait;
+
+pub use zklock_base::{errno, error, time};

@@ -16,7 +16,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use zklock_core::error::{Error, Status};
+use zklock_base::error::{Error, Status};
 
 /// The largest number that this process or one of its ancestors has taken. This value is never smaller than the number
 /// in the epoch cell.

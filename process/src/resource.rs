@@ -3,7 +3,7 @@
 
 use std::io;
 
-use zklock_core::error::{Error, Status};
+use zklock_base::error::{Error, Status};
 
 /// Makes an error from a failed system call. The status is EXHAUSTED if a limit was reached, and INTERNAL otherwise.
 /// `doing` names the action that failed.

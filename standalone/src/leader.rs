@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use zklock_core::time::Time;
+use zklock_base::time::Time;
 use zklock_proto::{Acl, Code, CreateMode, Identity, Request};
 
 use crate::transaction::TransactionBuilder;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use zklock_core::error::Status;
+use zklock_base::error::Status;
 use zklock_standalone::{Server, Settings};
 
 /// An in-memory ZooKeeper server for first steps and unit tests. It writes nothing to disk and does not replicate. It

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use zklock_core::time::Time;
+use zklock_base::time::Time;
 use zklock_proto::OpCode;
 
 use crate::leader::Leader;

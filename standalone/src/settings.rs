@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
-use zklock_core::time::Time;
+use zklock_base::time::Time;
 use zklock_proto::DEFAULT_FRAME_LIMIT;
 
 /// The settings of a server.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{Domain, SockRef, Socket, Type};
-use zklock_core::error::{Error, Result, Status};
-use zklock_core::time::Time;
+use zklock_base::error::{Error, Result, Status};
+use zklock_base::time::Time;
 use zklock_process::{ForkEpoch, resource_error, with_signals_blocked};
 use zklock_proto::{ConnectRequest, DEFAULT_FRAME_LIMIT, Frames, OpCode};
 

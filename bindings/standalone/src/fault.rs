@@ -3,7 +3,7 @@
 use zklock_abi::arg;
 use zklock_abi::boundary::status;
 use zklock_abi::handle;
-use zklock_core::error::{Error, Result, Status};
+use zklock_base::error::{Error, Result, Status};
 use zklock_proto::OpCode;
 use zklock_standalone::{Server, Target};
 

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::fmt;
 
 use zklock_proto::Code;
 
@@ -125,8 +126,10 @@ impl Error {
         Self::new(Status::Invalid, message)
     }
 
-    /// Converts the error code of a server into an error. `doing` names the request that failed, for the message.
-    pub(crate) fn from_code(code: Code, doing: &str) -> Self {
+    /// Converts the error code of a server into an error. `doing` names the request that failed, for the message. Only
+    /// the crates of zklock use this function.
+    #[doc(hidden)]
+    pub fn from_code(code: Code, doing: &str) -> Self {
         let status = match code {
             Code::NO_AUTH => Status::Denied,
             Code::AUTH_FAILED | Code::SESSION_CLOSED_REQUIRE_SASL_AUTH => Status::Auth,
@@ -137,6 +140,20 @@ impl Error {
         // too long.
         let hint = if code == Code::MARSHALLING_ERROR { ", or its answer was longer than the frame limit" } else { "" };
         Self::new(status, format!("{doing}: the server answered {code}{hint}"))
+    }
+
+    /// Adds the permission that the request requires on the node at `path`, if a server denied the request. Only the
+    /// crates of zklock use this function.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn requiring(self, permission: impl fmt::Display, path: &str) -> Self {
+        match self.status {
+            Status::Denied => {
+                let message = format!("{self}; this requires the permission {permission} on {path}");
+                Self::new(Status::Denied, message)
+            }
+            _ => self,
+        }
     }
 
     /// Returns the status, which the program can compare.
