@@ -10,8 +10,8 @@
 use zklock_proto::{Code, Request, Response, Stat};
 
 use super::contender::Input;
-use super::name::{ChildKind, ContenderName, Mode, classify};
-use super::rank::holders;
+use super::name::{ContenderName, Mode};
+use super::rank::{holders, parse_contender, possible_holders};
 use super::{Context, RequestKind};
 use crate::acl::Permission;
 use crate::error::{Error, Result};
@@ -228,24 +228,6 @@ impl NodeNames {
         let modes: Vec<Mode> = [Mode::Mutex, Mode::Write].into_iter().filter(is_there).collect();
         // If the path contains only kazoo's nodes, the check treats these nodes as readers and writers.
         if modes.is_empty() && with_kazoo { vec![Mode::Write] } else { modes }
-    }
-}
-
-/// Returns the names of all contenders up to the first contender that excludes others.
-fn possible_holders(names: &[String], mode: Mode, with_kazoo: bool) -> Vec<&String> {
-    let marked = || names.iter().filter_map(|name| Some((parse_contender(name, mode, with_kazoo)?, name)));
-    let first = marked().filter(|(contender, _)| !contender.is_shared).map(|(contender, _)| contender.sequence).min();
-    let first = first.filter(|_| !Mutant::TakeWaiterForHolder.is_active());
-    marked()
-        .filter(|(contender, _)| first.is_none_or(|first| contender.sequence <= first))
-        .map(|(_, name)| name)
-        .collect()
-}
-
-fn parse_contender(name: &str, mode: Mode, with_kazoo: bool) -> Option<ContenderName<'_>> {
-    match classify(name, mode, with_kazoo) {
-        ChildKind::Contender(contender) => Some(contender),
-        _ => None,
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) enum RequestKind {
 }
 
 /// The index of a node of a contender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeIndex {
     /// The index of the directory.
     pub slot: usize,

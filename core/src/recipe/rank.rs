@@ -22,8 +22,7 @@ pub(super) enum Rank {
 /// Returns the rank of the node `own` in a list of the children. The nodes in `ties_behind` have the same sequence number as `own`, and were
 /// created after it.
 pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool, ties_behind: &[String]) -> Rank {
-    let kinds = || children.iter().map(|name| (classify(name, mode, with_kazoo), name.as_str()));
-    let foreign = kinds().find_map(|(kind, name)| match kind {
+    let foreign = children.iter().find_map(|name| match classify(name, mode, with_kazoo) {
         ChildKind::Foreign(family) if !Mutant::IgnoreForeignNodes.is_active() => {
             Some(Rank::Foreign { name: name.to_owned(), family })
         }
@@ -32,11 +31,8 @@ pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool,
     if let Some(foreign) = foreign {
         return foreign;
     }
-    let ChildKind::Contender(own_contender) = classify(own, mode, with_kazoo) else { return Rank::First };
-    let contenders = kinds().filter_map(|(kind, name)| match kind {
-        ChildKind::Contender(contender) => Some((contender, name)),
-        _ => None,
-    });
+    let Some(own_contender) = parse_contender(own, mode, with_kazoo) else { return Rank::First };
+    let contenders = children.iter().filter_map(|name| Some((parse_contender(name, mode, with_kazoo)?, name.as_str())));
     rank_among(contenders, (own_contender, own), mode, ties_behind)
 }
 
@@ -87,6 +83,26 @@ pub(super) fn holders<'a>(queue: impl IntoIterator<Item = ContenderName<'a>>) ->
         holds.push(is_holder);
     }
     holds
+}
+
+/// Returns the names of the nodes that may belong to holders: all contenders up to the first contender that excludes others. The names may be
+/// in any order.
+pub(super) fn possible_holders(names: &[String], mode: Mode, with_kazoo: bool) -> Vec<&String> {
+    let marked = || names.iter().filter_map(|name| Some((parse_contender(name, mode, with_kazoo)?, name)));
+    let first = marked().filter(|(contender, _)| !contender.is_shared).map(|(contender, _)| contender.sequence).min();
+    let first = first.filter(|_| !Mutant::TakeWaiterForHolder.is_active());
+    marked()
+        .filter(|(contender, _)| first.is_none_or(|first| contender.sequence <= first))
+        .map(|(_, name)| name)
+        .collect()
+}
+
+/// Parses the name of a node. Returns `None` if the node is not a contender.
+pub(super) fn parse_contender(name: &str, mode: Mode, with_kazoo: bool) -> Option<ContenderName<'_>> {
+    match classify(name, mode, with_kazoo) {
+        ChildKind::Contender(contender) => Some(contender),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -55,9 +55,10 @@ impl Contender {
         }
         // The contender deletes its nodes in reverse order. Another contender may wait for the same directories in the same order. When the
         // first directory becomes free, that contender finds the other directories free as well.
-        for index in self.node_indices().into_iter().rev() {
+        let Phase::Leaving(Leaving { deleted, .. }) = &self.phase else { return };
+        for index in self.node_indices().into_iter().rev().filter(|index| !deleted.contains(index)) {
             let Some(slot) = self.slots.get(index.slot) else { continue };
-            if let Some(node) = slot.nodes.get(index.node).filter(|node| !node.is_gone) {
+            if let Some(node) = slot.nodes.get(index.node) {
                 cx.session.unwatch_before_delete(&node.path, cx.subscriber());
                 if let Some(cache) = slot.cache {
                     cx.caches.on_delete_sent(cache, node.name(), cx.machine_id);
@@ -74,32 +75,39 @@ impl Contender {
         result: Result<Response, Failure>,
     ) -> Option<Output> {
         self.report_delete_to_cache(cx, index, &result);
+        let node_count = self.nodes().count();
         let Phase::Leaving(leaving) = &mut self.phase else { return None };
-        let node = self.slots.get_mut(index.slot)?.nodes.get_mut(index.node).filter(|node| !node.is_gone)?;
+        let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !leaving.deleted.contains(&index))?;
         match result {
-            Ok(_) => node.is_gone = true,
-            Err(Failure::Code(Code::NO_NODE)) if node.maybe_deleted => node.is_gone = true,
-            // Another client or an operator has deleted the node, so the contender reports the loss of its node.
+            Ok(_) => {}
+            // Another client or an operator may have deleted the node. In this case, the contender reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
-                node.is_gone = true;
-                leaving.was_deleted_by_other = true;
+                leaving.was_deleted_by_other |= !leaving.unconfirmed.contains(&index);
             }
+            Err(Failure::ConnectionLost) if Mutant::DeleteOnce.is_active() => {}
             // The contender repeats the delete request after the next reconnect.
-            Err(Failure::ConnectionLost) if Mutant::DeleteOnce.is_active() => node.is_gone = true,
-            Err(Failure::ConnectionLost) => node.maybe_deleted = true,
-            Err(Failure::Code(_)) if Mutant::GiveUpRefused.is_active() => node.is_gone = true,
+            Err(Failure::ConnectionLost) => {
+                leaving.unconfirmed.insert(index);
+                return None;
+            }
+            Err(Failure::Code(_)) if Mutant::GiveUpRefused.is_active() => {}
             Err(failure) => {
-                node.is_delete_denied = matches!(failure, Failure::Code(Code::NO_AUTH));
+                match failure {
+                    Failure::Code(Code::NO_AUTH) => leaving.denied.insert(index),
+                    _ => leaving.denied.remove(&index),
+                };
                 let what = format!("deleting {} (zklock repeats the request)", node.path);
                 let error = failure.to_error(&what).requiring(Permission::Delete, parent(&node.path));
                 self.schedule_retry(cx);
                 return Some(Output::DeleteRefused(error));
             }
         }
-        let was_deleted_by_other = leaving.was_deleted_by_other;
-        if !self.nodes().all(|node| node.is_gone) {
+        leaving.deleted.insert(index);
+        leaving.denied.remove(&index);
+        if leaving.deleted.len() < node_count {
             return None;
         }
+        let was_deleted_by_other = leaving.was_deleted_by_other;
         self.phase = Phase::Gone;
         Some(if was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
     }
@@ -128,8 +136,7 @@ impl Contender {
         }
     }
 
-    /// Handles the end of a pause. The contender deletes its nodes, searches for them, requests a proof of the session, or asks the engine
-    /// again whether the owner may re-enter the other member locks ([`Output::Acquired`]).
+    /// Handles the end of a pause. The contender deletes its nodes, searches for them, or requests a proof of the session.
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
         match self.phase {

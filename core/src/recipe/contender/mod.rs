@@ -12,6 +12,7 @@ mod join;
 mod leave;
 mod wait;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,7 +155,8 @@ pub(crate) struct Contender {
     retry: RetryTimer,
 }
 
-/// The state of a contender in one directory.
+/// The state of a contender in one directory. The phases share this data, because most of it outlives a phase. For example, the position is
+/// known from the list that the contender requests before it joins, and it is still the reason of a failure after the contender has left.
 #[derive(Debug)]
 struct QueueSlot {
     request: QueueRequest,
@@ -183,11 +185,6 @@ struct Node {
     watch: NodeWatch,
     /// True if the contender has read the node since the last request to verify it.
     is_verified: bool,
-    is_gone: bool,
-    /// True if the contender sent a delete request whose reply was lost.
-    maybe_deleted: bool,
-    /// True if the last answer to a delete request said that the client lacks the permission.
-    is_delete_denied: bool,
     /// The data version of the last revocation request.
     revocation_version: Option<i32>,
 }
@@ -246,12 +243,18 @@ enum JoinStep {
 }
 
 /// The state of a contender that is deleting its nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, PartialEq, Eq, Default)]
 struct Leaving {
     /// The contender must not delete its nodes before this time.
     not_before: Option<Time>,
     /// True if another client or an operator has deleted a node of the contender.
     was_deleted_by_other: bool,
+    /// The nodes that no longer exist.
+    deleted: BTreeSet<NodeIndex>,
+    /// Nodes for which the contender sent a delete request whose reply was lost.
+    unconfirmed: BTreeSet<NodeIndex>,
+    /// Nodes that still exist because the client lacks the permission to delete them.
+    denied: BTreeSet<NodeIndex>,
 }
 
 /// The position of the nodes in one directory.
@@ -459,14 +462,18 @@ impl Contender {
 
     /// Returns a node in `directory` that the client may not delete, if the node belongs to this session.
     pub(crate) fn undeletable_node(&self, directory: &str, session_id: i64) -> Option<&str> {
-        let is_here = |slot: &&QueueSlot| *slot.request.directory == *directory && self.session_id == session_id;
-        let slots = self.slots.iter().filter(is_here);
-        slots.flat_map(|slot| &slot.nodes).find(|node| node.is_undeletable()).map(|node| node.path.as_str())
+        let Phase::Leaving(Leaving { denied, .. }) = &self.phase else { return None };
+        let undeletable = denied.iter().filter_map(|index| {
+            let slot = self.slots.get(index.slot)?;
+            let is_here = *slot.request.directory == *directory && self.session_id == session_id;
+            slot.nodes.get(index.node).filter(|_| is_here)
+        });
+        undeletable.map(|node| node.path.as_str()).next()
     }
 
     /// Returns whether a server has refused to delete a node of the contender, because the client lacks the permission.
     pub(crate) fn has_undeletable_node(&self) -> bool {
-        self.nodes().any(Node::is_undeletable)
+        matches!(&self.phase, Phase::Leaving(Leaving { denied, .. }) if !denied.is_empty())
     }
 
     /// Returns whether the contender has left completely.
@@ -753,23 +760,9 @@ impl Node {
         name_of(&self.path)
     }
 
-    /// Returns whether the node still exists because the client may not delete it.
-    fn is_undeletable(&self) -> bool {
-        self.is_delete_denied && !self.is_gone
-    }
-
     /// Creates the entry for a node whose full path is known.
     fn new(path: String, czxid: Option<i64>) -> Self {
-        Self {
-            path,
-            czxid,
-            watch: NodeWatch::Unset,
-            is_verified: true,
-            is_gone: false,
-            maybe_deleted: false,
-            is_delete_denied: false,
-            revocation_version: None,
-        }
+        Self { path, czxid, watch: NodeWatch::Unset, is_verified: true, revocation_version: None }
     }
 }
 
