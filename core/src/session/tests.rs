@@ -1,9 +1,11 @@
 //! Tests of a session whose server only records requests.
 
-use zklock_proto::{Acl, CreateMode, Stat};
+use zklock_proto::{Acl, ConnectRequest, ConnectResponse, CreateMode, MultiResult, Stat, WatchEvent, XID_AUTH};
 
 use super::*;
 use crate::limits::Limits;
+use crate::log_record::{Level, LogRecord};
+use crate::mutant::Mutant;
 
 /// The fixed time that all tests use.
 const NOW: Time = Time::from_nanos(1_000_000_000_000);

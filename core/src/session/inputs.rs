@@ -1,0 +1,267 @@
+//! Handles the inputs of the shell, and returns the outputs of the session to the shell.
+
+use std::ops::ControlFlow;
+
+use zeroize::Zeroize;
+use zklock_proto::{Code, ConnectRequest, Frames, ProtoError, ReplyHeader};
+
+use super::credentials::Credentials;
+use super::{
+    Command, ConnectionState, Departure, DepartureStage, Event, Failure, InFlight, Session, not_loaded, to_u64,
+};
+use crate::time::Time;
+
+impl<T> Session<T> {
+    /// Returns the next command for the shell.
+    pub(crate) fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// Returns the next event for the owner.
+    pub(crate) fn poll_event(&mut self) -> Option<Event<T>> {
+        self.events.pop_front()
+    }
+
+    /// Returns the bytes to send. The shell removes bytes from the front after it has sent them. Removed bytes remain in the memory of the
+    /// buffer. After all credentials were sent, this method therefore erases the memory.
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        if self.output.is_empty() {
+            self.erase_output();
+        }
+        &mut self.output
+    }
+
+    pub(super) fn erase_output(&mut self) {
+        if std::mem::take(&mut self.has_secret_output) {
+            self.output.zeroize();
+        }
+        self.output.clear();
+    }
+
+    /// Sets the credentials for the next connection. After the handshake, the session sends these credentials before any other request,
+    /// and then forgets them. The shell must therefore set the credentials before each connection.
+    pub(crate) fn set_credentials(&mut self, credentials: Vec<Credentials>) {
+        self.credentials = credentials;
+    }
+
+    /// Returns whether the session has credentials that it has not sent yet.
+    pub(crate) fn has_credentials(&self) -> bool {
+        !self.credentials.is_empty()
+    }
+
+    /// Reports that the shell must load the named inputs before it can connect to the server of the present attempt.
+    pub(crate) fn start_loading(&mut self, inputs: &str) {
+        self.loading = Some(inputs.to_owned());
+    }
+
+    /// Reports that the shell has loaded the inputs. If the shell now connects to the server, the time limit of the attempt begins again.
+    /// If the session waits for the inputs before it leaves its server, it now leaves.
+    pub(crate) fn finish_loading(&mut self, now: Time) {
+        if self.loading.take().is_some() && matches!(self.connection, ConnectionState::Connecting { .. }) {
+            self.connection = self.connecting(now);
+        }
+        if let Some(Departure { migration, stage: DepartureStage::Loading }) = self.departure {
+            self.start_leaving(now, migration);
+        }
+    }
+
+    /// Makes the session request the inputs of the next attempt before it leaves a server on purpose.
+    pub(crate) fn require_loading(&mut self) {
+        self.is_loading_required = true;
+    }
+
+    /// Reports that the shell could not load the inputs that the session has requested. The session stays at its server, and requests the
+    /// inputs again after a third of the session timeout.
+    pub(crate) fn postpone_departure(&mut self, now: Time) {
+        if let Some(Departure { stage: stage @ DepartureStage::Loading, .. }) = &mut self.departure {
+            *stage = DepartureStage::LoadAt(now + self.timeout / 3);
+        }
+    }
+
+    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell calls `connected` or
+    /// `disconnected`.
+    pub(crate) fn start_securing(&mut self, now: Time) {
+        if matches!(self.connection, ConnectionState::Connecting { .. }) {
+            self.connection = ConnectionState::Securing { deadline: now + self.handshake_timeout() };
+        }
+    }
+
+    /// Reports that a connection to the server is established. If the client uses TLS, the TLS handshake is complete. `local_address` is the
+    /// IP address of this machine on the connection.
+    pub(crate) fn connected(&mut self, now: Time, local_address: &str) {
+        if !matches!(self.connection, ConnectionState::Connecting { .. } | ConnectionState::Securing { .. }) {
+            return;
+        }
+        self.local_address = local_address.to_owned();
+        self.frames.clear();
+        self.erase_output();
+        self.connection = ConnectionState::Handshake { sent: now, deadline: now + self.handshake_timeout() };
+        let (session_id, password) =
+            self.active.as_ref().map_or_else(|| (0, vec![0; 16]), |active| (active.id, active.password.clone()));
+        ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: self.last_zxid,
+            timeout_ms: i32::try_from(self.config.timeout.as_millis()).unwrap_or(i32::MAX),
+            session_id,
+            password,
+            read_only: false,
+        }
+        .encode(&mut self.output);
+        self.traffic.bytes_sent += to_u64(self.output.len());
+        self.last_sent = now;
+    }
+
+    /// Reports that the connection or the connection attempt has failed.
+    pub(crate) fn disconnected(&mut self, now: Time, cause: &str) {
+        if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
+            return;
+        }
+        if matches!(self.connection, ConnectionState::Handshake { .. }) && self.is_session_unrecoverable(now) {
+            self.end_session(true);
+        }
+        if self.connection == ConnectionState::Established && self.close_deadline.is_none() {
+            self.detect_refused_size(now);
+        }
+        self.on_connection_lost(now, cause);
+    }
+
+    /// Reports that the connection has failed because the client refused the certificate of the server, or the server refused the
+    /// certificate of the client.
+    pub(crate) fn certificate_refused(&mut self, now: Time, cause: &str) {
+        if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
+            return;
+        }
+        self.disconnected(now, cause);
+        if let Some(failure) = self.server_failures.last_mut() {
+            failure.is_certificate_refused = true;
+        }
+        if self.are_all_certificates_refused() {
+            self.events.push_back(Event::CertificatesRefused);
+        }
+    }
+
+    /// Reports that this machine has no file descriptor or memory for a connection.
+    pub(crate) fn out_of_resources(&mut self, now: Time, cause: &str) {
+        self.disconnected(now, cause);
+        self.is_out_of_resources = true;
+    }
+
+    /// Handles received bytes. Returns `Break` if the session does not need further bytes from this connection.
+    pub(crate) fn received(&mut self, now: Time, bytes: &[u8]) -> ControlFlow<()> {
+        self.traffic.bytes_received += to_u64(bytes.len());
+        if self.has_transport() {
+            self.frames.push(bytes);
+        }
+        loop {
+            if !self.has_transport() {
+                self.frames = Frames::new(self.config.frame_limit);
+                return ControlFlow::Break(());
+            }
+            match self.frames.next() {
+                Ok(None) => return ControlFlow::Continue(()),
+                Ok(Some(frame)) => {
+                    self.last_received = now;
+                    if let Err(error) = self.on_frame(now, &frame) {
+                        self.close_connection(now, &format!("the server sent an invalid frame: {error}"));
+                    }
+                }
+                Err(ProtoError::TooLong { len, .. }) if self.connection == ConnectionState::Established => {
+                    match self.frames.skip() {
+                        None => return ControlFlow::Continue(()),
+                        Some(head) => self.skip_oversized_reply(now, head, len),
+                    }
+                }
+                Err(ProtoError::TooLong { len, .. }) if self.is_in_handshake() && is_tls_record(len) => {
+                    self.close_connection(now, "the server requires TLS; set tls.enabled to true");
+                }
+                Err(error) => self.close_connection(now, &format!("the server sent invalid bytes: {error}")),
+            }
+        }
+    }
+
+    /// Handles a reply that is longer than the frame limit. Only the request that caused this reply fails.
+    fn skip_oversized_reply(&mut self, now: Time, head: [u8; ReplyHeader::LENGTH], len: usize) {
+        match (ReplyHeader::decode(&head), self.in_flight.front()) {
+            (Ok((header, _)), Some(front)) if header.xid == front.xid => {
+                if let Some(InFlight { purpose, .. }) = self.take_in_flight(now) {
+                    self.complete(now, purpose, 0, Err(Failure::Code(Code::MARSHALLING_ERROR)));
+                    self.send_deferred(now);
+                }
+            }
+            _ => self.close_connection(now, &format!("the server sent a frame of {len} bytes that answers no request")),
+        }
+    }
+
+    /// Returns the time at which [`advance`](Self::advance) must be called. Other calls can change this time.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let connection_at = match self.connection {
+            ConnectionState::Disconnected { retry_at } => Some(retry_at),
+            ConnectionState::Connecting { deadline: give_up }
+            | ConnectionState::Securing { deadline: give_up }
+            | ConnectionState::Handshake { deadline: give_up, .. }
+            | ConnectionState::Authenticating { deadline: give_up, .. } => Some(give_up),
+            ConnectionState::Established => {
+                let leave_at = self.departure.and_then(|departure| departure.stage.due_at());
+                [self.next_heartbeat_at(), self.server_timeout_at(), leave_at].into_iter().flatten().min()
+            }
+            ConnectionState::Closed => None,
+        };
+        match self.close_deadline {
+            Some(deadline) if self.connection != ConnectionState::Closed => {
+                Some(connection_at.map_or(deadline, |at| at.min(deadline)))
+            }
+            _ => connection_at,
+        }
+    }
+
+    /// Performs all actions that are due.
+    pub(crate) fn advance(&mut self, now: Time) {
+        if self.connection != ConnectionState::Closed && self.close_deadline.is_some_and(|deadline| now >= deadline) {
+            self.finish_close();
+        }
+        match self.connection {
+            ConnectionState::Disconnected { retry_at } if now >= retry_at => self.connect_next_server(now),
+            ConnectionState::Connecting { deadline: give_up } if now >= give_up => {
+                let cause = self.loading.as_deref().map(not_loaded);
+                self.close_connection(now, cause.as_deref().unwrap_or("no connection in time"));
+            }
+            ConnectionState::Securing { deadline: give_up } if now >= give_up => {
+                self.close_connection(now, "no complete TLS handshake in time");
+            }
+            ConnectionState::Handshake { deadline: give_up, .. } if now >= give_up => {
+                self.close_connection(now, "no answer to the handshake in time");
+            }
+            ConnectionState::Authenticating { deadline: give_up, .. } if now >= give_up => {
+                self.close_connection(now, "no answer to the credentials in time");
+            }
+            ConnectionState::Established if self.server_timeout_at().is_some_and(|at| now >= at) => {
+                self.close_connection(now, &format!("no answer for {} ms", self.unanswered_for(now).as_millis()));
+            }
+            ConnectionState::Established if self.next_heartbeat_at().is_some_and(|at| now >= at) => {
+                self.send_heartbeat(now);
+            }
+            _ => {}
+        }
+        self.leave_server_if_due(now);
+    }
+
+    fn is_in_handshake(&self) -> bool {
+        matches!(self.connection, ConnectionState::Handshake { .. })
+    }
+
+    pub(super) fn has_transport(&self) -> bool {
+        !matches!(
+            self.connection,
+            ConnectionState::Disconnected { .. }
+                | ConnectionState::Connecting { .. }
+                | ConnectionState::Securing { .. }
+                | ConnectionState::Closed
+        )
+    }
+}
+
+/// Returns whether the length of a frame is in truth the beginning of a TLS record: an alert or a handshake message, and the major
+/// version 3.
+fn is_tls_record(length: usize) -> bool {
+    matches!(length >> 16, 0x1503 | 0x1603)
+}
