@@ -6,6 +6,11 @@ that defines it, because `pub use` only passes a name on. A second check treats 
 refuses circles between layers. The checks ignore the tests of a crate, which may use everything, and Python stubs,
 which describe other files. ast-grep parses the Rust files.
 
+The checks see imports and paths only. They do not see calls of methods: if several files contain methods of one type,
+as the files of `core/src/engine` do with `impl Engine`, these files can call each other's methods without an import.
+The checks also do not look through a glob: a name that `pub use module::*` passes on counts as a name of the file that
+passes it on.
+
 `circles.py DIRECTORY...` checks crates (the directory of lib.rs) and packages (the directory of __init__.py).
 """
 
@@ -131,7 +136,9 @@ class Crate:
             if declaration := re.match(r"(pub\b.*?\s)?use\s", text):
                 for path, alias in items_of(text[declaration.end() :]):
                     if absolute := self.absolute(module, path):
-                        self.aliases[module][alias] = absolute
+                        # Two modules may import each other with globs, so a glob has no definition to follow.
+                        if alias != "*":
+                            self.aliases[module][alias] = absolute
                         paths += [] if declaration[1] else [(file, absolute)]
             else:
                 for words in re.findall(r"\w+(?:::\w+)+", text):

@@ -48,6 +48,14 @@ def test_a_circle_of_rust_files_is_refused_with_the_imported_names(tmp_path: Pat
     )
 
 
+def test_glob_imports_in_both_directions_are_a_circle(tmp_path: Path) -> None:
+    files = {"lib.rs": "mod a;", "a.rs": "mod child;\nuse child::*;", "a/child.rs": "use super::*;"}
+    assert circles(tmp_path, files) == (
+        "circles: 2 files import each other in a circle:\n"
+        "  a/child.rs imports * from a.rs\n  a.rs imports * from a/child.rs\n"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
