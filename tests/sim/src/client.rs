@@ -15,7 +15,7 @@ use zklock_core::time::Time;
 
 use crate::checker::{COUNTS_DIRECTORY, Checker, Exclusion, FenceQuestion, Grant, Holder};
 use crate::plan::{ClientPlan, Clock, MAX_ONE_NODE_REQUEST_BYTES, PathRecipe, Plan, ms, pick};
-use crate::world::TaskCall;
+use crate::program::TaskCall;
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -29,7 +29,7 @@ pub(crate) struct Client {
     threads: Vec<Thread>,
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
-    /// The locks, with their paths, of the tasks of [`crate::world::ProgramPlan`], which acquire several locks step by step.
+    /// The locks, with their paths, of the tasks of [`crate::plan::ProgramPlan`], which acquire several locks step by step.
     stepwise_locks: Vec<(LockId, usize)>,
     /// The operations of these tasks, and their results.
     pub(crate) task_calls: BTreeMap<OpId, TaskCall>,
@@ -1035,7 +1035,7 @@ fn ago(now: Time, length: Duration) -> Time {
 pub(crate) const SLACK: Duration = ms(1);
 
 fn owner(thread: usize) -> Owner {
-    // The programs of [`crate::world`] number their tasks from 0.
+    // The programs of [`crate::program`] number their tasks from 0.
     Owner::task(1_000_000 + thread as u64)
 }
 

@@ -11,6 +11,7 @@ mod checker;
 mod client;
 mod cluster;
 mod plan;
+mod program;
 mod world;
 
 use world::World;

@@ -6,8 +6,6 @@ use fastrand::Rng;
 use zklock_core::limits::{DirectoryCacheLimits, Limits};
 use zklock_core::time::Time;
 
-use crate::world::ProgramPlan;
-
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) servers: usize,
@@ -82,6 +80,15 @@ pub(crate) struct ClientPlan {
     /// When the process starts, after the start of the run.
     pub(crate) start: Duration,
     pub(crate) has_chroot: bool,
+}
+
+/// A process that acquires locks step by step.
+#[derive(Debug)]
+pub(crate) struct ProgramPlan {
+    /// The clients of the process.
+    pub(crate) clients: Vec<usize>,
+    /// For each task, its owner and its number of acquires. Several tasks may have the same owner.
+    pub(crate) tasks: Vec<(u64, u32)>,
 }
 
 /// The clock of a process, which has an offset from the clock of the world and a different rate.
@@ -225,7 +232,7 @@ impl Plan {
     }
 
     /// Adds faults to the run.
-    pub(crate) fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
+    fn add_faults(&mut self, faults: Vec<(Duration, Fault)>) {
         self.is_undisturbed &= faults.is_empty();
         self.faults.extend(faults);
     }
@@ -394,6 +401,48 @@ impl Plan {
         for client in &mut self.clients {
             client.rounds.extend((0..rng.usize(..=4)).map(|_| rng.u32(1..=6)));
         }
+    }
+
+    /// Adds programs to a quarter of the runs, and enough locks for them.
+    fn add_programs(&mut self, rng: &mut Rng, busy: Duration) {
+        if rng.u8(..4) != 0 {
+            return;
+        }
+        while self.lockable_paths().len() < 2 && self.path_recipes.len() < 4 {
+            self.path_recipes.push(*pick(
+                rng,
+                &[PathRecipe::Mutex, PathRecipe::Mutex, PathRecipe::ReadWrite, PathRecipe::SemaphoreMutex],
+            ));
+        }
+        let mut clients: Vec<usize> = (0..self.clients.len()).collect();
+        rng.shuffle(&mut clients);
+        for _ in 0..rng.usize(1..=2) {
+            let own: Vec<usize> = clients.split_off(clients.len().saturating_sub(rng.usize(1..=2)));
+            let Some(&first) = own.first() else { break };
+            // The clients of one process have the same clock.
+            for &other in &own {
+                self.clients[other].clock = self.clients[first].clock;
+                self.clients[other].start = self.clients[first].start;
+            }
+            let owners = rng.u64(1..=3);
+            let tasks = (0..rng.u64(1..=3)).map(|task| (task % owners, rng.u32(1..=4))).collect();
+            self.programs.push(ProgramPlan { clients: own, tasks });
+        }
+        let fault = |rng: &mut Rng| match rng.u8(..3) {
+            0 => Fault::Expire { client: rng.usize(..) },
+            1 => Fault::Delete { path: rng.usize(..), place: 0 },
+            _ => Fault::Unreachable { client: rng.usize(..), server: None, length: self.session_timeout.mul_f64(2.0) },
+        };
+        let faults = (0..rng.usize(0..=3)).map(|_| (busy.mul_f64(rng.f64()), fault(rng))).collect();
+        self.add_faults(faults);
+    }
+
+    /// Returns the paths whose locks can be members of a multi-lock.
+    pub(crate) fn lockable_paths(&self) -> Vec<usize> {
+        let is_lock = |path_recipe: &PathRecipe| {
+            matches!(path_recipe, PathRecipe::Mutex | PathRecipe::ReadWrite | PathRecipe::SemaphoreMutex)
+        };
+        (0..self.path_recipes.len()).filter(|&path| is_lock(&self.path_recipes[path])).collect()
     }
 }
 

@@ -16,8 +16,7 @@ use crate::checker::{COUNTS_DIRECTORY, Checker, REVOKE};
 use crate::client::{Client, Life, Scheduled, path_of};
 use crate::cluster::{Cluster, between, changes_of};
 use crate::plan::{Fault, ForeignRecipe, PathRecipe, Plan, ms};
-
-pub(crate) use stepwise::{ProgramPlan, TaskCall};
+use crate::program::Program;
 
 /// A scheduled event.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ pub(crate) struct World {
     sequence: u64,
     cluster: Cluster,
     clients: Vec<Client>,
-    programs: Vec<stepwise::Program>,
+    programs: Vec<Program>,
     /// The random number generator of the programs. It is separate, so that programs do not change the random choices of a run.
     program_rng: Rng,
     connections: BTreeMap<usize, Connection>,

@@ -1,145 +1,19 @@
-//! Programs with tasks that acquire several locks step by step, through one or two clients of one process. They use [`Steps`] for their
-//! decisions, as the library does. The checker requires that every member lock is safe at the moment of success.
+//! Runs the tasks of programs. A task uses [`Steps`] for its decisions, as the library does. The checker requires that every member lock
+//! is safe at the moment of success.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use fastrand::Rng;
-use zklock_core::engine::{AcquireLimit, Answer, LockId, OpId, Owner, Recipe};
+use zklock_core::engine::{AcquireLimit, Answer, OpId, Owner, Recipe};
 use zklock_core::error::{Error, Status};
 use zklock_core::recipe::Mode;
-use zklock_core::steps::{Action, CallId, Ending, Steps};
+use zklock_core::steps::{Action, Ending, Steps};
 use zklock_core::time::Time;
 
 use super::{Event, World};
-use crate::checker::{Grant, Holder, TokenPair};
+use crate::checker::{Grant, Holder};
 use crate::client::{Client, Life, SLACK, exclusion};
-use crate::plan::{Fault, PathRecipe, Plan, ms, pick};
-
-/// A process that acquires locks step by step.
-#[derive(Debug)]
-pub(crate) struct ProgramPlan {
-    /// The clients of the process.
-    pub(crate) clients: Vec<usize>,
-    /// For each task, its owner and its number of acquires. Several tasks may have the same owner.
-    pub(crate) tasks: Vec<(u64, u32)>,
-}
-
-pub(super) struct Program {
-    clients: Vec<usize>,
-    member_locks: Vec<MemberLock>,
-    tasks: Vec<Task>,
-    /// The holds of this program that were reported to the checker.
-    granted: BTreeMap<Holder, TokenPair>,
-}
-
-/// A lock of one client.
-struct MemberLock {
-    client: usize,
-    lock: LockId,
-    path: usize,
-    recipe: Recipe,
-}
-
-struct Task {
-    owner: u64,
-    rounds: u32,
-    phase: Phase,
-}
-
-enum Phase {
-    Idle,
-    Acquiring(Box<Acquire>),
-    Holding(Vec<MultiStep>),
-    /// Waits for the results of this number of releases.
-    Leaving(usize),
-    Done,
-}
-
-struct Acquire {
-    steps: Steps,
-    /// The locks, in the order in which they are acquired.
-    steps_to_take: Vec<MultiStep>,
-    time_limit: TimeLimit,
-    deadline: Option<Time>,
-    may_be_canceled: bool,
-}
-
-/// One lock, or several locks of one client that are joined in one transaction.
-#[derive(Debug, Clone)]
-struct MultiStep {
-    client: usize,
-    lock: LockId,
-    /// Indices of the locks in `Program::member_locks`.
-    members: Vec<usize>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TimeLimit {
-    None,
-    OneLook,
-    Deadline,
-}
-
-/// An operation of a client for a task.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TaskCall {
-    program: usize,
-    task: usize,
-    purpose: CallPurpose,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum CallPurpose {
-    Step(CallId),
-    Release,
-    /// Releases a member lock; the result changes nothing.
-    GiveBack,
-}
-
-impl Plan {
-    /// Adds programs to a quarter of the runs, and enough locks for them.
-    pub(crate) fn add_programs(&mut self, rng: &mut Rng, busy: Duration) {
-        if rng.u8(..4) != 0 {
-            return;
-        }
-        while self.lockable_paths().len() < 2 && self.path_recipes.len() < 4 {
-            self.path_recipes.push(*pick(
-                rng,
-                &[PathRecipe::Mutex, PathRecipe::Mutex, PathRecipe::ReadWrite, PathRecipe::SemaphoreMutex],
-            ));
-        }
-        let mut clients: Vec<usize> = (0..self.clients.len()).collect();
-        rng.shuffle(&mut clients);
-        for _ in 0..rng.usize(1..=2) {
-            let own: Vec<usize> = clients.split_off(clients.len().saturating_sub(rng.usize(1..=2)));
-            let Some(&first) = own.first() else { break };
-            // The clients of one process have the same clock.
-            for &other in &own {
-                self.clients[other].clock = self.clients[first].clock;
-                self.clients[other].start = self.clients[first].start;
-            }
-            let owners = rng.u64(1..=3);
-            let tasks = (0..rng.u64(1..=3)).map(|task| (task % owners, rng.u32(1..=4))).collect();
-            self.programs.push(ProgramPlan { clients: own, tasks });
-        }
-        let fault = |rng: &mut Rng| match rng.u8(..3) {
-            0 => Fault::Expire { client: rng.usize(..) },
-            1 => Fault::Delete { path: rng.usize(..), place: 0 },
-            _ => Fault::Unreachable { client: rng.usize(..), server: None, length: self.session_timeout.mul_f64(2.0) },
-        };
-        let faults = (0..rng.usize(0..=3)).map(|_| (busy.mul_f64(rng.f64()), fault(rng))).collect();
-        self.add_faults(faults);
-    }
-
-    /// Returns the paths whose locks can be members of a multi-lock.
-    fn lockable_paths(&self) -> Vec<usize> {
-        let is_lock = |path_recipe: &PathRecipe| {
-            matches!(path_recipe, PathRecipe::Mutex | PathRecipe::ReadWrite | PathRecipe::SemaphoreMutex)
-        };
-        (0..self.path_recipes.len()).filter(|&path| is_lock(&self.path_recipes[path])).collect()
-    }
-}
+use crate::plan::{PathRecipe, ms, pick};
+use crate::program::{Acquire, CallPurpose, MemberLock, MultiStep, Phase, Program, Task, TaskCall, TimeLimit};
 
 impl World {
     /// Creates the programs of the plan and their locks.
