@@ -12,7 +12,6 @@ use crate::driver::Process;
 use crate::machine::{self, Cores, Nanos, SECOND};
 use crate::measure::{self, Figures};
 use crate::peer::{DriverBuilds, FLOOR, Peer};
-use crate::table;
 use crate::workload::Workload;
 
 /// What a server does with a transaction before it answers.
@@ -246,7 +245,7 @@ impl DriverPool<'_> {
             Some((d, w, is_steady)) if (d, w) == (disk, workload) => return Ok(is_steady),
             _ => {}
         }
-        let (_, figure) = table::headline(workload);
+        let (_, figure) = measure::headline(workload);
         let mut windows: Vec<f64> = Vec::new();
         let mut is_steady = false;
         while !is_steady && windows.len() < self.plan.warm_up_limit {

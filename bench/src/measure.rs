@@ -41,6 +41,8 @@ pub(crate) struct Figures {
     pub(crate) foreign: f64,
 }
 
+pub(crate) type Figure = fn(&Figures) -> f64;
+
 /// The time between the command and the start of the workers, so that all threads are ready.
 const RUN_UP: Nanos = 30_000_000;
 /// The time for which the workers run before the window begins, for each worker of a process, until all have joined the
@@ -91,6 +93,16 @@ pub(crate) fn window(
     statistics.switches = (after.switches - before.switches) / statistics.acquisitions;
     statistics.foreign = ((after.busy - before.busy) - (after.own - before.own)) as f64 / (after.at - before.at) as f64;
     Ok(statistics)
+}
+
+/// The main figure of a workload. It decides when a warm-up ends, and the pictures show its ratio.
+pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
+    match workload {
+        Workload::Uncontended => ("cycle", |of| of.cycle_p50),
+        Workload::TwoProcesses { .. } => ("hand-off", |of| of.handoff_p50),
+        Workload::ManyWaiters(_) => ("time per acquisition", |of| of.time),
+        Workload::EightPaths => ("time per cycle", |of| of.time),
+    }
 }
 
 /// The counters of the machine at one time.

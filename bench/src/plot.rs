@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::campaign::{Disk, Pair};
+use crate::measure;
 use crate::table::{self, Row, Spread};
 use crate::workload::Workload;
 
@@ -39,7 +40,7 @@ pub(crate) fn pictures(pairs: &[Pair]) -> Vec<Picture> {
 }
 
 fn bars(pairs: &[Pair], disk: Disk, workload: Workload) -> Picture {
-    let (what, figure) = table::headline(workload);
+    let (what, figure) = measure::headline(workload);
     let rows = table::rows(pairs, disk, workload);
     let bars: Vec<(&Row<'_>, Spread)> = rows.iter().map(|row| (row, row.ratio(figure))).collect();
     let bars: Vec<_> = bars.into_iter().filter(|(_, spread)| spread.median.is_finite()).collect();

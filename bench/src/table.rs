@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::campaign::{Base, Disk, Outcome, Pair, WarmUp};
-use crate::measure::Figures;
+use crate::measure::{Figure, Figures, headline};
 use crate::workload::Workload;
 
 /// All rounds of one peer in one workload.
@@ -25,8 +25,6 @@ pub(crate) struct Spread {
     pub(crate) least: f64,
     pub(crate) most: f64,
 }
-
-type Figure = fn(&Figures) -> f64;
 
 impl<'a> Row<'a> {
     fn of(peer: &'static str, pairs: &[&'a Pair]) -> Self {
@@ -74,16 +72,6 @@ pub(crate) fn workloads(pairs: &[Pair], disk: Disk) -> Vec<Workload> {
         }
     }
     workloads
-}
-
-/// The main figure of a workload. It decides when a warm-up ends, and the pictures show its ratio.
-pub(crate) fn headline(workload: Workload) -> (&'static str, Figure) {
-    match workload {
-        Workload::Uncontended => ("cycle", |of| of.cycle_p50),
-        Workload::TwoProcesses { .. } => ("hand-off", |of| of.handoff_p50),
-        Workload::ManyWaiters(_) => ("time per acquisition", |of| of.time),
-        Workload::EightPaths => ("time per cycle", |of| of.time),
-    }
 }
 
 pub(crate) fn tables(pairs: &[Pair], base: Base) -> String {
