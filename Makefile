@@ -18,8 +18,8 @@ PYTHON_EXAMPLES := python/examples $(wildcard examples/python)
 # Other versions of Rust have other lints. Their warnings are printed, but are not errors.
 LINTED_VERSION := rustc 1.95.
 WARNINGS_FAIL = $(if $(findstring $(LINTED_VERSION),$(shell rustc --version)),-D warnings)
-# The crates and the Python package whose files must not import each other in a circle.
-ACYCLIC := src core/src base/src process/src proto/src bindings/abi/src bindings/c/src bindings/standalone/src standalone/src command/src python/src python/zklock
+# The crates and the Python package, whose files must not import each other in a circle.
+ACYCLIC := $(sort $(dir $(wildcard src/lib.rs */src/lib.rs */src/main.rs */*/src/lib.rs */*/src/main.rs))) tests/interop/third_party_clients python/zklock
 # pyright does not require that the package is installed.
 PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
@@ -210,7 +210,7 @@ header: setup-verify ## update the headers in include/ and the description of th
 	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI) -- --ignored
 
 surface: ## update abi/rust.txt, the list of the public items of the Rust crate
-	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-base
+	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core
 	@$(PYTHON) scripts/surface.py
 
 stubs: build ## update the docstrings of the Python stubs and of zklock.aio, from the native module
@@ -219,7 +219,7 @@ stubs: build ## update the docstrings of the Python stubs and of zklock.aio, fro
 docs: build ## build the site of the documentation in target/site, with the reference of the Rust crates
 	@scripts/setup docs
 	@echo "docs: the reference of the Rust crates"
-	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-base -p zklock-proto -p zklock-standalone
+	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-proto -p zklock-standalone
 	@$(PYTHON) scripts/surface.py --check
 	@echo "docs: the site"
 	@$(PYTHON) scripts/site.py
