@@ -179,8 +179,9 @@ check: setup-checks language ## check the language, the formatting, the lints, t
 	@$(VENV)/bin/ruff check --quiet .
 	@$(PYRIGHT) python/zklock python/pytest_zklock tests/python/typing_ok.py $(PYTHON_EXAMPLES) >target/pyright.log || { cat target/pyright.log; exit 1; }
 	@$(PYRIGHT) --verifytypes zklock >target/pyright.log || { cat target/pyright.log; exit 1; }
-	@echo "check: no circles between files"
+	@echo "check: no circles between files, and the order of the layers in docs/architecture.md"
 	@$(PYTHON) scripts/circles.py $(ACYCLIC)
+	@$(PYTHON) scripts/circles.py --order docs/architecture.md src core/src
 	@echo "check: the headers match the crates"
 	@$(CARGO_TEST) $(HEADERS)
 

@@ -11,11 +11,13 @@ as the files of `core/src/engine` do with `impl Engine`, these files can call ea
 The checks also do not look through a glob: a name that `pub use module::*` passes on counts as a name of the file that
 passes it on.
 
-`circles.py DIRECTORY...` checks crates (the directory of lib.rs) and packages (the directory of __init__.py).
+`circles.py DIRECTORY...` checks crates (the directory of lib.rs) and packages (the directory of __init__.py). With
+`--order PAGE`, a file may import only the files that the tables of this page list after it.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import re
@@ -42,15 +44,44 @@ Graph = dict[Path, dict[Path, set[str]]]
 
 def main() -> int:
     """Print all circles, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="circles.py")
+    parser.add_argument("--order", type=Path, metavar="PAGE")
+    parser.add_argument("directories", nargs="+", type=Path, metavar="DIRECTORY")
+    arguments = parser.parse_args()
     status = 0
-    for directory in sys.argv[1:]:
-        source = Path(directory)
+    for source in arguments.directories:
         if not source.is_dir():
-            sys.exit(f"circles: no directory {directory}")
+            sys.exit(f"circles: no directory {source}")
         graph = python_graph(source) if (source / "__init__.py").exists() else Crate(source).graph()
+        if arguments.order:
+            status |= print_imports_against_order(graph, source, arguments.order)
         # The search for circles of files removes their imports from the graph, so no circle is printed twice.
         status |= print_circles("files", graph)
         status |= print_circles("layers", between_layers(graph, source))
+    return status
+
+
+def print_imports_against_order(graph: Graph, source: Path, page: Path) -> int:
+    """Print the imports of files that the page lists earlier. Return 1 if there is such an import, or else 0."""
+    order: list[Path] = []
+    # The first cell of a row names files and directories. A cell that ends with "in `runtime/`" names files there.
+    for cell in re.findall(r"^\| ([^|]*`[^|]*) \|", page.read_text(), re.MULTILINE):
+        directory = re.search(r" in `(\w+)/`", cell)
+        order += [source / (directory[1] if directory else "") / name for name in re.findall(r"`([^`]+)`", cell)]
+    if not any(listed.exists() for listed in order):
+        sys.exit(f"circles: the tables of {page} list no file of {source}")
+
+    def place(file: Path) -> int | None:
+        places = (at for at, listed in enumerate(order) if listed == file or listed.with_suffix("") in file.parents)
+        return next(places, None)
+
+    status = 0
+    for file, imports in graph.items():
+        for other, names in imports.items():
+            at, other_at = place(file), place(other)
+            if at is not None and other_at is not None and other_at < at:
+                status = 1
+                print(f"circles: {file} imports {', '.join(sorted(names))} from {other}, which {page} lists before it")
     return status
 
 

@@ -15,13 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUST = {"lib.rs": "mod a;\nmod b;\npub use a::A;", "a.rs": "use crate::b::B;\npub struct A;", "b.rs": "pub struct B;"}
 
 
-def circles(directory: Path, files: dict[str, str]) -> str:
+def circles(directory: Path, files: dict[str, str], *options: str) -> str:
     """Return what the check prints about these files."""
     for name, text in files.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(text)
     check = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "circles.py", directory], stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, ROOT / "scripts" / "circles.py", *options, directory],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     assert check.returncode == (1 if check.stdout else 0)
     return check.stdout.replace(f"{directory}/", "")
@@ -97,6 +100,34 @@ def test_circle_of_files_does_not_hide_a_circle_of_layers(tmp_path: Path) -> Non
         "circles: 2 files import each other in a circle:",
         "circles: 2 layers import each other in a circle:",
     ]
+
+
+@pytest.mark.parametrize(
+    "order", ["| top: `a.rs`, `b.rs` |", "| top: `a.rs` | x |\n| low: `b.rs` | y |", "| top: `a.rs` |\n| `b.rs` |"]
+)
+def test_a_file_may_import_only_the_files_that_the_page_lists_after_it(tmp_path: Path, order: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(order)
+    assert circles(tmp_path, RUST, f"--order={page}") == ""
+    page.write_text(order.translate(str.maketrans("ab", "ba")))
+    assert circles(tmp_path, RUST, f"--order={page}") == (
+        "circles: a.rs imports B from b.rs, which page.md lists before it\n"
+    )
+
+
+def test_the_page_may_list_the_files_of_a_directory(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("| one: `b.rs` in `low/` | x |\n| two: `a/` in `low/` | y |\n")
+    files = {
+        "lib.rs": "mod low;",
+        "low/mod.rs": "mod a;\nmod b;",
+        "low/b.rs": "pub struct B;",
+        "low/a/mod.rs": "mod c;",
+    }
+    (tmp_path / "low" / "a").mkdir(parents=True)
+    assert circles(tmp_path, {**files, "low/a/c.rs": "use crate::low::b::B;"}, f"--order={page}") == (
+        "circles: low/a/c.rs imports B from low/b.rs, which page.md lists before it\n"
+    )
 
 
 @pytest.mark.parametrize(
