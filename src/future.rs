@@ -1,6 +1,6 @@
 //! Operations as futures. A task can await an operation on any executor, and the wait needs no thread and no timer. The
-//! caller passes a closure that polls the operation, and a closure that registers a hook. With these closures, the code
-//! in this file works for every kind of operation.
+//! caller passes a closure that polls the operation, and a closure that registers a hook. The code in this file uses
+//! only these closures, and does not depend on the kinds of operations.
 //!
 //! A poll checks the state of the operation without waiting. The first poll registers a hook, which wakes the task when
 //! the operation ends.

@@ -1,5 +1,6 @@
 //! The table of the client options, and the code that reads options from files. All language bindings use this table.
-//! The code in this file parses values, and the methods of [`Config`] check the parsed values.
+//! The code in this file parses values, and does not check whether they fit together: the methods of [`Config`] check
+//! the parsed values.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Translates the option names of ZooKeeper's own clients into zklock options. A file `zkclient.properties` can contain
 //! such names. A name without an equivalent causes an error, because the program would otherwise rely on a setting that
-//! has no effect.
+//! has no effect. The code in this file does not set options.
 
 use zeroize::Zeroizing;
 use zklock_core::error::{Error, Result};

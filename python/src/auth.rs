@@ -1,8 +1,8 @@
 //! The argument `auth`: credentials, and callables that return credentials.
 //!
-//! The core asks for credentials on a library thread. A Python thread (`zklock/_callbacks.py`) calls the
-//! callable, because only a thread that Python started can end safely when the interpreter ends. A library thread is detached from the
-//! interpreter while it waits for the result.
+//! The core asks for credentials on a library thread. A Python thread (`zklock/_callbacks.py`) calls the callable,
+//! because only a thread that Python started can end safely when the interpreter ends. A library thread is detached
+//! from the interpreter while it waits for the result. A library thread must not call a callable.
 
 use std::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};

@@ -1,4 +1,5 @@
-//! The `zklock` command, for `python -m zklock` and for the script that the wheel installs.
+//! The `zklock` command, for `python -m zklock` and for the script that the wheel installs. This file must not
+//! interpret the arguments.
 
 use std::ffi::OsString;
 

@@ -1,6 +1,6 @@
-//! Support for the greenlets of gevent and eventlet. This module identifies the greenlet that makes a call, and lets that greenlet
-//! wait while the other greenlets of its thread run. In a program without greenlets, the only cost is a lookup in `sys.modules`. The
-//! code that depends on gevent and eventlet is in `zklock/_greenlets.py`.
+//! Support for the greenlets of gevent and eventlet. This module identifies the greenlet that makes a call, and lets
+//! that greenlet wait while the other greenlets of its thread run. In a program without greenlets, the only cost is a
+//! lookup in `sys.modules`. This file must not depend on gevent or eventlet: the code in `zklock/_greenlets.py` does.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

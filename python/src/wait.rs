@@ -1,6 +1,7 @@
-//! Waits for operations. Every native-module function that waits for an operation uses this file. A signal may interrupt any wait. A
-//! waiting thread is detached from the interpreter. The main thread divides a wait into slices, so that Python's signal handlers can
-//! run between two slices. A greenlet waits in its hub, and the hub runs the other greenlets meanwhile.
+//! Waits for operations. Every native-module function that waits for an operation uses this file. A signal may
+//! interrupt any wait. A waiting thread is detached from the interpreter. The main thread divides a wait into slices,
+//! so that Python's signal handlers can run between two slices. A greenlet waits in its hub, and the hub runs the other
+//! greenlets meanwhile. This file must not interpret the answers of operations.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;

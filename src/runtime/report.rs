@@ -1,6 +1,6 @@
 //! Writes the core's log records to the log through `tracing`. A slow subscriber delays no other thread, because the
 //! writing thread holds no lock that other threads wait for. The core creates the log records, and the code in this
-//! file determines the text of each line.
+//! file determines the text of each line. The code in this file does not decide when a line is written.
 
 use std::time::Duration;
 

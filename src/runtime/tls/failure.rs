@@ -1,5 +1,6 @@
 //! Describes TLS failures in plain words. A failure is a *refusal* if the client or the server does not accept the
-//! certificate of the other side. A refusal has the status AUTH. All other failures have the status CONNECTION.
+//! certificate of the other side. A refusal has the status AUTH. All other failures have the status CONNECTION. The
+//! code in this file does not react to a failure.
 
 use std::error::Error as StdError;
 use std::fmt;

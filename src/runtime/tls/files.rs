@@ -1,5 +1,6 @@
 //! Reads files with certificates and revocation lists in PEM format, and detects whether a file has changed. If a file
-//! is a keystore or has another format, the error contains a command that converts the file to PEM.
+//! is a keystore or has another format, the error contains a command that converts the file to PEM. The code in this
+//! file does not verify certificates.
 
 use std::collections::HashSet;
 use std::fs;

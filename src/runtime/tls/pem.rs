@@ -1,6 +1,6 @@
 //! Finds the sections of a PEM file that have a given label. rustls would also decode sections with other labels, and
 //! does not erase the decoded data. The code in this file therefore selects the wanted sections first, so that a
-//! private key in the same file is never copied.
+//! private key in the same file is never copied. The code in this file does not decode the sections.
 
 use std::result::Result;
 

@@ -1,5 +1,6 @@
 //! Reads the private key of the client from a PEM file. The supported formats are PKCS#8 with or without encryption,
-//! PKCS#1 and SEC1. The code in this file erases every copy of a key that it creates.
+//! PKCS#1 and SEC1. The code in this file erases every copy of a key that it creates. It does not check whether the key
+//! belongs to the certificate.
 
 use std::sync::Arc;
 

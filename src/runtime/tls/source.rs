@@ -1,6 +1,6 @@
 //! The TLS configuration of a client. A [`TlsSource`] reads the files that the settings name, and reads a file again
 //! after the file has changed. While the files stay the same, all connections share one configuration, so that TLS
-//! sessions are resumed.
+//! sessions are resumed. The code in this file does not encrypt bytes.
 
 use std::fmt;
 use std::path::Path;

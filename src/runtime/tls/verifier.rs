@@ -1,5 +1,5 @@
 //! Verifiers that skip some checks of the server certificate. The library uses these verifiers only if the program has
-//! turned off some checks of the server certificate.
+//! turned off some checks of the server certificate. The code in this file does not decide which checks to skip.
 
 use std::sync::Arc;
 
