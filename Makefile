@@ -20,6 +20,9 @@ LINTED_VERSION := rustc 1.95.
 WARNINGS_FAIL = $(if $(findstring $(LINTED_VERSION),$(shell rustc --version)),-D warnings)
 # The crates and the Python package, whose files must not import each other in a circle.
 ACYCLIC := $(sort $(dir $(wildcard src/lib.rs */src/lib.rs */src/main.rs */*/src/lib.rs */*/src/main.rs))) tests/interop/third_party_clients python/zklock
+# The crates that the pure core may use at run time. None of them does I/O or uses a clock.
+PURE := thiserror uuid zeroize zklock-core zklock-proto
+PURE_TREE := cargo tree --locked --package zklock-core --edges normal,no-proc-macro --target all --all-features --prefix none
 # pyright does not require that the package is installed.
 PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
@@ -169,11 +172,15 @@ kazoo-suite: setup ## run kazoo's own tests against a real server and against th
 	@cargo build --quiet --locked -p zklock-standalone
 	@$(PYTHON) scripts/kazoo-suite
 
-check: setup-checks language ## check the language, the formatting, the lints, the types of the Python package, circles of imports, and whether the headers in include/ are up to date
+check: setup-checks language ## check the language, the formatting, the lints, the dependencies of the pure core, the types of the Python package, circles of imports, and whether the headers in include/ are up to date
 	@echo "check: formatting"
 	@cargo fmt --all --check
 	@echo "check: lints"
 	@cargo clippy --quiet --locked --workspace --all-targets -- $(WARNINGS_FAIL) --cfg zklock_mutants
+	@echo "check: the pure core compiles alone, and uses no crate that does I/O"
+	@cargo check --quiet --locked --package zklock-core
+	@used=$$($(PURE_TREE) | cut -d' ' -f1 | sort -u | xargs); \
+		test "$$used" = "$(PURE)" || { echo "check: zklock-core uses $$used; expected $(PURE)"; exit 1; }
 	@echo "check: Python: formatting, lints and types"
 	@$(VENV)/bin/ruff format --quiet --check .
 	@$(VENV)/bin/ruff check --quiet .
