@@ -82,7 +82,11 @@ impl Drop for CheckedPoll {
 impl Poller {
     /// Adds a new socket to the poller. Fails if the poller no longer belongs to the library.
     pub(super) fn add(&self, source: &mut impl Source, token: Token, interest: Interest) -> io::Result<()> {
-        if self.is_ours() { self.registry.register(source, token, interest) } else { Err(poll_closed_error()) }
+        if !self.is_ours() {
+            let message = "another part of the program has closed the descriptors at which the I/O thread waits";
+            return Err(io::Error::other(message));
+        }
+        self.registry.register(source, token, interest)
     }
 
     /// Changes the events for which the I/O thread waits on a registered socket. The caller must have checked that the
@@ -131,10 +135,6 @@ fn control(epoll: RawFd, what: libc::c_int, socket: RawFd, token: Token, events:
     // SAFETY: the event is valid during the call. If the number does not refer to an epoll instance, the call fails.
     let result = unsafe { libc::epoll_ctl(epoll, what, socket, &raw mut event) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn poll_closed_error() -> io::Error {
-    io::Error::other("another part of the program has closed the descriptors at which the I/O thread waits")
 }
 
 #[cfg(test)]

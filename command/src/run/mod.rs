@@ -423,7 +423,7 @@ impl Wrapper<'_> {
             // A signal does not end the wait for the answer: the next step depends on whether the servers have performed the write.
             let written = writing.wait();
             if let Ok(Some(version)) = written {
-                record.set_version(version);
+                record.on_begun(version);
             }
             match (written, interrupted) {
                 (Ok(Some(_)), Ok(())) => return Ok(record),

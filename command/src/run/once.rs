@@ -89,15 +89,15 @@ impl Record {
         self.runs.first().filter(|last| last.result == RunResult::Running)
     }
 
-    /// Starts writing the beginning of a run. The result is the version for [`set_version`](Self::set_version), or `None` if another
+    /// Starts writing the beginning of a run. The result is the version for [`on_begun`](Self::on_begun), or `None` if another
     /// program has changed the record.
     pub(crate) fn begin(&mut self, client: &Client, hold_node: &str, run: Run) -> ZkResult<Call<Option<i32>>> {
         self.runs.insert(0, run);
         self.write(client, hold_node)
     }
 
-    /// Records that the beginning of a run was written.
-    pub(crate) fn set_version(&mut self, version: i32) {
+    /// Records that the servers have written the beginning of a run, as this version of the node.
+    pub(crate) fn on_begun(&mut self, version: i32) {
         self.version = Some(version);
     }
 
