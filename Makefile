@@ -21,7 +21,7 @@ WARNINGS_FAIL = $(if $(findstring $(LINTED_VERSION),$(shell rustc --version)),-D
 # The crates and the Python package, whose files must not import each other in a circle.
 ACYCLIC := $(sort $(dir $(wildcard src/lib.rs */src/lib.rs */src/main.rs */*/src/lib.rs */*/src/main.rs))) tests/interop/third_party_clients python/zklock
 # The crates that the pure core may use at run time. None of them does I/O or uses a clock.
-PURE := thiserror uuid zeroize zklock-core zklock-proto
+PURE := thiserror uuid zeroize zklock-base zklock-core zklock-proto
 PURE_TREE := cargo tree --locked --package zklock-core --edges normal,no-proc-macro --target all --all-features --prefix none
 # pyright does not require that the package is installed.
 PYRIGHT := PYTHONPATH=python PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(PYTHON)
@@ -218,7 +218,7 @@ header: setup-verify ## update the headers in include/ and the description of th
 	@ZKL_BLESS=1 $(CARGO_TEST) $(ABI) -- --ignored
 
 surface: ## update abi/rust.txt, the list of the public items of the Rust crate
-	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core
+	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-base
 	@$(PYTHON) scripts/surface.py
 
 stubs: build ## update the docstrings of the Python stubs and of zklock.aio, from the native module
@@ -227,7 +227,7 @@ stubs: build ## update the docstrings of the Python stubs and of zklock.aio, fro
 docs: build ## build the site of the documentation in target/site, with the reference of the Rust crates
 	@scripts/setup docs
 	@echo "docs: the reference of the Rust crates"
-	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-proto -p zklock-standalone
+	@RUSTDOCFLAGS="$(WARNINGS_FAIL)" cargo doc --quiet --locked --no-deps -p zklock -p zklock-core -p zklock-base -p zklock-proto -p zklock-standalone
 	@$(PYTHON) scripts/surface.py --check
 	@echo "docs: the site"
 	@$(PYTHON) scripts/site.py
