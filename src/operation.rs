@@ -132,13 +132,13 @@ impl Operation {
                 WaitStep::Expire((_, step, op)) => {
                     drop(progress);
                     // The thread that receives the answer notifies the waiting threads.
-                    self.with_step(step, |step| {
-                        step.shell.expire_op(op);
+                    self.with_target(step, |target| {
+                        target.shell.expire_op(op);
                     });
                 }
                 WaitStep::Read(call @ (_, step, op), limit) => {
                     drop(progress);
-                    self.with_step(step, |step| match step.shell.read_until_answered(op, limit) {
+                    self.with_target(step, |target| match target.shell.read_until_answered(op, limit) {
                         true => wait.has_waited(limit),
                         false => wait.sleep_for(call),
                     });
@@ -198,11 +198,11 @@ impl Operation {
     }
 
     pub(crate) fn path(&self) -> &str {
-        self.targets.first().map_or("", |step| &step.path)
+        self.targets.first().map_or("", |target| &target.path)
     }
 
     fn check_process(&self) -> Result<()> {
-        self.targets.first().map_or(Ok(()), |step| step.shell.check_process())
+        self.targets.first().map_or(Ok(()), |target| target.shell.check_process())
     }
 
     // Steps.
@@ -245,19 +245,19 @@ impl Operation {
             }
             Action::Look => {
                 let owner = self.owner();
-                let is_safe = |step: &LockTarget| owner.is_some_and(|owner| step.is_safe(owner));
-                let first_unsafe = self.targets.iter().position(|step| !is_safe(step));
+                let is_safe = |target: &LockTarget| owner.is_some_and(|owner| target.is_safe(owner));
+                let first_unsafe = self.targets.iter().position(|target| !is_safe(target));
                 let mut progress = self.lock();
                 progress.steps.on_safety_checked(first_unsafe);
                 progress
             }
             Action::Cancel(step, op) => {
-                self.with_step(step, |step| step.shell.cancel(op));
+                self.with_target(step, |target| target.shell.cancel(op));
                 self.lock()
             }
             Action::Release(step) => {
                 if let Some(owner) = self.owner() {
-                    self.with_step(step, |step| step.release(owner));
+                    self.with_target(step, |target| target.release(owner));
                 }
                 self.lock()
             }
@@ -281,7 +281,7 @@ impl Operation {
             // The program may have closed the lock before the engine received this call. In this case, closing the lock
             // has not ended this call, so this thread ends it now.
             drop(progress);
-            self.with_step(step, LockTarget::close_waits);
+            self.with_target(step, LockTarget::close_waits);
             progress = self.lock();
         }
         progress
@@ -325,9 +325,9 @@ impl Operation {
         }
     }
 
-    fn with_step(&self, at: usize, work: impl FnOnce(&LockTarget)) {
-        if let Some(step) = self.targets.get(at) {
-            work(step);
+    fn with_target(&self, step: usize, work: impl FnOnce(&LockTarget)) {
+        if let Some(target) = self.targets.get(step) {
+            work(target);
         }
     }
 
@@ -348,7 +348,7 @@ impl Operation {
             Ending::Failed(error) => Err(error.clone()),
             Ending::Canceled(step) => Err(self.targets.get(*step).map_or_else(
                 || Status::Canceled.into(),
-                |step| Error::new(Status::Canceled, format!("{}: {}", step.path, Status::Canceled.text())),
+                |target| Error::new(Status::Canceled, format!("{}: {}", target.path, Status::Canceled.text())),
             )),
             Ending::Abandoned => Err(self.closed_error()),
         }
