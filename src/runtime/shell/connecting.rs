@@ -1,0 +1,259 @@
+//! Connects a client to a server. The shell loads the inputs of the attempt, resolves the name of the server, and tries
+//! its addresses. The code in this file does not decide which server comes next or when an attempt has taken too long.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Weak;
+
+use zklock_core::error::{Error, Result, Status};
+use zklock_core::session::Server;
+use zklock_core::time::Time;
+use zklock_process::exhausted_resource;
+
+use super::{LateAddresses, ReadyInputs, Shell, SocketState, State, continue_securing, lose_connection};
+use crate::runtime::attempt_inputs::LoadedInputs;
+use crate::runtime::connection::Connection;
+use crate::runtime::sync::{MutexGuard, lock};
+use crate::runtime::{clock, resolve, tls};
+
+impl Shell {
+    pub(super) fn connect(&self, state: &mut State, now: Time, server: Server) {
+        state.attempts += 1;
+        if state.inputs.can_block() {
+            if state.has_ready_inputs(now) {
+                return self.resolve(state, now, server);
+            }
+            return self.load_inputs(state, now, server);
+        }
+        if let Some(Ok(loaded)) = state.inputs.load(|| true) {
+            state.engine.set_credentials(loaded.credentials);
+        }
+        self.resolve(state, now, server);
+    }
+
+    fn load_inputs(&self, state: &mut State, now: Time, server: Server) {
+        state.engine.start_loading(&state.inputs.names());
+        state.socket_state = SocketState::Loading(server);
+        if let Err(error) = self.start_loading_thread(state) {
+            self.fail_attempt(state, now, error.message());
+        }
+    }
+
+    /// Starts loading the inputs for the next attempt to connect while the client is still connected.
+    pub(super) fn load_before_departure(&self, state: &mut State, now: Time) {
+        if let Err(error) = self.start_loading_thread(state) {
+            state.engine.loading_failed(now, &error, false);
+            state.engine.postpone_departure(now);
+        }
+    }
+
+    /// Starts a thread that loads the inputs, unless a thread is already loading the inputs. Errors: EXHAUSTED if no
+    /// thread can be started.
+    fn start_loading_thread(&self, state: &mut State) -> Result<()> {
+        if state.loading.is_running {
+            return Ok(());
+        }
+        let (wanting, this) = (Weak::clone(&self.this), Weak::clone(&self.this));
+        let is_wanted = move || wanting.upgrade().is_some_and(|shell| shell.wants_inputs());
+        let started = state.inputs.load_in_background(is_wanted, move |loaded| {
+            if let Some(shell) = this.upgrade() {
+                shell.on_loaded(loaded);
+            }
+        });
+        started.map_err(|cause| {
+            let inputs = state.inputs.names();
+            let why = format!("{inputs} cannot be loaded, because no thread can be started: {cause}");
+            Error::new(Status::Exhausted, why)
+        })?;
+        state.loading.is_running = true;
+        Ok(())
+    }
+
+    /// Returns whether the client may still connect. A forked child returns false without locking the state, because a
+    /// thread of the parent may hold the lock.
+    fn wants_inputs(&self) -> bool {
+        let is_open = |state: MutexGuard<'_, State>| state.io_thread.is_some() && !state.has_failed;
+        self.check_process().is_ok() && is_open(lock(&self.state))
+    }
+
+    fn on_loaded(&self, loaded: Result<LoadedInputs>) {
+        // In a child that a callback has forked, the copy of this thread must not change the state.
+        if self.check_process().is_err() {
+            return;
+        }
+        // If the client has failed, it no longer connects.
+        let _ = self.with_state(|state, deferred| {
+            state.loading.is_running = false;
+            if state.io_thread.is_none() {
+                return;
+            }
+            let now = clock::now();
+            let failed = match loaded {
+                Ok(loaded) => {
+                    if let Some(error) = &loaded.tls_error {
+                        state.engine.loading_failed(now, error, false);
+                    }
+                    state.engine.set_credentials(loaded.credentials);
+                    state.loading.has_succeeded = true;
+                    None
+                }
+                Err(error) => {
+                    state.engine.loading_failed(now, &error, !state.loading.has_succeeded);
+                    // The client continues to use inputs that were loaded earlier, except credentials. The engine does
+                    // not keep credentials that it has sent.
+                    let has_credentials = !state.inputs.has_credentials() || state.engine.has_credentials();
+                    (!state.loading.has_succeeded || !has_credentials).then_some(error)
+                }
+            };
+            match (std::mem::replace(&mut state.socket_state, SocketState::Idle), failed) {
+                (SocketState::Loading(server), None) => {
+                    state.loading.ready = None;
+                    state.engine.finish_loading(now);
+                    self.resolve(state, now, server);
+                }
+                (SocketState::Loading(_), Some(error)) => self.fail_attempt(state, now, error.message()),
+                // The client is not waiting for these inputs now. Either the client has not left its server yet, or the
+                // attempt to connect ended before the loading did. The next attempt uses the inputs.
+                (other, failed) => {
+                    state.socket_state = other;
+                    let connections = state.engine.metrics().connections;
+                    state.loading.ready = failed.is_none().then_some(ReadyInputs { loaded_at: now, connections });
+                    if failed.is_none() {
+                        state.engine.finish_loading(now);
+                    } else {
+                        state.engine.postpone_departure(now);
+                    }
+                }
+            }
+            self.apply_engine_output(state, now, deferred);
+        });
+    }
+
+    fn resolve(&self, state: &mut State, now: Time, server: Server) {
+        if let Some(address) = resolve::literal(&server) {
+            return self.connect_to_any(state, now, &server, vec![address]);
+        }
+        state.resolved.retain(|late| late.is_recent(now));
+        if let Some(at) = state.resolved.iter().position(|late| late.server == server) {
+            let late = state.resolved.swap_remove(at);
+            return self.connect_to_any(state, now, &server, late.addresses);
+        }
+        state.socket_state = SocketState::Resolving(server.clone());
+        if state.resolving.contains(&server) {
+            return;
+        }
+        let (this, name) = (Weak::clone(&self.this), server.clone());
+        let started = resolve::in_background(&server, move |addresses| {
+            if let Some(shell) = this.upgrade() {
+                shell.on_resolved(&name, addresses);
+            }
+        });
+        match started {
+            Ok(()) => state.resolving.push(server),
+            Err(cause) => self.fail_attempt(
+                state,
+                now,
+                &format!("its name cannot be resolved, because no thread can be started: {cause}"),
+            ),
+        }
+    }
+
+    fn on_resolved(&self, server: &Server, addresses: resolve::ResolveResult) {
+        // If the client has failed, it no longer connects.
+        let _ = self.with_state(|state, deferred| {
+            state.resolving.retain(|resolving| resolving != server);
+            let now = clock::now();
+            let wanted = matches!(&state.socket_state, SocketState::Resolving(wanted) if wanted == server);
+            if !wanted {
+                // The resolver was slow, so the client now connects to another server. The client will try this server
+                // again soon.
+                let addresses = addresses.unwrap_or_default();
+                if !addresses.is_empty() && state.io_thread.is_some() {
+                    state.resolved.push(LateAddresses { server: server.clone(), addresses, received_at: now });
+                }
+                return;
+            }
+            match addresses {
+                Ok(addresses) if !addresses.is_empty() => self.connect_to_any(state, now, server, addresses),
+                Ok(_) => self.fail_attempt(state, now, "its name has no address"),
+                Err(cause) => self.fail_attempt(state, now, &format!("its name cannot be resolved: {cause}")),
+            }
+            self.apply_engine_output(state, now, deferred);
+        });
+    }
+
+    /// Starts connecting to one of the addresses of a server. Each attempt begins with a different address. If one
+    /// address never answers, the client therefore still tries the other addresses.
+    fn connect_to_any(&self, state: &mut State, now: Time, server: &Server, mut addresses: Vec<SocketAddr>) {
+        let first = state.attempts % addresses.len().max(1);
+        addresses.rotate_left(first);
+        self.connect_to_next(state, now, server, addresses, "no address");
+    }
+
+    /// Tries the addresses in order. Stops at the first address for which the attempt to connect does not fail at once.
+    fn connect_to_next(
+        &self,
+        state: &mut State,
+        now: Time,
+        server: &Server,
+        mut addresses: Vec<SocketAddr>,
+        cause: &str,
+    ) {
+        let mut cause = cause.to_owned();
+        while !addresses.is_empty() {
+            let address = addresses.remove(0);
+            match self.start_connection(state, server, address) {
+                Ok(connection) => {
+                    let server = server.clone();
+                    state.socket_state = SocketState::Connecting { server, connection, others: addresses };
+                    return;
+                }
+                Err(error) if tls::is_refusal(&error) => return lose_connection(state, now, &error),
+                Err(error) => {
+                    if let Some(what) = exhausted_resource(&error) {
+                        // This machine lacks a resource, so an attempt with another address would fail too.
+                        state.socket_state = SocketState::Idle;
+                        return state.engine.out_of_resources(now, &format!("{what} ({error})"));
+                    }
+                    cause = error.to_string();
+                }
+            }
+        }
+        self.fail_attempt(state, now, &cause);
+    }
+
+    fn start_connection(&self, state: &State, server: &Server, address: SocketAddr) -> io::Result<Connection> {
+        let io = state.io_thread.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Connection::connect(io, self.token, address, state.inputs.start_tls(server)?)
+    }
+
+    pub(super) fn finish_connecting(&self, state: &mut State, now: Time) {
+        #[cfg_attr(zklock_loom, allow(unused_mut, reason = "a simulated connection has no result"))]
+        let SocketState::Connecting { server, mut connection, others } =
+            std::mem::replace(&mut state.socket_state, SocketState::Idle)
+        else {
+            return;
+        };
+        let failed = match connection.outcome() {
+            Some(Ok(local_address)) => {
+                if connection.is_encrypted() {
+                    state.engine.start_securing(now);
+                }
+                state.socket_state = SocketState::Securing { connection, local_address };
+                return continue_securing(state, now);
+            }
+            None => {
+                // The event reports an earlier state of the socket, so the attempt to connect continues.
+                state.socket_state = SocketState::Connecting { server, connection, others };
+                return;
+            }
+            Some(Err(cause)) => cause,
+        };
+        self.connect_to_next(state, now, &server, others, &failed.to_string());
+    }
+
+    pub(super) fn fail_attempt(&self, state: &mut State, now: Time, cause: &str) {
+        state.socket_state = SocketState::Idle;
+        state.engine.disconnected(now, cause);
+    }
+}
