@@ -3,7 +3,7 @@ programs run at a time, because most tests wait. A failure never stops the other
 failed test, its reason, and the command that runs it alone.
 
 With --retry, a failed test runs once more when all other tests have ended. If the test passes then, the run succeeds
-and reports the test as FLAKY.
+and reports the test as FLAKY. A command that succeeds without running a test proves nothing, so the test has failed.
 
 The script must work without installed packages. `target/test` contains the output of each program, and `results.json`.
 """
@@ -44,8 +44,8 @@ class Failure:
     reason: str
     # Runs this test alone.
     command: list[str]
-    # The directory in which the command runs.
-    directory: Path = ROOT
+    # The program of the test, which can read the output of the command.
+    program: Program
     is_flaky: bool = False
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Program:
         return Outcome(failures=[self.failure(self.name, end_of(output, status, self.limit), self.command)])
 
     def failure(self, name: str, reason: str, command: list[str]) -> Failure:
-        return Failure(name, reason, command, self.directory)
+        return Failure(name, reason, command, self)
 
 
 class RustProgram(Program):
@@ -95,13 +95,14 @@ class RustProgram(Program):
         self.cargo = cargo
 
     def outcome(self, output: str, status: int | None) -> Outcome:
-        # A program of this project may also print within the line of a test.
-        finished = dict(re.findall(r"^test (\S+(?: - .*?)?) +\.\.\. .*?(ok|FAILED|ignored)\b", output, re.MULTILINE))
+        # A program of this project may also print within the line of a test. The name ends before the mode of the test.
+        lines = r"^test (\S+(?: - .*?)??)(?: - (?:should panic|compile fail|compile))? +\.\.\. .*?(ok|FAILED|ignored)\b"
+        finished = dict(re.findall(lines, output, re.MULTILINE))
         failed = [name for name, result in finished.items() if result == "FAILED"]
         outcome = Outcome(passed=sum(result == "ok" for result in finished.values()))
         outcome.failures = [self.test_failure(name, reason_of(output, name)) for name in failed]
         if status != 0 and (status is None or not failed):
-            running = re.findall(r"^test (\S+) has been running for over", output, re.MULTILINE)
+            running = re.findall(r"^test (\S+(?: - .*?)?) has been running for over", output, re.MULTILINE)
             hung = [name for name in dict.fromkeys(running) if name not in finished]
             reason = end_of(output, status, self.limit)
             outcome.failures += [self.test_failure(name, reason) for name in hung]
@@ -110,8 +111,10 @@ class RustProgram(Program):
         return outcome
 
     def test_failure(self, name: str, reason: str) -> Failure:
-        name = name.replace(" - should panic", "")
-        return self.failure(f"{self.name}: {name}", reason, ["cargo", "test", *self.cargo, "--", "--exact", name])
+        # rustdoc splits its arguments at spaces, so a test in the documentation runs with the other tests of its file.
+        file, _, item = name.partition(" - ")
+        arguments = [file] if item else ["--exact", name]
+        return self.failure(f"{self.name}: {name}", reason, ["cargo", "test", *self.cargo, "--", *arguments])
 
 
 class PythonTests(Program):
@@ -284,8 +287,8 @@ def retry(failures: list[Failure]) -> int:
     """Run each failed test alone. Return the number of tests that pass now."""
     for number, failure in enumerate(failures):
         print(f"test: once more, alone: {failure.name}", flush=True)
-        _, status = run(failure.command, ROOT, 300.0, LOGS / f"retry-{number}.log", {})
-        failure.is_flaky = status == 0
+        output, status = run(failure.command, ROOT, 300.0, LOGS / f"retry-{number}.log", {})
+        failure.is_flaky = status == 0 and failure.program.outcome(output, status).passed > 0
     return sum(failure.is_flaky for failure in failures)
 
 

@@ -50,6 +50,28 @@ def test_a_failed_test_has_a_name_a_reason_and_a_command(tmp_path: Path) -> None
     assert failure.command == ["cargo", "test", "--test", "program", "--", "--exact", "a::two"]
 
 
+@pytest.mark.parametrize("mode", ["", " - should panic", " - compile", " - compile fail"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("a::two", ["--exact", "a::two"]),
+        # rustdoc would split a name with spaces.
+        ("src/lib.rs - (line 3)", ["src/lib.rs"]),
+        ("src/a.rs - a::Two::get (line 25)", ["src/a.rs"]),
+    ],
+)
+def test_the_name_of_a_failed_test_ends_before_its_mode(
+    tmp_path: Path, name: str, arguments: list[str], mode: str
+) -> None:
+    output = FAILING.replace("test a::two ...", f"test {name}{mode} ...").replace("- a::two stdout", f"- {name} stdout")
+    (tmp_path / "output").write_text(output)
+    outcome = rust(f"cat '{tmp_path}/output'; exit 101").run()
+    assert outcome.passed == 1
+    (failure,) = outcome.failures
+    assert (failure.name, failure.reason) == (f"program: {name}", "src/a.rs:3:5: left is not right")
+    assert failure.command == ["cargo", "test", "--test", "program", "--", *arguments]
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [("exit 3", "ended with status 3"), ("kill -SEGV $$", "ended by signal 11"), ("sleep 60", "did not end within")],
@@ -64,11 +86,12 @@ def test_a_program_that_dies_or_hangs_has_failed(script: str, reason: str) -> No
     assert failure.reason.startswith(reason)
 
 
-def test_a_test_that_hangs_is_named() -> None:
-    program = rust("echo 'test a::one has been running for over 60 seconds'; sleep 60")
+@pytest.mark.parametrize("name", ["a::one", "src/lib.rs - (line 3)"])
+def test_a_test_that_hangs_is_named(name: str) -> None:
+    program = rust(f"echo 'test {name} has been running for over 60 seconds'; sleep 60")
     program.limit = 1.0
     (failure,) = program.run().failures
-    assert failure.name == "program: a::one"
+    assert failure.name == f"program: {name}"
     assert "did not end within" in failure.reason
 
 
@@ -109,3 +132,16 @@ def test_only_a_test_that_passes_alone_is_flaky(tmp_path: Path, capsys: pytest.C
     assert "FAILED: broken" in output
     assert output.endswith("5 passed, 1 failed\n")
     assert run_tests.report(5, failures[:1], 1.0) == 0
+
+
+def test_a_retry_that_runs_no_test_has_failed() -> None:
+    rest = "0 ignored; 0 measured; 9 filtered out"
+    program = rust("exit 101")
+    commands = {
+        "none": f"echo 'running 0 tests'; echo 'test result: ok. 0 passed; 0 failed; {rest}'",
+        "ignored": "echo 'running 1 test'; echo 'test a::two ... ignored'",
+        "one": f"echo 'running 1 test'; echo 'test a::two ... ok'; echo 'test result: ok. 1 passed; 0 failed; {rest}'",
+    }
+    failures = [program.failure(name, "", ["sh", "-c", command]) for name, command in commands.items()]
+    assert run_tests.retry(failures) == 1
+    assert [failure.name for failure in failures if failure.is_flaky] == ["one"]
