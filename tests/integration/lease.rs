@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status};
+use crate::common::{TEST_TIMEOUT, assert_not_late, client, client_with, path, queue, raw, status, timed};
 use zklock::{LockState, Owner, Status};
 use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, is_connect_request, wait_until};
 
@@ -63,15 +63,18 @@ fn refused_requests_do_not_take_the_place_of_heartbeats() {
         (path("beats"), path("ephemeral").replace("/ephemeral", "-ephemeral"), raw(server));
     // An ephemeral node cannot have children, so every acquire below it is a transaction that fails and proves nothing.
     raw.create(&ephemeral, b"", flags::EPHEMERAL).unwrap();
-    let client = client_with(&server.address(), 3 * SECOND);
+    let client = client_with(&server.address(), 12 * SECOND);
     let (held, refused) = (client.mutex(&holds).unwrap(), client.mutex(&ephemeral).unwrap());
     held.acquire(None).unwrap();
-    let start = Instant::now();
-    while start.elapsed() < 4 * SECOND {
+    let (mut left, mut extensions) = (held.remaining().unwrap(), 0);
+    // Only a heartbeat can extend the lease.
+    wait_until(TEST_TIMEOUT, || {
         assert_eq!(status(refused.acquire(Some(TEST_TIMEOUT))), Status::Server);
-        assert!(held.is_held().unwrap(), "after {:?}", start.elapsed());
-        thread::sleep(20 * MS);
-    }
+        let before = std::mem::replace(&mut left, held.remaining().unwrap());
+        extensions += usize::from(left > before);
+        extensions == 2
+    });
+    assert!(held.is_held().unwrap());
     held.release().unwrap();
 }
 
@@ -79,20 +82,39 @@ fn refused_requests_do_not_take_the_place_of_heartbeats() {
 fn waiter_is_granted_with_a_valid_lease() {
     let server = ZooKeeper::shared();
     let path = path("turn");
-    let (one, two) = (client(&server.address()), client_with(&server.address(), 3 * SECOND));
+    let (one, two) = (client(&server.address()), client_with(&server.address(), 6 * SECOND));
     let (held, waiting) = (one.mutex(&path).unwrap(), two.mutex(&path).unwrap());
-    held.acquire(None).unwrap();
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            waiting.acquire(Some(TEST_TIMEOUT)).unwrap();
-            assert!(waiting.remaining().unwrap() > 500 * MS);
-            waiting.release().unwrap();
-        });
-        // This is longer than a session lease without proof.
-        thread::sleep(3500 * MS);
-        held.release().unwrap();
-        waiter.join().unwrap();
+    // The lease becomes shorter while the machine stalls, so an attempt counts only if the machine did not stall.
+    wait_until(TEST_TIMEOUT, || {
+        held.acquire(Some(TEST_TIMEOUT)).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                waiting.acquire(Some(TEST_TIMEOUT)).unwrap();
+                (waiting.remaining().unwrap_or_default(), waiting.release())
+            });
+            // This is longer than a session lease without proof.
+            let stall = longest_stall_during(4500 * MS);
+            let ((left, released), took) = timed(|| {
+                held.release().unwrap();
+                waiter.join().unwrap()
+            });
+            // A waiter extends the lease of 4 s every 2 s, so at least 2 s are left.
+            let counts = stall + took < 800 * MS;
+            assert!(!counts || (left > SECOND && released.is_ok()), "{left:?}, {released:?} after {took:?}");
+            counts
+        })
     });
+}
+
+/// Sleeps for `duration`, and returns the longest delay of a wake-up.
+fn longest_stall_during(duration: Duration) -> Duration {
+    let (start, step) = (Instant::now(), 10 * MS);
+    let mut longest = Duration::ZERO;
+    while start.elapsed() < duration {
+        let ((), took) = timed(|| thread::sleep(step));
+        longest = longest.max(took.saturating_sub(step));
+    }
+    longest
 }
 
 #[test]
