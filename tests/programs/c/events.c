@@ -175,26 +175,35 @@ static void freeing_a_held_lock_reports_free(void)
 
 static int callbacks, together;
 
-/* A callback that takes as long as its user says, in milliseconds, and detects concurrent calls. */
+/* The time at which each call of a callback ends, and the number of calls that have begun. */
+struct pause {
+    int64_t end_ms;
+    int begun;
+};
+
+/* A callback that returns at its end time, and detects concurrent calls. */
 static void linger(void *user, const zkl_event *event)
 {
+    struct pause *pause = user;
     (void)event;
     if (__atomic_add_fetch(&callbacks, 1, __ATOMIC_SEQ_CST) != 1) __atomic_store_n(&together, 1, __ATOMIC_SEQ_CST);
-    sleep_ms(*(int *)user);
+    __atomic_add_fetch(&pause->begun, 1, __ATOMIC_SEQ_CST);
+    do sleep_ms(1);
+    while (now_ms() < __atomic_load_n(&pause->end_ms, __ATOMIC_SEQ_CST));
     __atomic_sub_fetch(&callbacks, 1, __ATOMIC_SEQ_CST);
 }
 
 /* A slow callback delays the end of another client only a little, and no two callbacks run at the same time. */
 static void callbacks_never_run_concurrently(void)
 {
-    int slow = 3500, fast = 1;
+    struct pause slow = {now_ms() + 120000, 0}, fast = {0, 0};
     zkl_client *one = NULL, *two = NULL, *three = NULL;
     zkl_config *config = zkl_config_new();
     OK(zkl_config_set_event_callback(config, linger, &fast, NULL));
     OK(zkl_client_new(servers, config, &two));
     OK(zkl_config_set_event_callback(config, linger, &slow, NULL));
     OK(zkl_client_new(servers, config, &one));
-    sleep_ms(100); /* The slow callback is running now. */
+    AWAIT(__atomic_load_n(&slow.begun, __ATOMIC_SEQ_CST) == 1);
     int64_t start = now_ms();
     zkl_client_free(two);
     CHECK(now_ms() - start < 2000 + slack_ms());
@@ -203,6 +212,7 @@ static void callbacks_never_run_concurrently(void)
     OK(zkl_config_set_event_callback(config, linger, &fast, NULL));
     OK(zkl_client_new(servers, config, &three));
     zkl_config_free(config);
+    __atomic_store_n(&slow.end_ms, now_ms() + 300, __ATOMIC_SEQ_CST);
     zkl_client_free(one);
     zkl_client_free(three);
     CHECK(together == 0);
