@@ -147,7 +147,7 @@ fn end(under: Under, standard: &str, ends: &[(&str, i32)]) {
         let result = under.command(&program, Leaks::AreNatural).args([&server.address(), how]).output().unwrap();
         let said = result.status.code().unwrap_or_else(|| -result.status.signal().unwrap());
         assert_eq!(said, expected, "{how}: {}", String::from_utf8_lossy(&result.stderr));
-        // The end of the program must not wait for the session.
+        // The end of the program must not wait for the session, whose timeout is 60 s.
         assert_not_late(started.elapsed(), Duration::from_secs(if matches!(under, Plain) { 4 } else { 29 }));
     }
 }

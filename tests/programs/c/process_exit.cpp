@@ -55,10 +55,19 @@ void await_waiter()
     }
 }
 
+/// A session that outlasts the time limit of the test. A program that waits for the end of its session exceeds the limit.
+zkl_config *new_config()
+{
+    zkl_config *config = zkl_config_new();
+    OK(zkl_config_set_session_timeout_ms(config, 60000));
+    return config;
+}
+
 zkl_client *new_client(zkl_config *config)
 {
     zkl_client *made = nullptr;
     OK(zkl_client_new(servers, config, &made));
+    zkl_config_free(config);
     return made;
 }
 
@@ -70,8 +79,10 @@ zkl_lock *new_mutex(zkl_client *of, const std::string &where)
 }
 
 /// Creates a client that holds a lock, and a thread `waiter` that waits for the same lock.
-std::thread begin(zkl_config *config = nullptr)
+std::thread begin(zkl_event_cb callback = nullptr, int *code = nullptr)
 {
+    zkl_config *config = new_config();
+    if (callback != nullptr) OK(zkl_config_set_event_callback(config, callback, code, nullptr));
     client = new_client(config);
     held = new_mutex(client, path);
     wanted = new_mutex(client, path);
@@ -79,7 +90,7 @@ std::thread begin(zkl_config *config = nullptr)
     std::thread waiter([] { waited = zkl_acquire(wanted); });
     /* A callback that ends the program waits for the waiter itself. It may close the client while this thread queries
      * it. */
-    if (config == nullptr) await_waiter();
+    if (callback == nullptr) await_waiter();
     return waiter;
 }
 
@@ -115,7 +126,7 @@ struct after_main {
 void clean_up_and_start_again()
 {
     clean_up();
-    zkl_client *another = new_client(nullptr);
+    zkl_client *another = new_client(new_config());
     zkl_lock *lock = new_mutex(another, path);
     OK(zkl_acquire_timeout(lock, 5000));
     OK(zkl_release(lock));
@@ -158,10 +169,8 @@ int inherited_by_popen()
     const int before = how == "popen" ? inherited_by_system() : 0;
     if (how == "exit-in-callback" || how == "atexit-in-callback") {
         static int code = how == "exit-in-callback" ? 4 : 14;
-        zkl_config *config = zkl_config_new();
-        OK(zkl_config_set_event_callback(config, exit_from_a_callback, &code, nullptr));
         if (code == 14) std::atexit(clean_up);
-        std::thread waiter = begin(config);
+        std::thread waiter = begin(exit_from_a_callback, &code);
         waiter.join();
         for (;;) pause();
     }
