@@ -502,12 +502,14 @@ static void signals_do_not_interrupt_waits(void)
 }
 
 #ifndef __SANITIZE_ADDRESS__
-static void *wait_and_idle(void *argument)
+static zkl_status status_of_cancelled_thread;
+
+static void *acquire_and_idle(void *argument)
 {
-    zkl_status status = zkl_acquire_timeout(argument, LIMIT_MS);
+    zkl_status status = acquire_in_time(argument);
+    __atomic_store_n(&status_of_cancelled_thread, status, __ATOMIC_SEQ_CST);
     /* The cancellation did not interrupt the call. The sleep of the thread ends it. */
-    if (status == ZKL_E_TIMEOUT)
-        for (;;) sleep_ms(1000);
+    for (;;) sleep_ms(1000);
     return NULL;
 }
 
@@ -515,19 +517,25 @@ static void *wait_and_idle(void *argument)
 static void cancelled_thread_ends_after_its_call(void)
 {
     const char *path = fresh_path();
-    zkl_lock *held = new_mutex(client, path), *wanted = new_mutex(client, path);
+    /* If the thread is the only one that waits for the servers, it reads the socket. These system calls can be cancelled. */
+    zkl_client *other = new_client();
+    zkl_lock *held = new_mutex(other, path), *wanted = new_mutex(client, path);
     OK(zkl_acquire(held));
     pthread_t thread;
     void *result = NULL;
-    CHECK(pthread_create(&thread, NULL, wait_and_idle, wanted) == 0);
-    sleep_ms(50);
+    CHECK(pthread_create(&thread, NULL, acquire_and_idle, wanted) == 0);
+    await_participants(held, 2);
     CHECK(pthread_cancel(thread) == 0);
+    sleep_ms(50);
+    OK(zkl_cancel(wanted));
     CHECK(pthread_join(thread, &result) == 0);
     CHECK(result == PTHREAD_CANCELED);
+    CHECK(__atomic_load_n(&status_of_cancelled_thread, __ATOMIC_SEQ_CST) == ZKL_E_CANCELED);
     OK(zkl_release(held));
     OK(zkl_acquire_timeout(wanted, 10000));
     zkl_lock_free(wanted);
     zkl_lock_free(held);
+    zkl_client_free(other);
 }
 #endif
 
