@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import zklock
-from conftest import Inspector, Loops, until
+from conftest import SLACK, Inspector, Loops, until
 from server import ZooKeeper
 from zklock.aio import Client, Leases, Lock
 from zklock.testing import StandaloneServer
@@ -323,7 +323,8 @@ def test_cancelled_calls_end_at_once_while_the_server_is_frozen(loops: Loops) ->
     """A cancelled task ends at once, and so does a cancelled block. Only the end of its client waits."""
 
     async def main(server: StandaloneServer) -> None:
-        async with Client(server.address, session_timeout=20) as client, Client(server.address) as holder:
+        # A request without an answer fails after a third of the session timeout.
+        async with Client(server.address, session_timeout=40) as client, Client(server.address) as holder:
             held, lock = holder.mutex("/held"), client.mutex("/own")
             pool = client.semaphore("/pool", 2)
             await held.acquire()
@@ -354,7 +355,7 @@ def test_cancelled_calls_end_at_once_while_the_server_is_frozen(loops: Loops) ->
                 assert not task.done()
                 task.cancel()
             await asyncio.wait([inside, *tasks])
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < SLACK
             assert all(task.cancelled() for task in [inside, *tasks])
             assert not lock.is_held_in_process
             server.thaw(client)
