@@ -63,6 +63,19 @@ impl Terminal {
         self.screen.lock().unwrap().clone()
     }
 
+    /// Whether a program on the terminal could write to it now. If it accepts output, the call writes a NUL.
+    pub(crate) fn accepts_output(&self) -> bool {
+        let name = ptsname(&self.keyboard, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match File::from(open(&*name, flags, Mode::empty()).unwrap()).write(b"\0") {
+            Ok(length) => length == 1,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                false
+            }
+        }
+    }
+
     #[track_caller]
     pub(crate) fn wait_for(&self, text: &str) {
         let since = std::time::Instant::now();

@@ -257,15 +257,20 @@ fn a_stopped_view_leaves_the_terminal_to_the_shell() {
 
 #[test]
 fn a_terminal_that_accepts_no_output_does_not_delay_a_signal() {
-    let (mut terminal, mut call) = Terminal::start(view(&path("flow")));
+    let (proxy, requests) = (Proxy::start(&ZooKeeper::shared().address()), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&requests);
+    proxy.hook(move |direction, _| {
+        count.fetch_add(usize::from(direction == Direction::ToServer), Ordering::SeqCst);
+        Verdict::Forward
+    });
+    let (mut terminal, mut call) = Terminal::start(view_on(&proxy.address(), &["-d", "100ms", &path("flow")]));
     terminal.wait_for("does not exist");
     terminal.press("\x13");
-    // The flow is stopped when further frames do not arrive.
-    let mut length = 0;
-    wait_until(TEST_TIMEOUT, || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        terminal.screen().len() == std::mem::replace(&mut length, terminal.screen().len())
-    });
+    wait_until(TEST_TIMEOUT, || !terminal.accepts_output());
+    // The view draws a frame after each refresh. After several refreshes, a frame waits for the terminal.
+    let before = requests.load(Ordering::SeqCst);
+    wait_until(TEST_TIMEOUT, || requests.load(Ordering::SeqCst) > before + 8);
+    assert!(!terminal.accepts_output());
     call.signal(libc::SIGTERM);
     assert_eq!(call.wait(), 143);
 }
