@@ -1286,8 +1286,8 @@ public:
     [[nodiscard]] operation start_close(error_out ec = {});
 
     /**
-     * Closes the client in the background, and drops its queued events. The library no longer calls the client's callbacks (zkl_client_free_nowait).
-     * The call waits only for a running callback of on_event().
+     * Closes the client in the background, and drops its queued events. The library no longer calls the client's callbacks
+     * (zkl_client_free_nowait). The call waits only for a running callback of on_event().
      */
     void close_nowait() noexcept
     {

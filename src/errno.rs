@@ -1,4 +1,4 @@
-//! Checks at compile time that the core and the target's C library agree on the `errno` numbers. The code in this file
+//! Checks at compile time that zklock-base and the target's C library agree on the `errno` numbers. The code in this file
 //! defines no numbers.
 
 macro_rules! assert_same {

@@ -1,6 +1,6 @@
 //! The values of `errno` on Linux that correspond to statuses.
 //!
-//! The core does not depend on the C library, so this module contains the numbers. The crate `zklock` compares them with the C library of
+//! This crate does not depend on the C library, so this module contains the numbers. The crate `zklock` compares them with the C library of
 //! the target when it is compiled.
 
 use std::ffi::c_int;

@@ -1,4 +1,4 @@
-//! A point in time for the pure core. The shell reads the clock and passes the time to the core.
+//! A point in time for the pure crates. A shell reads the clock and passes the time to them.
 //!
 //! The shell reads `CLOCK_BOOTTIME`. `CLOCK_BOOTTIME` never goes back, and it also counts the time during which the
 //! machine is suspended. A session lease that is measured with this clock therefore cannot last longer than its

@@ -13,8 +13,8 @@
 //! | [`session`] | connection, lease and watches of one session |
 //! | [`zklock_proto`] | the meaning of the bytes on a connection |
 //!
-//! The other modules contain types that all layers use. The modules of `zklock_base` belong to them. The items of this crate may change in any release. Programs use the crate `zklock`,
-//! which re-exports the types of its public interface.
+//! The other modules, and those of `zklock_base`, contain types that all layers use. The items of this crate may change in any release.
+//! Programs use the crate `zklock`, which re-exports the types of its public interface.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]

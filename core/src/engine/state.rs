@@ -161,8 +161,8 @@ pub(super) enum Role {
     Holding(LockId, Owner),
     /// The contender is leaving. If the variant contains an operation, the operation waits until the contender has left.
     Leaving(Option<OpId>),
-    /// The contender is leaving, but must wait before it sends the next delete request. The engine does not count it as leaving, because it
-    /// may have to wait for long.
+    /// The contender is leaving, but must wait before it sends the next delete request. It does not count for
+    /// `Limits::max_leaving`, because it may have to wait for long.
     DeletePostponed,
 }
 

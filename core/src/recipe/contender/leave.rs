@@ -80,7 +80,8 @@ impl Contender {
         let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !leaving.deleted.contains(&index))?;
         match result {
             Ok(_) => {}
-            // Another client or an operator may have deleted the node. In this case, the contender reports the loss of its node.
+            // If no earlier delete request can have deleted the node, another client or an operator has deleted it. The contender then
+            // reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
                 leaving.was_deleted_by_other |= !leaving.unconfirmed.contains(&index);
             }
@@ -102,9 +103,9 @@ impl Contender {
                 return Some(Output::DeleteRefused(error));
             }
         }
-        leaving.deleted.insert(index);
         leaving.denied.remove(&index);
-        if leaving.deleted.len() < node_count {
+        if leaving.deleted.len() + 1 < node_count {
+            leaving.deleted.insert(index);
             return None;
         }
         let was_deleted_by_other = leaving.was_deleted_by_other;
