@@ -11,7 +11,7 @@ use socket2::{Domain, Socket, Type};
 use zklock::{Client, ClientState, Config, Event, LockState, Status};
 use zklock_proto::OpCode;
 use zklock_standalone::{Server, Settings, Target};
-use zklock_test_support::{RawClient, assert_not_late, wait_until};
+use zklock_test_support::{RawClient, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -81,7 +81,7 @@ fn frozen_client_loses_its_session_while_others_proceed() {
     let start = Instant::now();
     // The session expires although its client reconnects repeatedly.
     wanted.acquire(Some(TEST_TIMEOUT)).unwrap();
-    assert_not_late(start.elapsed(), 3000 * MS);
+    assert!(start.elapsed() < 10_000 * MS, "{:?}", start.elapsed());
     assert_eq!(held.state().unwrap(), LockState::Uncertain);
     assert!(!server.sessions().unwrap().iter().any(|one| one.id == session));
     server.thaw(Target::Session(session)).unwrap();

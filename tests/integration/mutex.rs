@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    TEST_TIMEOUT, assert_not_late, assert_times_out, client, client_with, path, queue, raw, server_without_sweeps,
-    status, timed, wait_for_queue, wait_for_waiters,
+    TEST_TIMEOUT, assert_times_out, client, client_with, path, queue, raw, server_without_sweeps, status, timed,
+    wait_for_queue, wait_for_waiters,
 };
 use zklock::internal::semaphore_counted_nowait;
 use zklock::{Client, Config, Lock, LockState, Owner, Result, Status};
@@ -224,7 +224,7 @@ fn timeout_zero_acquires_a_free_lock_and_times_out_on_a_held_one() {
     for _ in 0..20 {
         let (result, took) = timed(|| free.acquire(Some(Duration::ZERO)));
         assert_eq!(status(result), Status::Timeout);
-        assert_not_late(took, Duration::from_secs(1));
+        assert!(took < 5000 * MS, "{took:?}");
     }
     wait_for_queue(&mut raw, &path, 1);
     held.release().unwrap();

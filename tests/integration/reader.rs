@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{TEST_TIMEOUT, client, client_with, path, slack, status, wait_for_waiters};
+use crate::common::{TEST_TIMEOUT, client, client_with, path, status, wait_for_waiters};
 use zklock::{ClientState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
@@ -93,8 +93,7 @@ fn two_threads_alternate_as_reader() {
                     let start = Instant::now();
                     lock.acquire(Some(LONG)).unwrap();
                     lock.release().unwrap();
-                    let took = start.elapsed();
-                    assert!(took < slack(), "cycle {cycle}: {took:?}");
+                    assert!(start.elapsed() < Duration::from_secs(5), "cycle {cycle}: {:?}", start.elapsed());
                 }
             });
         }

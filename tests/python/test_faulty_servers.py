@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 import zklock
-from conftest import SLACK
 
 GREETING = struct.pack(">iiiqi16s?", 37, 0, 20000, 77, 16, b"", False)
 PING = struct.pack(">iiqi", 16, -2, 0, 0)
@@ -67,6 +66,6 @@ def test_garbage_replies_raise_connection_lost_in_time(faulty_server: str) -> No
                 assert client.mutex("/lied").acquire(timeout=0.5) is False
             except zklock.ConnectionLost as raised:
                 error = raised
-            assert 0.5 <= time.monotonic() - began < 0.5 + SLACK
+            assert 0.5 <= time.monotonic() - began < 5
         assert faulty_server in str(error)
         assert not client.mutex("/lied").is_held

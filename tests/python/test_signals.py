@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 import zklock
-from conftest import SLACK, Inspector, Program, Waiter, wait_until
+from conftest import Inspector, Program, Waiter, wait_until
 from server import ZooKeeper
 
 WAITS = """
@@ -47,7 +47,7 @@ def test_ctrl_c(
         started = time.monotonic()
         waiting.process.send_signal(signal.SIGINT)
         assert waiting.read_line() == "interrupted FREE"
-        assert time.monotonic() - started < SLACK
+        assert time.monotonic() - started < 5
         inspector.wait_for(path, 1)
     waiting.write_line()
     assert waiting.read_line() == "True"
@@ -109,7 +109,7 @@ def test_ctrl_c_of_every_recipe(
         started = time.monotonic()
         waiting.process.send_signal(signal.SIGINT)
         assert waiting.read_line() == "interrupted"
-        assert time.monotonic() - started < SLACK
+        assert time.monotonic() - started < 5
         wait_until(lambda: len(inspector.below(path)) == count)
     waiting.write_line()
     assert waiting.read_line() == "again"
@@ -145,7 +145,7 @@ except KeyboardInterrupt:
             connecting.process.send_signal(signal.SIGINT)
             assert connecting.read_line() == "interrupted"
             assert connecting.ends() == 0
-            assert time.monotonic() - started < SLACK
+            assert time.monotonic() - started < 5
 
 
 class Alarm(Exception):
@@ -203,7 +203,7 @@ def test_a_signal_every_millisecond_disturbs_no_wait(
         with client.mutex(path) as lock:
             started = time.monotonic()
             assert not other_client.mutex(path).acquire(timeout=1)
-            assert 1 <= time.monotonic() - started < 1 + SLACK
+            assert 1 <= time.monotonic() - started < 5
             assert len(lock.participants()) == 1
             semaphore = client.semaphore(path + "-semaphore", count_path=path + "-count", initial=1)
             with semaphore.acquire(), pytest.raises(zklock.LockTimeout):
@@ -303,7 +303,7 @@ def test_ctrl_c_where_the_server_does_not_answer(
     started = time.monotonic()
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.read_line() == "interrupted"
-    assert time.monotonic() - started < SLACK
+    assert time.monotonic() - started < 5
     waiting.process.kill()
 
 

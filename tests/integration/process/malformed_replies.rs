@@ -233,8 +233,8 @@ fn replies_sent_byte_by_byte_extend_no_deadline_and_no_lease() {
     let (result, took) = timed(|| wanted.acquire(Some(SECOND)));
     assert!(result.is_err() && took < SECOND + slack(), "{result:?} after {took:?}");
     // A reply that arrives at one byte per tenth of a second takes longer than a third of the session timeout.
-    wait_until(TEST_TIMEOUT, || connections.load(Ordering::SeqCst) > 1);
-    wait_until(TEST_TIMEOUT, || held.state().unwrap() != LockState::Held);
+    wait_until(3 * SECOND, || connections.load(Ordering::SeqCst) > 1);
+    wait_until(4 * SECOND, || held.state().unwrap() != LockState::Held);
     while start.elapsed() < 3 * SECOND {
         let (now, state, left) = (start.elapsed(), held.state().unwrap(), held.remaining().unwrap_or_default());
         assert!(now + left <= 3 * SECOND + 100 * MS, "{state:?} for {left:?} more, after {now:?}");

@@ -164,7 +164,7 @@ fn lost_first_hold_and_second_hold_of_one_owner_stay_separate() {
     let second_node = format!("{leases}/{}", queue(&mut raw, &leases)[0]);
     assert_eq!(raw.delete(&second_node), 0);
     other.acquire(Some(TEST_TIMEOUT)).unwrap();
-    wait_until(TEST_TIMEOUT, || !lock.is_held_in_process().unwrap());
+    wait_until(second * 3, || !lock.is_held_in_process().unwrap());
     for _ in 0..2 {
         assert_eq!(status(lock.release_as(owner)), Status::Lost);
     }
