@@ -379,6 +379,15 @@ impl<'a> Pipe<'a> {
         self.queue.push_back((self.shared.due(self.direction), Piece::End(ending)));
     }
 
+    /// Ends this direction only. The other direction first forwards what the receiver sent before it closed the
+    /// connection.
+    fn receiver_ended(&mut self) {
+        self.from_ended = true;
+        self.queue.clear();
+        self.output.clear();
+        self.to_closed = true;
+    }
+
     fn queue_units(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         let due = self.shared.due(self.direction);
@@ -397,14 +406,14 @@ impl<'a> Pipe<'a> {
         }
     }
 
-    /// Writes the current output. Returns true when all of it is written.
+    /// Writes the current output. Returns true when all of it is written or the receiver has closed the connection.
     fn flush(&mut self) -> Result<bool, ResetRequired> {
         while !self.output.is_empty() {
             match self.to.write(&self.output) {
                 Ok(length) => drop(self.output.drain(..length)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(ResetRequired),
+                Err(_) => self.receiver_ended(),
             }
         }
         if self.cut_after_output { Err(ResetRequired) } else { Ok(true) }
