@@ -246,18 +246,18 @@ impl Shell {
     /// Calls `question` with the engine, and returns the result.
     pub(crate) fn read_engine<T>(&self, question: impl FnOnce(&Engine, Time) -> T) -> Result<T> {
         self.check_process()?;
-        self.with_locked_state(lock(&self.state), |state, _| question(&state.engine, clock::now()))
+        let mut deferred = DeferredWork::default();
+        let result =
+            self.catch_panics(lock(&self.state), &mut deferred, |state, _| question(&state.engine, clock::now()));
+        self.run_deferred(deferred);
+        result
     }
 
     /// Calls `order`, which changes the engine, and applies the engine's output. `order` must not start an operation
     /// whose answer the caller needs.
     pub(crate) fn update_engine(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {
         self.check_process()?;
-        self.with_state(|state, deferred| {
-            let now = clock::now();
-            order(&mut state.engine, now);
-            self.apply_engine_output(state, now, deferred);
-        })
+        self.with_state(|state| order(&mut state.engine, clock::now()))
     }
 
     /// Sets the handler for revocation requests for a lock. The method then waits until no other thread is running the
@@ -268,16 +268,14 @@ impl Shell {
         if is_revocable {
             self.event_delivery.ensure_dispatcher()?;
         }
-        let before = self.with_state(|state, deferred| {
+        let before = self.with_state(|state| {
             if !state.engine.is_open(id) || state.io_thread.is_none() {
                 return Err(Error::from(Status::Closed));
             }
             // This thread changes the engine and the event delivery under one lock. If two threads set handlers at
             // once, the engine and the event delivery therefore use the same handler in the end.
             let before = self.event_delivery.set_revocable(id, handler);
-            let now = clock::now();
-            state.engine.set_revocable(now, id, is_revocable);
-            self.apply_engine_output(state, now, deferred);
+            state.engine.set_revocable(clock::now(), id, is_revocable);
             Ok(before)
         })??;
         // A hook may have forked this process. The child must not use the previous handler.
@@ -320,12 +318,10 @@ impl Shell {
     ) -> Result<OpId> {
         self.check_process()?;
         let mut begun = None;
-        let result = self.with_state(|state, deferred| {
-            let now = clock::now();
-            let op = submit(&mut state.engine, now);
+        let result = self.with_state(|state| {
+            let op = submit(&mut state.engine, clock::now());
             handlers(state).insert(op, handler);
             begun = Some(op);
-            self.apply_engine_output(state, now, deferred);
         });
         match (begun, result) {
             // If the client has failed since the operation began, the handler has already received an answer.
@@ -337,15 +333,13 @@ impl Shell {
     /// Ends an operation if its deadline has passed. The calling thread itself reads the clock. Returns true if this
     /// method has delivered the answer, or if another thread is about to deliver the answer.
     pub(crate) fn expire_op(&self, op: OpId) -> bool {
-        let is_answered = self.with_state(|state, deferred| {
+        let is_answered = self.with_state(|state| {
             if state.reader.is_some() {
                 // If the reader thread has received no processor time, the answer may already be in the socket.
                 receive(state, ReadExtent::Available);
             }
-            let now = clock::now();
-            state.engine.expire_op(now, op);
-            self.apply_engine_output(state, now, deferred);
-            !state.answer_handlers.contains_key(&op)
+            state.engine.expire_op(clock::now(), op);
+            !state.engine.is_pending(op)
         });
         // A failed client has already answered all its operations.
         is_answered.unwrap_or(true)
@@ -384,20 +378,20 @@ impl Shell {
 
     fn try_become_reader(&self, op: OpId) -> Option<ReaderTurn<'_>> {
         let mut deferred = DeferredWork::default();
-        let taken = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
+        let become_reader = |state: &mut State| {
             // If other threads also wait, this thread does not become the reader. As the reader, this thread could
             // delay the answers of the other threads while it waits for a processor or does its own work.
             let is_alone = state.answer_handlers.len() == 1 && state.answer_handlers.contains_key(&op);
             let is_free = is_alone && state.reader.is_none() && matches!(state.socket_state, SocketState::Connected(_));
             let waiter = state.socket_waiter.clone().filter(|_| is_free)?;
+            state.reader = Some(SocketReader { op, socket: state.socket_state.socket() });
+            Some(waiter)
+        };
+        let start_turn = |state: &State, waiter: Option<Arc<SocketWaiter>>| {
             let socket = state.socket_state.socket();
-            state.reader = Some(SocketReader { op, socket });
-            self.apply_engine_output(state, clock::now(), deferred);
-            Some((waiter, socket))
-        });
-        let turn = taken.ok().flatten();
-        let turn =
-            turn.map(|(waiter, socket)| ReaderTurn { shell: self, socket_waiter: waiter, op, socket, is_over: false });
+            Some(ReaderTurn { shell: self, socket_waiter: waiter?, op, socket, is_over: false })
+        };
+        let turn = self.change_state(&mut deferred, become_reader, start_turn).ok().flatten();
         while_driving_io(|| self.run_deferred(deferred));
         let mut turn = turn?;
         turn.is_over = self.check_process().is_err();
@@ -408,42 +402,30 @@ impl Shell {
     /// its time limit has passed.
     fn on_wakeup(&self, turn: &mut ReaderTurn<'_>, seen: WakeReason) {
         let mut deferred = DeferredWork::default();
-        let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
+        let read_socket = |state: &mut State| {
             // The reader reads the socket once more even if its time limit has passed. If this thread was stopped for
             // some time, the socket may already contain the answer.
             if seen != WakeReason::WokenUp {
                 receive(state, ReadExtent::Available);
             }
-            self.apply_engine_output(state, clock::now(), deferred);
-            let is_over = seen == WakeReason::TimedOut || !state.answer_handlers.contains_key(&turn.op);
+            let is_over = seen == WakeReason::TimedOut || !state.engine.is_pending(turn.op);
             if is_over {
-                self.stop_reading(state, deferred);
+                state.reader = None;
             }
-            (is_over, state.socket_state.socket())
-        });
+        };
+        let read_turn = |state: &State, ()| (state.reader.is_none(), state.socket_state.socket());
+        let result = self.change_state(&mut deferred, read_socket, read_turn);
         (turn.is_over, turn.socket) = result.unwrap_or((true, None));
-        deferred.reader_to_wake = None;
         if turn.is_over { self.run_deferred(deferred) } else { while_driving_io(|| self.run_deferred(deferred)) }
-    }
-
-    /// Ends the turn of the reader. The I/O thread then reads the socket, including the data that has arrived in the
-    /// meantime.
-    fn stop_reading(&self, state: &mut State, deferred: &mut DeferredWork) {
-        state.reader = None;
-        self.apply_engine_output(state, clock::now(), deferred);
     }
 
     // The I/O thread.
 
     fn run_on_io_thread(&self, work: impl FnOnce(&mut State) -> bool) -> (Option<Time>, bool) {
         let mut deferred = DeferredWork::default();
-        let result = self.catch_panics(self.lock_state(), &mut deferred, |state, deferred| {
-            let more = work(state);
-            self.apply_engine_output(state, clock::now(), deferred);
-            // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call
-            // moves the timeout to an earlier time again, that call then need not wake the I/O thread.
-            (state.timer_at, more)
-        });
+        // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call moves the
+        // timeout to an earlier time again, that call then need not wake the I/O thread.
+        let result = self.change_state(&mut deferred, work, |state, more| (state.timer_at, more));
         // The calling thread is the I/O thread itself, so it needs no wake-up.
         deferred.io_thread = None;
         self.run_deferred(deferred);
@@ -480,19 +462,28 @@ impl Shell {
         state
     }
 
-    fn with_state<T>(&self, work: impl FnOnce(&mut State, &mut DeferredWork) -> T) -> Result<T> {
-        self.with_locked_state(self.lock_state(), work)
-    }
-
-    fn with_locked_state<T>(
-        &self,
-        state: MutexGuard<'_, State>,
-        work: impl FnOnce(&mut State, &mut DeferredWork) -> T,
-    ) -> Result<T> {
+    /// Calls `change`, which may pass input to the engine, applies the engine's output, and runs the deferred work.
+    fn with_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T> {
         let mut deferred = DeferredWork::default();
-        let result = self.catch_panics(state, &mut deferred, work);
+        let result = self.change_state(&mut deferred, change, |_, result| result);
         self.run_deferred(deferred);
         result
+    }
+
+    /// Calls `change`, which may pass input to the engine, and applies the engine's output. Then calls `read` with the
+    /// changed state and the result of `change`, and returns the result of `read`. All input of the engine comes from
+    /// this method.
+    fn change_state<T, U>(
+        &self,
+        deferred: &mut DeferredWork,
+        change: impl FnOnce(&mut State) -> T,
+        read: impl FnOnce(&State, T) -> U,
+    ) -> Result<U> {
+        self.catch_panics(self.lock_state(), deferred, |state, deferred| {
+            let result = change(state);
+            self.apply_engine_output(state, deferred);
+            read(state, result)
+        })
     }
 
     /// Runs `work` on the state of the client. All work on a client, on any thread, uses this method. If `work` panics,
@@ -540,18 +531,18 @@ impl Shell {
 
     /// Applies those engine outputs that require the lock on the state. Adds the other outputs to `deferred`, which the
     /// caller applies after it has released the lock.
-    fn apply_engine_output(&self, state: &mut State, now: Time, deferred: &mut DeferredWork) {
+    fn apply_engine_output(&self, state: &mut State, deferred: &mut DeferredWork) {
         loop {
             while let Some(command) = state.engine.poll_command() {
                 match command {
-                    Command::Connect(server) => self.connect(state, now, server),
-                    Command::Load => self.load_before_departure(state, now),
+                    Command::Connect(server) => self.connect(state, clock::now(), server),
+                    Command::Load => self.load_before_departure(state, clock::now()),
                     Command::Disconnect => close_connection(state),
                 }
             }
             match flush(state).and_then(|()| update_interest(state)) {
                 Ok(()) => break,
-                Err(cause) => lose_connection(state, now, &cause),
+                Err(cause) => lose_connection(state, clock::now(), &cause),
             }
         }
         while let Some((op, answer)) = state.engine.poll_answer() {
@@ -836,7 +827,7 @@ struct ReaderTurn<'a> {
 impl Drop for ReaderTurn<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            let _ = self.shell.with_state(|state, deferred| self.shell.stop_reading(state, deferred));
+            let _ = self.shell.with_state(|state| state.reader = None);
         }
     }
 }

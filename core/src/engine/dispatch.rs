@@ -255,6 +255,12 @@ impl Engine {
 
     // Queries.
 
+    /// Returns whether an operation has not ended yet. After the operation has ended, [`poll_answer`](Self::poll_answer) returns or has
+    /// already returned its answer.
+    pub fn is_pending(&self, op: OpId) -> bool {
+        self.ops.contains_key(&op)
+    }
+
     /// Returns the state of the session.
     pub fn state(&self) -> ClientState {
         self.session.state()

@@ -82,7 +82,7 @@ impl Shell {
             return;
         }
         // If the client has failed, it no longer connects.
-        let _ = self.with_state(|state, deferred| {
+        let _ = self.with_state(|state| {
             state.loading.is_running = false;
             if state.io_thread.is_none() {
                 return;
@@ -125,7 +125,6 @@ impl Shell {
                     }
                 }
             }
-            self.apply_engine_output(state, now, deferred);
         });
     }
 
@@ -160,7 +159,7 @@ impl Shell {
 
     fn on_resolved(&self, server: &Server, addresses: resolve::ResolveResult) {
         // If the client has failed, it no longer connects.
-        let _ = self.with_state(|state, deferred| {
+        let _ = self.with_state(|state| {
             state.resolving.retain(|resolving| resolving != server);
             let now = clock::now();
             let wanted = matches!(&state.socket_state, SocketState::Resolving(wanted) if wanted == server);
@@ -178,7 +177,6 @@ impl Shell {
                 Ok(_) => self.fail_attempt(state, now, "its name has no address"),
                 Err(cause) => self.fail_attempt(state, now, &format!("its name cannot be resolved: {cause}")),
             }
-            self.apply_engine_output(state, now, deferred);
         });
     }
 

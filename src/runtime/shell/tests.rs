@@ -236,14 +236,13 @@ fn panic_in_answer_handler_leaves_no_call_unanswered() {
     // the first answer handler has panicked.
     let answered: Arc<AnswerSlot> = Arc::default();
     failing
-        .with_state(|state, deferred| {
+        .with_state(|state| {
             let now = clock::now();
             for handler in [panicking as Arc<dyn AnswerHandler>, Arc::clone(&answered) as Arc<dyn AnswerHandler>] {
                 let op = state.engine.connect(now, now);
                 state.answer_handlers.insert(op, handler);
             }
             state.engine.advance(now);
-            failing.apply_engine_output(state, now, deferred);
         })
         .unwrap();
     let status = |answer: Option<Result<Answer>>| answer.unwrap().unwrap_err().status();
