@@ -108,7 +108,7 @@ impl Contender {
     /// Sends the create request and the list requests together. A server answers the requests of a session in order, so acquiring a free
     /// lock takes one round trip. If a directory has a directory cache, the contender does not need to list it.
     pub(super) fn join(&mut self, cx: &mut Context<'_>) {
-        self.set_join_step(JoinStep::Creating { is_leaving: false });
+        self.set_join_step(JoinStep::Creating);
         let mut creates: Vec<Request> = self.slots.iter().flat_map(|slot| creates(slot, cx.acls)).collect();
         let request = match creates.pop() {
             Some(only) if creates.is_empty() => only,
@@ -148,7 +148,7 @@ impl Contender {
     }
 
     pub(super) fn list(&mut self, cx: &mut Context<'_>, at: usize) {
-        let is_creating = matches!(self.join_step(), Some(JoinStep::Creating { .. }));
+        let is_creating = self.join_step() == Some(JoinStep::Creating);
         let Some(slot) = self.slots.get_mut(at) else { return };
         if self.phase == Phase::Queued {
             slot.position = Position::Unknown;
@@ -189,7 +189,10 @@ impl Contender {
     }
 
     fn on_created(&mut self, cx: &mut Context<'_>, zxid: i64, result: Result<Response, Failure>) -> Option<Output> {
-        let Some(JoinStep::Creating { is_leaving }) = self.join_step() else { return None };
+        let is_leaving = self.phase == Phase::Leaving(Leaving::Creating);
+        if !is_leaving && self.join_step() != Some(JoinStep::Creating) {
+            return None;
+        }
         let (at, result) = match result.map(|response| parse_create_response(response, zxid)) {
             Ok(Ok(created)) => (0, Ok(created)),
             Ok(Err((operation, code))) => (self.slot_of(operation), Err(Failure::Code(code))),
@@ -206,7 +209,10 @@ impl Contender {
                 None
             }
             Err(Failure::ConnectionLost) => {
-                self.set_join_step(JoinStep::CreateUnknown { is_leaving });
+                match is_leaving {
+                    true => self.phase = Phase::Leaving(Leaving::Searching),
+                    false => self.set_join_step(JoinStep::CreateUnknown),
+                }
                 None
             }
             Err(Failure::Code(code)) if is_surely_not_created(code) => match is_leaving {
@@ -262,8 +268,7 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.phase = Phase::Leaving(Leaving::default());
-            self.delete(cx);
+            self.delete_known_nodes(cx);
             return None;
         }
         self.phase = Phase::Queued;
@@ -274,7 +279,7 @@ impl Contender {
     /// Searches for nodes of this contender, and deletes the nodes that exist.
     fn seek_and_leave(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
-        self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
+        self.phase = Phase::Leaving(Leaving::Searching);
         self.find_nodes(cx);
     }
 
@@ -322,10 +327,11 @@ impl Contender {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::Checking { .. } => self.on_check_list(cx, at, &children, next),
                 JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.on_directory_missing(cx),
-                JoinStep::CreateUnknown { is_leaving } => self.match_found_nodes(cx, at, children, is_leaving),
-                JoinStep::NotBegun | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => None,
+                JoinStep::CreateUnknown => self.match_found_nodes(cx, at, children, false),
+                JoinStep::NotBegun | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => None,
             },
             Phase::Queued => self.rank(cx, at, &children),
+            Phase::Leaving(Leaving::Searching) => self.match_found_nodes(cx, at, children, true),
             Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
         }
     }
@@ -340,16 +346,20 @@ impl Contender {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::Checking { .. } => self.fail(cx, error),
                 JoinStep::DirectoryMissing { .. } if !self.is_any_list_pending() => self.fail(cx, error),
-                JoinStep::CreateUnknown { is_leaving } => {
-                    self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
+                JoinStep::CreateUnknown => {
+                    self.phase = Phase::Leaving(Leaving::Searching);
                     self.schedule_retry(cx);
-                    (!is_leaving).then_some(Output::Failed(error))
+                    Some(Output::Failed(error))
                 }
-                JoinStep::NotBegun | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => None,
+                JoinStep::NotBegun | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => None,
             },
             Phase::Queued => {
                 self.start_leaving(cx);
                 Some(Output::Failed(error))
+            }
+            Phase::Leaving(Leaving::Searching) => {
+                self.schedule_retry(cx);
+                None
             }
             Phase::Acquired | Phase::Leaving(_) | Phase::Gone => None,
         }
@@ -408,8 +418,7 @@ impl Contender {
         }
         self.session_id = cx.session.id();
         if is_leaving {
-            self.phase = Phase::Leaving(Leaving::default());
-            self.delete(cx);
+            self.delete_known_nodes(cx);
             return None;
         }
         self.phase = Phase::Queued;

@@ -3,7 +3,7 @@
 
 use zklock_proto::{Code, Request, Response};
 
-use super::{Contender, JoinStep, Joining, Leaving, Output, Phase, Removal, RetryState};
+use super::{Contender, Deleting, JoinStep, Joining, Leaving, Output, Phase, Removal, RetryState};
 use crate::acl::Permission;
 use crate::mutant::Mutant;
 use crate::path::parent;
@@ -13,18 +13,18 @@ use crate::session::Failure;
 
 impl Contender {
     pub(super) fn leave(&mut self, cx: &mut Context<'_>) -> Option<Output> {
-        match &mut self.phase {
-            Phase::Joining(joining) => match &mut joining.step {
-                JoinStep::NotBegun | JoinStep::Checking { .. } | JoinStep::DirectoryMissing { .. } => {
-                    self.stop_all_waiting(cx);
-                    self.finish()
-                }
-                JoinStep::Creating { is_leaving } | JoinStep::CreateUnknown { is_leaving } => {
-                    *is_leaving = true;
-                    self.stop_all_waiting(cx);
-                    None
-                }
-            },
+        match self.phase {
+            Phase::Joining(Joining { step, .. }) => {
+                self.stop_all_waiting(cx);
+                self.phase = match step {
+                    JoinStep::NotBegun | JoinStep::Checking { .. } | JoinStep::DirectoryMissing { .. } => {
+                        return self.finish();
+                    }
+                    JoinStep::Creating => Phase::Leaving(Leaving::Creating),
+                    JoinStep::CreateUnknown => Phase::Leaving(Leaving::Searching),
+                };
+                None
+            }
             Phase::Queued | Phase::Acquired => {
                 self.start_leaving(cx);
                 None
@@ -36,14 +36,18 @@ impl Contender {
     /// Starts deleting the contender's nodes. The contender must already know its nodes.
     pub(super) fn start_leaving(&mut self, cx: &mut Context<'_>) {
         self.stop_all_waiting(cx);
-        self.phase = Phase::Leaving(Leaving::default());
+        self.delete_known_nodes(cx);
+    }
+
+    /// Deletes the nodes of a contender that has stopped waiting.
+    pub(super) fn delete_known_nodes(&mut self, cx: &mut Context<'_>) {
+        self.phase = Phase::Leaving(Leaving::Deleting(Deleting::default()));
         self.delete(cx);
     }
 
     pub(super) fn delete(&mut self, cx: &mut Context<'_>) {
-        if let Phase::Leaving(Leaving { not_before: Some(end), .. }) = self.phase
-            && cx.now < end
-        {
+        let Phase::Leaving(Leaving::Deleting(Deleting { not_before, deleted, .. })) = &self.phase else { return };
+        if let Some(end) = not_before.filter(|&end| cx.now < end) {
             if self.retry.state == RetryState::Idle {
                 self.retry.state = RetryState::Requested(end - cx.now);
             }
@@ -55,7 +59,6 @@ impl Contender {
         }
         // The contender deletes its nodes in reverse order. Another contender may wait for the same directories in the same order. When the
         // first directory becomes free, that contender finds the other directories free as well.
-        let Phase::Leaving(Leaving { deleted, .. }) = &self.phase else { return };
         for index in self.node_indices().into_iter().rev().filter(|index| !deleted.contains(index)) {
             let Some(slot) = self.slots.get(index.slot) else { continue };
             if let Some(node) = slot.nodes.get(index.node) {
@@ -76,26 +79,26 @@ impl Contender {
     ) -> Option<Output> {
         self.report_delete_to_cache(cx, index, &result);
         let node_count = self.nodes().count();
-        let Phase::Leaving(leaving) = &mut self.phase else { return None };
-        let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !leaving.deleted.contains(&index))?;
+        let Phase::Leaving(Leaving::Deleting(deleting)) = &mut self.phase else { return None };
+        let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !deleting.deleted.contains(&index))?;
         match result {
             Ok(_) => {}
             // If no earlier delete request can have deleted the node, another client or an operator has deleted it. The contender then
             // reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
-                leaving.was_deleted_by_other |= !leaving.unconfirmed.contains(&index);
+                deleting.was_deleted_by_other |= !deleting.unconfirmed.contains(&index);
             }
             Err(Failure::ConnectionLost) if Mutant::DeleteOnce.is_active() => {}
             // The contender repeats the delete request after the next reconnect.
             Err(Failure::ConnectionLost) => {
-                leaving.unconfirmed.insert(index);
+                deleting.unconfirmed.insert(index);
                 return None;
             }
             Err(Failure::Code(_)) if Mutant::GiveUpRefused.is_active() => {}
             Err(failure) => {
                 match failure {
-                    Failure::Code(Code::NO_AUTH) => leaving.denied.insert(index),
-                    _ => leaving.denied.remove(&index),
+                    Failure::Code(Code::NO_AUTH) => deleting.denied.insert(index),
+                    _ => deleting.denied.remove(&index),
                 };
                 let what = format!("deleting {} (zklock repeats the request)", node.path);
                 let error = failure.to_error(&what).requiring(Permission::Delete, parent(&node.path));
@@ -103,12 +106,12 @@ impl Contender {
                 return Some(Output::DeleteRefused(error));
             }
         }
-        leaving.denied.remove(&index);
-        if leaving.deleted.len() + 1 < node_count {
-            leaving.deleted.insert(index);
+        deleting.denied.remove(&index);
+        if deleting.deleted.len() + 1 < node_count {
+            deleting.deleted.insert(index);
             return None;
         }
-        let was_deleted_by_other = leaving.was_deleted_by_other;
+        let was_deleted_by_other = deleting.was_deleted_by_other;
         self.phase = Phase::Gone;
         Some(if was_deleted_by_other { Output::Removed(Removal::Deleted) } else { Output::Gone })
     }
@@ -141,12 +144,14 @@ impl Contender {
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
         match self.phase {
-            Phase::Leaving(_) => self.delete(cx),
-            Phase::Joining(Joining { step: JoinStep::CreateUnknown { .. }, .. }) if cx.session.is_connected() => {
+            Phase::Leaving(Leaving::Deleting(_)) => self.delete(cx),
+            Phase::Joining(Joining { step: JoinStep::CreateUnknown, .. }) | Phase::Leaving(Leaving::Searching)
+                if cx.session.is_connected() =>
+            {
                 self.find_nodes(cx);
             }
             Phase::Queued if cx.session.is_connected() => self.verify_session_and_list(cx),
-            Phase::Joining(_) | Phase::Queued | Phase::Acquired | Phase::Gone => {}
+            Phase::Joining(_) | Phase::Queued | Phase::Acquired | Phase::Leaving(_) | Phase::Gone => {}
         }
         None
     }

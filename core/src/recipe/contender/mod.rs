@@ -207,7 +207,7 @@ enum Phase {
     Queued,
     /// The contender has acquired its locks.
     Acquired,
-    /// The contender is deleting its nodes.
+    /// The contender no longer wants the lock, but its nodes may exist.
     Leaving(Leaving),
     Gone,
 }
@@ -232,19 +232,30 @@ enum JoinStep {
     },
     /// The contender has sent the create request, followed by the list requests. The server may first have to answer requests that create
     /// missing directories.
-    Creating { is_leaving: bool },
+    Creating,
     /// The create request failed because a directory does not exist. A list is still in flight.
     DirectoryMissing {
         /// The index of the missing directory.
         at: usize,
     },
     /// The reply to the create request was lost, so nodes with this contender's UUID may exist.
-    CreateUnknown { is_leaving: bool },
+    CreateUnknown,
+}
+
+/// The state of a contender that no longer wants the lock.
+#[derive(Debug, PartialEq, Eq)]
+enum Leaving {
+    /// The reply to the create request has not arrived yet.
+    Creating,
+    /// The contender searches for its nodes, because it does not know whether the server has created them.
+    Searching,
+    /// The contender knows its nodes and is deleting them.
+    Deleting(Deleting),
 }
 
 /// The state of a contender that is deleting its nodes.
 #[derive(Debug, PartialEq, Eq, Default)]
-struct Leaving {
+struct Deleting {
     /// The contender must not delete its nodes before this time.
     not_before: Option<Time>,
     /// True if another client or an operator has deleted a node of the contender.
@@ -462,7 +473,7 @@ impl Contender {
 
     /// Returns a node in `directory` that the client may not delete, if the node belongs to this session.
     pub(crate) fn undeletable_node(&self, directory: &str, session_id: i64) -> Option<&str> {
-        let Phase::Leaving(Leaving { denied, .. }) = &self.phase else { return None };
+        let Phase::Leaving(Leaving::Deleting(Deleting { denied, .. })) = &self.phase else { return None };
         let undeletable = denied.iter().filter_map(|index| {
             let slot = self.slots.get(index.slot)?;
             let is_here = *slot.request.directory == *directory && self.session_id == session_id;
@@ -473,7 +484,7 @@ impl Contender {
 
     /// Returns whether a server has refused to delete a node of the contender, because the client lacks the permission.
     pub(crate) fn has_undeletable_node(&self) -> bool {
-        matches!(&self.phase, Phase::Leaving(Leaving { denied, .. }) if !denied.is_empty())
+        matches!(&self.phase, Phase::Leaving(Leaving::Deleting(Deleting { denied, .. })) if !denied.is_empty())
     }
 
     /// Returns whether the contender has left completely.
@@ -596,12 +607,13 @@ impl Contender {
         match self.phase {
             Phase::Joining(Joining { step, .. }) => match step {
                 JoinStep::NotBegun => self.begin(cx),
-                JoinStep::CreateUnknown { .. } => self.find_nodes(cx),
-                JoinStep::Checking { .. } | JoinStep::Creating { .. } | JoinStep::DirectoryMissing { .. } => {}
+                JoinStep::CreateUnknown => self.find_nodes(cx),
+                JoinStep::Checking { .. } | JoinStep::Creating | JoinStep::DirectoryMissing { .. } => {}
             },
             Phase::Queued => self.resume_waiting(cx),
-            Phase::Leaving(_) => self.delete(cx),
-            Phase::Acquired | Phase::Gone => {}
+            Phase::Leaving(Leaving::Searching) => self.find_nodes(cx),
+            Phase::Leaving(Leaving::Deleting(_)) => self.delete(cx),
+            Phase::Acquired | Phase::Leaving(Leaving::Creating) | Phase::Gone => {}
         }
         None
     }
@@ -625,29 +637,26 @@ impl Contender {
             return None;
         }
         let has_written = match self.phase {
-            Phase::Joining(Joining { step, .. }) => {
-                matches!(step, JoinStep::Creating { .. } | JoinStep::CreateUnknown { .. })
-            }
+            Phase::Joining(Joining { step, .. }) => matches!(step, JoinStep::Creating | JoinStep::CreateUnknown),
             Phase::Queued | Phase::Acquired | Phase::Leaving(_) => true,
             Phase::Gone => false,
         };
         let may_be_left = nodes_until.is_some() && has_written;
         // While the contender searches for its nodes after a lost reply, it may know only some of them.
-        let are_known =
-            self.nodes().next().is_some() && !matches!(self.join_step(), Some(JoinStep::CreateUnknown { .. }));
+        let are_known = matches!(self.phase, Phase::Queued | Phase::Acquired | Phase::Leaving(Leaving::Deleting(_)));
         if !may_be_left {
             self.phase = Phase::Gone;
         } else if are_known {
             // The nodes of the old session would block other contenders until the old session expires. The contender therefore deletes
             // these nodes in the new session. However, it must not delete them while the program may still rely on its hold.
             let may_be_relied_on = self.phase == Phase::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active();
-            if !matches!(self.phase, Phase::Leaving(_)) {
+            if !was_leaving {
                 let not_before = nodes_until.filter(|_| may_be_relied_on);
-                self.phase = Phase::Leaving(Leaving { not_before, ..Leaving::default() });
+                self.phase = Phase::Leaving(Leaving::Deleting(Deleting { not_before, ..Deleting::default() }));
             }
             self.delete(cx);
         } else {
-            self.set_join_step(JoinStep::CreateUnknown { is_leaving: true });
+            self.phase = Phase::Leaving(Leaving::Searching);
         }
         match was_leaving {
             true => (self.phase == Phase::Gone).then_some(Output::Gone),
@@ -656,13 +665,7 @@ impl Contender {
     }
 
     fn is_leaving(&self) -> bool {
-        match self.phase {
-            Phase::Joining(Joining { step, .. }) => {
-                matches!(step, JoinStep::Creating { is_leaving: true } | JoinStep::CreateUnknown { is_leaving: true })
-            }
-            Phase::Queued | Phase::Acquired => false,
-            Phase::Leaving(_) | Phase::Gone => true,
-        }
+        matches!(self.phase, Phase::Leaving(_) | Phase::Gone)
     }
 
     // How a contender ends.

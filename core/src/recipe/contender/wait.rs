@@ -374,8 +374,7 @@ impl Contender {
             }
             return None;
         }
-        let is_joining = self.join_step() == Some(JoinStep::Creating { is_leaving: false })
-            && !Mutant::IgnoreEventsWhileJoining.is_active();
+        let is_joining = self.join_step() == Some(JoinStep::Creating) && !Mutant::IgnoreEventsWhileJoining.is_active();
         if self.phase != Phase::Queued && !is_joining {
             return None;
         }
