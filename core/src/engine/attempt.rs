@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::dispatch::random_u64;
 use super::holds::lost_error;
 use super::interface::{Answer, LockId, LockState, OpId, Recipe};
+use super::machines::{Role, StateMachine};
 use super::owner::Owner;
-use super::state::{Acquire, Attempt, Engine, Hold, NodeStatus, OpKind, Role, StateMachine};
+use super::state::{Acquire, Attempt, Engine, Hold, NodeStatus, OpKind};
 use super::timers::Timer;
 use crate::acl::Permission;
 use crate::error::{Error, Status};
@@ -76,7 +77,7 @@ impl Engine {
         match attempt {
             Attempt::NotStarted | Attempt::Reentering | Attempt::WaitingInCohort => {}
             Attempt::CountingLeases(machine_id) => {
-                self.machines.remove(&machine_id);
+                self.machines.remove(machine_id);
             }
             Attempt::Queues { contender, .. } | Attempt::InnerMutex(contender) => {
                 if Mutant::ForgetCohort.is_active() {
@@ -95,13 +96,13 @@ impl Engine {
 
     /// Makes a contender leave its queue. The operation `waiter` waits until the contender is gone.
     pub(super) fn make_leave(&mut self, now: Time, machine_id: MachineId, waiter: Option<OpId>) {
-        self.set_role(machine_id, Role::Leaving(waiter));
+        self.machines.set_role(machine_id, Role::Leaving(waiter));
         self.handle_input(now, machine_id, Input::Leave);
     }
 
     fn make_leave_unless_leaving(&mut self, now: Time, machine_id: MachineId) {
         if let Some(&StateMachine::Contender(_, Role::Acquiring(op) | Role::InnerMutex(op))) =
-            self.machines.get(&machine_id)
+            self.machines.get(machine_id)
         {
             self.record_waited(machine_id, op);
             self.make_leave(now, machine_id, None);
@@ -111,7 +112,7 @@ impl Engine {
     /// Records in an operation whether its contender has waited. The operation needs this information if it continues with another
     /// contender.
     pub(super) fn record_waited(&mut self, machine_id: MachineId, op: OpId) {
-        let has_waited = matches!(self.machines.get(&machine_id), Some(StateMachine::Contender(contender, _)) if contender.has_waited());
+        let has_waited = matches!(self.machines.get(machine_id), Some(StateMachine::Contender(contender, _)) if contender.has_waited());
         if let Some(acquire) = self.pending_acquire_mut(op) {
             acquire.has_waited |= has_waited;
         }
@@ -124,7 +125,7 @@ impl Engine {
         match *attempt {
             Attempt::Queues { .. } => self.grant_queues(now, machine_id, op),
             Attempt::InnerMutex(_) => {
-                self.set_role(machine_id, Role::InnerMutex(op));
+                self.machines.set_role(machine_id, Role::InnerMutex(op));
                 self.join_leases(now, op, machine_id);
             }
             Attempt::Leases { inner_mutex, .. } => {
@@ -184,7 +185,7 @@ impl Engine {
         let holds = self.locks_in_same_directory(lock).filter_map(|sibling| self.hold(sibling, owner));
         let live = |hold: &&Hold| !matches!(hold.node_status, NodeStatus::Lost(_));
         let machine_id = holds.into_iter().find(live).map(|hold| hold.machine_id)?;
-        match self.machines.get(&machine_id) {
+        match self.machines.get(machine_id) {
             Some(StateMachine::Contender(contender, _)) => contender.node_name().map(str::to_owned),
             _ => None,
         }
@@ -227,18 +228,15 @@ impl Engine {
 
     /// Splits a contender with several directories into one contender for each lock.
     fn split(&mut self, now: Time, machine_id: MachineId, locks: &[LockId], owner: Owner) {
-        let Some(StateMachine::Contender(contender, _)) = self.machines.remove(&machine_id) else { return };
         let mut last = self.last_id;
         let next_id = || {
             last += 1;
             MachineId(last)
         };
         let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
-        let parts = contender.split(&mut cx, next_id);
+        let parts = self.machines.split(machine_id, |contender| contender.split(&mut cx, next_id));
         self.last_id = last;
-        self.path_bytes.split(machine_id, parts.iter().map(|(part_id, part)| (*part_id, part.path_bytes())));
-        for ((machine_id, part), &lock) in parts.into_iter().zip(locks) {
-            self.machines.insert(machine_id, StateMachine::Contender(Box::new(part), Role::Unassigned));
+        for (machine_id, &lock) in parts.into_iter().zip(locks) {
             self.create_hold(now, machine_id, lock, owner, 0);
         }
     }
@@ -253,8 +251,8 @@ impl Engine {
         owner: Owner,
         fencing_pass: u32,
     ) {
-        self.set_role(machine_id, Role::Holding(lock, owner));
-        let Some(StateMachine::Contender(contender, _)) = self.machines.get(&machine_id) else { return };
+        self.machines.set_role(machine_id, Role::Holding(lock, owner));
+        let Some(StateMachine::Contender(contender, _)) = self.machines.get(machine_id) else { return };
         let token = contender.token().unwrap_or_default();
         let (node_status, reported_state) = (NodeStatus::Verified, LockState::Free);
         if let Some(granted) = self.locks.get_mut(&lock) {
@@ -390,10 +388,10 @@ impl Engine {
             return self.fail_op(now, op, Error::invalid(message));
         }
         let path_bytes = requests.iter().map(QueueRequest::path_bytes).fold(0, usize::saturating_add);
-        if let Err(error) = self.path_bytes.check(&self.path_of(op), path_bytes) {
+        if let Err(error) = self.machines.path_bytes.check(&self.path_of(op), path_bytes) {
             return self.fail_op(now, op, error);
         }
-        self.path_bytes.add(machine_id, path_bytes);
+        self.machines.path_bytes.add(machine_id, path_bytes);
         self.set_attempt(op, attempt(machine_id));
         let is_multi = requests.len() > 1;
         let mut contender =
@@ -410,11 +408,7 @@ impl Engine {
     /// Returns an error if an acquire would wait behind a node that its own client may not delete. The nodes of an earlier session are no
     /// reason for an error, because they disappear when that session expires.
     fn undeletable_error(&self, op: OpId, requests: &[QueueRequest]) -> Option<Error> {
-        let contenders = self.undeletable.iter().filter_map(|machine_id| match self.machines.get(machine_id) {
-            Some(StateMachine::Contender(contender, _)) => Some(contender),
-            _ => None,
-        });
-        let (node, directory) = contenders.into_iter().find_map(|contender| {
+        let (node, directory) = self.machines.undeletable().find_map(|contender| {
             requests.iter().find_map(|QueueRequest { directory, .. }| {
                 contender.undeletable_node(directory, self.session.id()).map(|node| (node, directory))
             })

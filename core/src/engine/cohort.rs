@@ -15,8 +15,9 @@
 use std::sync::Arc;
 
 use super::interface::{LockId, LockState, OpId, Recipe};
+use super::machines::{Role, StateMachine};
 use super::owner::Owner;
-use super::state::{Acquire, Attempt, Engine, Op, OpKind, Role, StateMachine};
+use super::state::{Acquire, Attempt, Engine, Op, OpKind};
 use super::wait_reason::WaitReason;
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
@@ -124,7 +125,7 @@ impl Engine {
         else {
             return false;
         };
-        let Some(StateMachine::Contender(contender, Role::Acquiring(_))) = self.machines.get(&machine_id) else {
+        let Some(StateMachine::Contender(contender, Role::Acquiring(_))) = self.machines.get(machine_id) else {
             return false;
         };
         let Some(&op) = cohort.waiting_ops.first() else { return false };
@@ -134,7 +135,7 @@ impl Engine {
         let Some(&Acquire { lock, .. }) = self.pending_acquire(op) else { return false };
         self.set_revocable_for(now, machine_id, &[lock]);
         self.set_attempt(op, Attempt::Queues { contender: machine_id, locks: vec![lock] });
-        self.set_role(machine_id, Role::Acquiring(op));
+        self.machines.set_role(machine_id, Role::Acquiring(op));
         true
     }
 
@@ -181,13 +182,13 @@ impl Engine {
 
     fn is_contender_active(&self, machine_id: MachineId) -> bool {
         matches!(
-            self.machines.get(&machine_id),
+            self.machines.get(machine_id),
             Some(StateMachine::Contender(_, Role::Acquiring(_) | Role::Holding(..)))
         )
     }
 
     fn contender(&self, machine_id: MachineId) -> Option<&Contender> {
-        match self.machines.get(&machine_id) {
+        match self.machines.get(machine_id) {
             Some(StateMachine::Contender(contender, _)) => Some(contender),
             _ => None,
         }

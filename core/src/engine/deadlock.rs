@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::interface::OpId;
-use super::state::{Acquire, Attempt, DeadlockDetector, Engine, StateMachine};
+use super::machines::StateMachine;
+use super::state::{Acquire, Attempt, DeadlockDetector, Engine};
 use super::timers::Timer;
 use crate::error::Result;
 use crate::recipe::{Contender, Participant, ParticipantQuery};
@@ -32,7 +33,7 @@ impl Engine {
         let Some(&Acquire { lock, attempt: Attempt::Queues { contender, .. }, .. }) = self.pending_acquire(op) else {
             return;
         };
-        let most_ahead = match self.machines.get(&contender) {
+        let most_ahead = match self.machines.get(contender) {
             Some(StateMachine::Contender(own, _)) => own.max_ahead(),
             _ => return,
         };
@@ -55,7 +56,7 @@ impl Engine {
         contender: MachineId,
         queues: Result<Vec<Participant>>,
     ) {
-        let Some(StateMachine::Contender(own, _)) = self.machines.get(&contender) else { return };
+        let Some(StateMachine::Contender(own, _)) = self.machines.get(contender) else { return };
         let cycles = wait_cycles(&queues.unwrap_or_default(), own);
         let limits = *self.session.limits();
         let Some(Acquire { attempt: Attempt::Queues { contender: current, .. }, deadlock: detector, .. }) =

@@ -1,15 +1,16 @@
 //! Passes the inputs of the shell to the session and to the state machines, and carries out the outputs of the state machines.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use zklock_proto::EventKind;
 
 use super::interface::{Answer, Event, Notification, OpId};
+use super::machines::{Role, StateMachine, StateMachines};
 use super::metrics::Metrics;
-use super::path_bytes::{DEFAULT_MAX_PATH_BYTES, PathBytes};
-use super::state::{Engine, HoldCondition, NodeStatus, OpKind, Role, StateMachine};
+use super::path_bytes::DEFAULT_MAX_PATH_BYTES;
+use super::state::{Engine, HoldCondition, NodeStatus, OpKind};
 use super::timers::{Timer, TimerTable};
 use crate::acl::CreateAcls;
 use crate::error::{Error, Result, Status};
@@ -41,12 +42,8 @@ impl Engine {
             cohorts: HashMap::new(),
             ops: BTreeMap::new(),
             ops_by_owner: BTreeMap::new(),
-            machines: BTreeMap::new(),
+            machines: StateMachines::new(DEFAULT_MAX_PATH_BYTES),
             timers: TimerTable::default(),
-            holding: 0,
-            leaving: 0,
-            path_bytes: PathBytes::new(DEFAULT_MAX_PATH_BYTES),
-            undeletable: BTreeSet::new(),
             held_back: VecDeque::new(),
             is_admitting: false,
             lease_counts: BTreeMap::new(),
@@ -70,7 +67,7 @@ impl Engine {
     /// Sets the maximum total length of the node paths of the session, in bytes. An acquire that would exceed the limit fails with
     /// EXHAUSTED.
     pub fn set_max_path_bytes(&mut self, limit: usize) {
-        self.path_bytes.set_limit(limit);
+        self.machines.path_bytes.set_limit(limit);
     }
 
     /// Makes the engine create the chroot if the chroot is missing.
@@ -188,13 +185,13 @@ impl Engine {
             Timer::Deadline(op) => self.expire_op(now, op),
             Timer::Retry(machine_id) => self.handle_input(now, machine_id, Input::Retry),
             Timer::ReentryCheck(machine_id) => {
-                if let Some(&StateMachine::Contender(_, Role::Acquiring(op))) = self.machines.get(&machine_id) {
+                if let Some(&StateMachine::Contender(_, Role::Acquiring(op))) = self.machines.get(machine_id) {
                     self.grant_queues(now, machine_id, op);
                 }
             }
             Timer::DeadlockCheck(op) => self.check_for_deadlock(now, op),
             Timer::HoldCheck => {
-                if self.holding > 0 {
+                if self.machines.has_holds() {
                     self.timers.set(Timer::HoldCheck, now + self.session.heartbeat_interval());
                 }
                 self.verify_holds(now, |contender| !contender.are_nodes_watched());
@@ -222,7 +219,7 @@ impl Engine {
     /// Returns the time at which [`advance`](Self::advance) must be called.
     pub fn next_timeout(&self) -> Option<Time> {
         let lease_end =
-            self.session.lease().filter(|_| self.holding > 0 && !self.is_lease_over).map(session::Lease::end);
+            self.session.lease().filter(|_| self.machines.has_holds() && !self.is_lease_over).map(session::Lease::end);
         let layers = [self.session.next_timeout(), self.caches.next_timeout(), self.timers.next_timeout()];
         layers.into_iter().chain([lease_end]).flatten().min()
     }
@@ -317,7 +314,7 @@ impl Engine {
         self.stop_idle_counts(now);
         self.session.set_lease_demand(match self.machines.is_empty() {
             true => LeaseDemand::None,
-            false if self.holding > 0 => LeaseDemand::Holding,
+            false if self.machines.has_holds() => LeaseDemand::Holding,
             false => LeaseDemand::Waiting,
         });
         let state = self.session.state();
@@ -352,14 +349,11 @@ impl Engine {
         // The paths of all contenders may be too long for one session. In this case, a contender that has not joined yet must wait until
         // other contenders have left.
         let is_outside = |machine: &StateMachine| matches!(machine, StateMachine::Contender(contender, _) if contender.has_not_joined());
-        let outside = self.machines.iter().filter(|(_, machine)| !self.path_bytes.has_room() && is_outside(machine));
-        self.held_back = outside.map(|(&id, _)| id).collect();
-        let others: Vec<MachineId> = self
-            .machines
-            .keys()
-            .copied()
-            .filter(|machine_id| self.held_back.binary_search(machine_id).is_err())
-            .collect();
+        let is_full = !self.machines.path_bytes.has_room();
+        let outside = self.machines.iter().filter(|(_, machine)| is_full && is_outside(machine));
+        self.held_back = outside.map(|(id, _)| id).collect();
+        let is_held_back = |machine_id: &MachineId| self.held_back.binary_search(machine_id).is_ok();
+        let others: Vec<MachineId> = self.machines.ids().into_iter().filter(|id| !is_held_back(id)).collect();
         for machine_id in others {
             self.handle_input(now, machine_id, Input::SendRequests);
         }
@@ -398,7 +392,7 @@ impl Engine {
         }
         // The contenders that were held back do not join. Each of these contenders ends with the session, and a new contender replaces it.
         self.held_back.clear();
-        self.path_bytes.session_ended();
+        self.machines.path_bytes.session_ended();
         self.broadcast_input(now, |_| Input::SessionEnded { nodes_until });
     }
 
@@ -433,11 +427,8 @@ impl Engine {
         self.machines.clear();
         self.caches.on_disconnected(now, &mut self.session);
         self.held_back.clear();
-        self.undeletable.clear();
         // No contender exists any more.
         self.timers.stop_all_except_deadlines();
-        (self.holding, self.leaving) = (0, 0);
-        self.path_bytes.session_ended();
         for op in self.ops_where(|kind| matches!(kind, OpKind::Close)) {
             self.answer_op(now, op, Ok(Answer::Done));
         }
@@ -446,8 +437,7 @@ impl Engine {
     // State machines.
 
     fn broadcast_input<'a>(&mut self, now: Time, input: impl Fn(MachineId) -> Input<'a>) {
-        let machines: Vec<MachineId> = self.machines.keys().copied().collect();
-        for machine_id in machines {
+        for machine_id in self.machines.ids() {
             self.handle_input(now, machine_id, input(machine_id));
         }
     }
@@ -464,19 +454,19 @@ impl Engine {
     /// which may give the contender another role, then its next retry, and at last its end.
     pub(super) fn handle_input(&mut self, now: Time, machine_id: MachineId, input: Input<'_>) {
         let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
-        match self.machines.get_mut(&machine_id) {
+        match self.machines.get_mut(machine_id) {
             None => {}
             Some(StateMachine::ParticipantQuery(query, op)) => {
                 let op = *op;
                 if let Some(result) = query.handle(&mut cx, input) {
-                    self.machines.remove(&machine_id);
+                    self.machines.remove(machine_id);
                     self.answer_op(now, op, result.map(Answer::Participants));
                 }
             }
             Some(StateMachine::RetriedRequest(request, op)) => {
                 let op = *op;
                 if let Some(result) = request.handle(&mut cx, input) {
-                    self.machines.remove(&machine_id);
+                    self.machines.remove(machine_id);
                     match self.pending_acquire(op) {
                         Some(_) => self.on_leases_counted(now, op, result),
                         None => self.answer_op(now, op, result.map(Answer::from)),
@@ -486,14 +476,14 @@ impl Engine {
             Some(StateMachine::FenceCheck(check, op)) => {
                 let op = *op;
                 if let Some(result) = check.handle(&mut cx, input) {
-                    self.machines.remove(&machine_id);
+                    self.machines.remove(machine_id);
                     self.answer_op(now, op, result.map(Answer::Holds));
                 }
             }
             Some(StateMachine::DeadlockCheck(query, op, contender)) => {
                 let (op, contender) = (*op, *contender);
                 if let Some(result) = query.handle(&mut cx, input) {
-                    self.machines.remove(&machine_id);
+                    self.machines.remove(machine_id);
                     self.on_queues_listed(now, op, contender, result);
                 }
             }
@@ -515,11 +505,7 @@ impl Engine {
                 }
                 if let Some(Output::DeleteRefused(error)) = &output {
                     self.metrics.deletes_refused += 1;
-                    if is_undeletable {
-                        self.undeletable.insert(machine_id);
-                    } else {
-                        self.undeletable.remove(&machine_id);
-                    }
+                    self.machines.set_undeletable(machine_id, is_undeletable);
                     self.session.log_buffer().add(Level::Warn, || LogRecord::DeleteRefused { error: error.clone() });
                 }
                 if let Some(output) = output {
@@ -546,21 +532,20 @@ impl Engine {
         if !self.session.is_connected() {
             return;
         }
-        if self.leaving < self.session.limits().max_leaving && self.path_bytes.has_room() {
+        if self.has_few_leaving() && self.machines.path_bytes.has_room() {
             self.handle_input(now, machine_id, Input::SendRequests);
         } else {
             self.held_back.push_back(machine_id);
         }
     }
 
+    fn has_few_leaving(&self) -> bool {
+        self.machines.leaving_count() < self.session.limits().max_leaving
+    }
+
     /// Removes a contender that has left its queues completely.
     fn forget_contender(&mut self, now: Time, machine_id: MachineId) {
-        self.undeletable.remove(&machine_id);
-        if let Some(StateMachine::Contender(_, role)) = self.machines.remove(&machine_id) {
-            self.holding -= usize::from(role.is_holding());
-            self.leaving -= usize::from(role.is_leaving());
-            self.path_bytes.remove(machine_id);
-        }
+        self.machines.remove(machine_id);
         self.admit_held_back(now);
     }
 
@@ -569,18 +554,18 @@ impl Engine {
             return;
         }
         while self.session.is_connected()
-            && self.leaving < self.session.limits().max_leaving
+            && self.has_few_leaving()
             && !Mutant::HoldBackForever.is_active()
             && let Some(&next) = self.held_back.front()
         {
-            let waits = match self.machines.get(&next) {
+            let waits = match self.machines.get(next) {
                 Some(StateMachine::Contender(contender, Role::Acquiring(op))) if contender.has_not_joined() => {
                     Some(*op)
                 }
                 _ => None,
             };
-            let refusal = waits.and_then(|op| self.path_bytes.check(&self.path_of(op), 0).err());
-            if waits.is_some() && refusal.is_none() && !self.path_bytes.has_room() {
+            let refusal = waits.and_then(|op| self.machines.path_bytes.check(&self.path_of(op), 0).err());
+            if waits.is_some() && refusal.is_none() && !self.machines.path_bytes.has_room() {
                 // This contender can join when other contenders have left.
                 break;
             }
@@ -653,14 +638,14 @@ impl Engine {
 
     /// Detaches a contender from its operation, and marks the contender as leaving.
     fn detach_from_op(&mut self, machine_id: MachineId) {
-        self.set_role(machine_id, Role::Leaving(None));
+        self.machines.set_role(machine_id, Role::Leaving(None));
     }
 
     /// Marks a leaving contender that must wait before it sends a delete request: a server has refused the last request, or the program may
     /// still rely on the hold. The contenders that were held back no longer wait for this contender.
     fn postpone_delete(&mut self, now: Time, machine_id: MachineId) {
-        if matches!(self.machines.get(&machine_id), Some(StateMachine::Contender(_, Role::Leaving(None)))) {
-            self.set_role(machine_id, Role::DeletePostponed);
+        if matches!(self.machines.get(machine_id), Some(StateMachine::Contender(_, Role::Leaving(None)))) {
+            self.machines.set_role(machine_id, Role::DeletePostponed);
             self.admit_held_back(now);
         }
     }
@@ -678,15 +663,6 @@ impl Engine {
     pub(super) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
-    }
-
-    pub(super) fn set_role(&mut self, machine_id: MachineId, role: Role) {
-        if let Some(StateMachine::Contender(_, current)) = self.machines.get_mut(&machine_id) {
-            self.path_bytes.set_leaving(machine_id, role.is_leaving());
-            self.holding = self.holding + usize::from(role.is_holding()) - usize::from(current.is_holding());
-            self.leaving = self.leaving + usize::from(role.is_leaving()) - usize::from(current.is_leaving());
-            *current = role;
-        }
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::interface::{Event, HoldView, LockId, LockState, Notification, Revocation};
+use super::machines::{Role, StateMachine};
 use super::owner::Owner;
 use super::record::{loss_cause, record_state};
-use super::state::{Engine, Hold, NodeStatus, Role, StateMachine};
+use super::state::{Engine, Hold, NodeStatus};
 use crate::error::{Error, Status};
 use crate::log_record::{Level, LogRecord};
 use crate::mutant::Mutant;
@@ -51,7 +52,7 @@ impl Engine {
     /// Returns the paths of the nodes of `owner`'s hold, without the chroot.
     pub fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
         let holds = self.members(lock).into_iter().filter_map(|member| self.hold(member, owner));
-        let contenders = holds.filter_map(|hold| match self.machines.get(&hold.machine_id) {
+        let contenders = holds.filter_map(|hold| match self.machines.get(hold.machine_id) {
             Some(StateMachine::Contender(contender, _)) => Some(contender),
             _ => None,
         });
@@ -86,7 +87,7 @@ impl Engine {
     /// Checks whether the session lease has ended. The engine calls this method before it handles answers that can extend the lease. If the
     /// lease has ended, the state of each hold is unknown until the client has read the node of the hold again.
     pub(super) fn check_lease(&mut self, now: Time) {
-        if self.holding > 0
+        if self.machines.has_holds()
             && !self.is_lease_over
             && !self.session.is_lease_valid(now)
             && !Mutant::IgnoreLeaseEnd.is_active()
@@ -149,7 +150,7 @@ impl Engine {
             }
             _ => false,
         };
-        let holding = self.machines.iter().filter(|(_, machine)| is_wanted(machine)).map(|(&id, _)| id);
+        let holding = self.machines.iter().filter(|(_, machine)| is_wanted(machine)).map(|(id, _)| id);
         for machine_id in holding.collect::<Vec<_>>() {
             self.handle_input(now, machine_id, Input::VerifyNodes);
         }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::interface::{LockId, Notification, Recipe};
-use super::state::{Engine, Lock, Role, StateMachine};
+use super::machines::{Role, StateMachine};
+use super::state::{Engine, Lock};
 use crate::error::Status;
 use crate::mutant::Mutant;
 use crate::recipe::{Context, MaxLeases, QueryScope};
@@ -91,7 +92,7 @@ impl Engine {
                 if let Some(lock) = engine.locks.get_mut(&member) {
                     lock.is_revocable = is_revocable;
                 }
-                for machine_id in engine.machines.keys().copied().collect::<Vec<_>>() {
+                for machine_id in engine.machines.ids() {
                     let locks = engine.locks_of(machine_id);
                     if locks.contains(&member) {
                         engine.set_revocable_for(now, machine_id, &locks);
@@ -154,7 +155,7 @@ impl Engine {
 
     /// Returns the locks that a contender holds or waits for. For a multi-lock, the result may contain several locks.
     pub(super) fn locks_of(&self, machine_id: MachineId) -> Vec<LockId> {
-        match self.machines.get(&machine_id) {
+        match self.machines.get(machine_id) {
             Some(StateMachine::Contender(_, Role::Holding(lock, _))) => vec![*lock],
             Some(StateMachine::Contender(_, Role::Acquiring(op) | Role::InnerMutex(op))) => {
                 self.pending_acquire(*op).map_or_else(Vec::new, |acquire| self.members(acquire.lock))
@@ -167,7 +168,7 @@ impl Engine {
     /// requests.
     pub(super) fn set_revocable_for(&mut self, now: Time, machine_id: MachineId, locks: &[LockId]) {
         let is_revocable = locks.iter().any(|&lock| self.is_revocable(lock));
-        if let Some(StateMachine::Contender(contender, _)) = self.machines.get_mut(&machine_id) {
+        if let Some(StateMachine::Contender(contender, _)) = self.machines.get_mut(machine_id) {
             let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
             contender.set_revocable(&mut cx, is_revocable);
         }

@@ -15,6 +15,7 @@ mod dispatch;
 mod holds;
 mod interface;
 mod locks;
+mod machines;
 mod metrics;
 mod ops;
 mod owner;

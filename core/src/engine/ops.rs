@@ -13,8 +13,9 @@ use zklock_proto::Request;
 use super::attempt::Reentry;
 use super::holds::lost_error;
 use super::interface::{AcquireLimit, Answer, Event, LockId, LockState, Notification, OpId, Recipe};
+use super::machines::StateMachine;
 use super::owner::Owner;
-use super::state::{Acquire, Attempt, Engine, HoldCondition, NodeStatus, Op, OpKind, StateMachine};
+use super::state::{Acquire, Attempt, Engine, HoldCondition, NodeStatus, Op, OpKind};
 use super::timers::Timer;
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
@@ -109,16 +110,16 @@ impl Engine {
     /// write, without waiting for replies. The client does not send a delete request that is too large. At the end of the session, the
     /// server deletes all nodes that still exist.
     fn delete_session_nodes(&mut self, now: Time) {
-        if !self.path_bytes.is_large() || !self.session.is_connected() {
+        if !self.machines.path_bytes.is_large() || !self.session.is_connected() {
             return;
         }
-        let contenders = self.machines.values().filter_map(|machine| match machine {
+        let contenders = self.machines.iter().filter_map(|(_, machine)| match machine {
             StateMachine::Contender(contender, _) => Some(contender),
             _ => None,
         });
         let (mut batches, mut bytes) = (Vec::new(), usize::MAX);
         for node in contenders.flat_map(|contender| contender.present_nodes()) {
-            if bytes > self.path_bytes.delete_batch_bytes() {
+            if bytes > self.machines.path_bytes.delete_batch_bytes() {
                 batches.push(Vec::new());
                 bytes = 0;
             }
@@ -443,7 +444,7 @@ impl Engine {
             Some(OpKind::Query { machine_id } | OpKind::Connect { machine_id: Some(machine_id) }) => {
                 // A request that waits for a change removes its watch.
                 self.handle_input(now, machine_id, Input::Leave);
-                self.machines.remove(&machine_id);
+                self.machines.remove(machine_id);
             }
             Some(
                 OpKind::Connect { machine_id: None } | OpKind::HoldWait { .. } | OpKind::Release { .. } | OpKind::Close,
@@ -494,7 +495,7 @@ impl Engine {
     /// Returns whether an operation waits for a change of a node.
     fn is_watching(&self, op: &Op) -> bool {
         let OpKind::Query { machine_id } = op.kind else { return false };
-        matches!(self.machines.get(&machine_id), Some(StateMachine::RetriedRequest(request, _)) if request.is_watching())
+        matches!(self.machines.get(machine_id), Some(StateMachine::RetriedRequest(request, _)) if request.is_watching())
     }
 
     pub(super) fn connection_error(&self, now: Time, started: Time) -> Error {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::interface::{LockId, LockState, OpId};
+use super::machines::{Role, StateMachine};
 use super::metrics::Metrics;
-use super::state::{Engine, Hold, NodeStatus, Op, OpKind, Role, StateMachine};
+use super::state::{Engine, Hold, NodeStatus, Op, OpKind};
 use crate::error::{Result, Status};
 use crate::log_record::{Level, LogBuffer, LogRecord};
 use crate::recipe::Removal;
@@ -29,7 +30,7 @@ impl Engine {
             bytes_received,
             round_trips,
         } = *self.session.traffic();
-        let is_leaving = |machine: &&StateMachine| {
+        let is_leaving = |(_, machine): &(MachineId, &StateMachine)| {
             matches!(machine, StateMachine::Contender(_, Role::Leaving(_) | Role::DeletePostponed))
         };
         let is_live = |hold: &&Hold| !matches!(hold.node_status, NodeStatus::Lost(_));
@@ -50,7 +51,7 @@ impl Engine {
             round_trips,
             held: to_u64(self.locks.values().flat_map(|lock| &lock.holds).filter(is_live).count()),
             waiting: to_u64(self.ops.values().filter(waits).count()),
-            leaving: to_u64(self.machines.values().filter(is_leaving).count()),
+            leaving: to_u64(self.machines.iter().filter(is_leaving).count()),
             watches: to_u64(self.session.watch_count()),
             session_timeout: self.session.timeout(),
             state: self.session.state(),

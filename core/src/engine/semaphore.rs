@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::interface::{LockId, OpId, Recipe};
-use super::state::{Acquire, Attempt, Engine, LeaseCount, StateMachine};
+use super::machines::StateMachine;
+use super::state::{Acquire, Attempt, Engine, LeaseCount};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 use crate::recipe::{Input, Mode, NodeReply, NodeRequest, QueueRequest, RetriedRequest, SharedCount};
@@ -110,7 +111,7 @@ impl Engine {
             return;
         };
         let is_unwatched = |machine: &StateMachine| matches!(machine, StateMachine::Contender(contender, _) if !contender.are_nodes_watched());
-        if self.machines.get(&inner_mutex).is_some_and(is_unwatched) && !Mutant::NeverWatchInnerMutex.is_active() {
+        if self.machines.get(inner_mutex).is_some_and(is_unwatched) && !Mutant::NeverWatchInnerMutex.is_active() {
             self.handle_input(now, inner_mutex, Input::VerifyNodes);
         }
     }
@@ -183,7 +184,7 @@ impl Engine {
             }
             if let Some(LeaseCount { machine_id, .. }) = self.lease_counts.remove(&semaphore) {
                 self.handle_input(now, machine_id, Input::Leave);
-                self.machines.remove(&machine_id);
+                self.machines.remove(machine_id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The data of an engine: its operations, locks, holds and state machines. The other files of this directory decide; this file does not.
+//! The data of an engine: its operations, locks and holds. The other files of this directory decide; this file does not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::interface::{AcquireLimit, Answer, LockId, LockState, Notification, OpId, Recipe};
+use super::machines::StateMachines;
 use super::metrics::Metrics;
 use super::owner::Owner;
-use super::path_bytes::PathBytes;
 use super::timers::TimerTable;
 use crate::acl::CreateAcls;
 use crate::error::{Error, Result};
-use crate::recipe::{
-    Chroot, Contender, DirectoryCaches, FenceCheck, ParticipantQuery, Removal, RetriedRequest, SharedCount, Tag,
-};
+use crate::recipe::{Chroot, DirectoryCaches, Removal, Tag};
 use crate::session::{ClientState, MachineId, Session};
 use crate::time::Time;
 
@@ -32,15 +30,8 @@ pub struct Engine {
     pub(super) ops: BTreeMap<OpId, Op>,
     /// Operations that acquire a lock or wait for a change of a hold, sorted by lock and owner.
     pub(super) ops_by_owner: BTreeMap<(LockId, Owner), Vec<OpId>>,
-    pub(super) machines: BTreeMap<MachineId, StateMachine>,
+    pub(super) machines: StateMachines,
     pub(super) timers: TimerTable,
-    /// The number of contenders with a hold.
-    pub(super) holding: usize,
-    /// The number of contenders that are leaving.
-    pub(super) leaving: usize,
-    pub(super) path_bytes: PathBytes,
-    /// Contenders that have left, but whose nodes the client may not delete.
-    pub(super) undeletable: BTreeSet<MachineId>,
     /// Contenders that must wait until other contenders have left before they may join.
     pub(super) held_back: VecDeque<MachineId>,
     /// True while the engine admits contenders that were held back. If a contender ends in the meantime, the engine must not begin to admit
@@ -140,32 +131,6 @@ pub(super) enum HoldCondition {
     Unsafe,
 }
 
-/// A state machine of the client. The variants are boxed, because the map of state machines also reserves memory for unused entries.
-pub(super) enum StateMachine {
-    Contender(Box<Contender>, Role),
-    ParticipantQuery(Box<ParticipantQuery>, OpId),
-    RetriedRequest(Box<RetriedRequest>, OpId),
-    FenceCheck(Box<FenceCheck>, OpId),
-    /// Reads the queues of an operation to detect a deadlock. The [`MachineId`] names the contender that represents the operation.
-    DeadlockCheck(Box<ParticipantQuery>, OpId, MachineId),
-    SharedCount(Box<SharedCount>, LockId),
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
-    /// The engine has created this contender by splitting another contender, and is about to create its hold.
-    Unassigned,
-    Acquiring(OpId),
-    /// The contender has acquired the inner mutex of a semaphore, and the operation waits for leases.
-    InnerMutex(OpId),
-    Holding(LockId, Owner),
-    /// The contender is leaving. If the variant contains an operation, the operation waits until the contender has left.
-    Leaving(Option<OpId>),
-    /// The contender is leaving, but must wait before it sends the next delete request. It does not count for
-    /// `Limits::max_leaving`, because it may have to wait for long.
-    DeletePostponed,
-}
-
 /// The progress of an unfinished acquire. Some variants contain the ids of the state machines that work for the acquire.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
@@ -234,16 +199,6 @@ impl fmt::Debug for Engine {
             .field("servers", &self.servers)
             .field("state", &self.reported_state)
             .finish_non_exhaustive()
-    }
-}
-
-impl Role {
-    pub(super) const fn is_holding(self) -> bool {
-        matches!(self, Self::Holding(..))
-    }
-
-    pub(super) const fn is_leaving(self) -> bool {
-        matches!(self, Self::Leaving(_))
     }
 }
 
