@@ -389,8 +389,8 @@ typedef struct zkl_lock zkl_lock;
 
 /**
  * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
- * thread waits for it. An acquire ends within its timeout. Any other operation ends within the longest time for which the
- * blocking form of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+ * thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
+ * form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
  * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
  */
 typedef struct zkl_op zkl_op;
@@ -1162,8 +1162,8 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
 /**
  * Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
  * longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
- * call releases every member lock that the thread holds, even if the release of another member lock fails. If a release fails,
- * the call returns the first failure.
+ * call releases every member lock that the thread holds, even if the release of another member lock fails. The call then
+ * returns the first error.
  *
  * Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
  * confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
@@ -1326,8 +1326,8 @@ zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, 
 zkl_status zkl_remaining_ms(const zkl_lock *lock, int64_t *remaining_ms_out);
 
 /**
- * Gets the time for which a hold that was acquired through this handle remains safe. The hold can belong to any owner in this
- * process. This function is for monitoring.
+ * Gets how long a hold of this handle stays safe even if no server answers. Any owner in this process may have acquired the
+ * hold. This function is for monitoring.
  *
  * Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
  * Does not block. Any thread may call this function.
@@ -1516,7 +1516,7 @@ int32_t zkl_leases_state(const zkl_leases *leases);
 zkl_status zkl_leases_fencing_token(const zkl_leases *leases, int64_t *token_out);
 
 /**
- * Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
+ * Gets how long the leases stay safe even if no server answers. The time is in milliseconds, rounded down. If the
  * leases are not safe now, the time is 0.
  *
  * Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.
@@ -1977,7 +1977,7 @@ ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_
 void zkl_client_free_nowait(zkl_client *client);
 
 /**
- * Starts releasing the lock once for an owner, without waiting for the server. The release takes effect at once: the call
+ * Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
  * decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
  * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
  * program frees the operation early, the library still releases the lock.
@@ -2195,7 +2195,7 @@ zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants
 
 /**
  * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
- * passes `user` to `cb`. The acquires can belong to any thread of this process. The function calls `cb` in the order in which
+ * passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in which
  * the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The handles
  * of its member locks do not show these acquires.
  *
@@ -2374,8 +2374,8 @@ zkl_status zkl_client_prometheus(const zkl_client *client, const char *labels, c
  *
  * The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
  * program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
- * in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
- * `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
+ * in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. Of
+ * the lines that `cb` itself causes on the event thread, the library delivers only warnings and errors.
  *
  * While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
  * later logs the number of dropped lines with the target "zklock::log".

@@ -2078,7 +2078,7 @@ public:
     }
 
     /**
-     * Starts releasing the lock once for the calling thread or for an owner, without waiting for the server. The release takes effect at once. The
+     * Releases the lock once for the calling thread or for an owner, and does not wait for the server. The release takes effect at once. The
      * returned operation reports the same result as release(). If the program destroys the operation early, the library still releases the lock.
      *
      * Does not block.

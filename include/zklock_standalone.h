@@ -1,4 +1,4 @@
-/* A ZooKeeper server in memory, for tests of programs that use zklock. A program that uses the server must link with
+/* An in-memory ZooKeeper server for testing programs that use zklock. A program that uses the server must link with
  * -lzklock_standalone. The server does not replicate its data and writes nothing to disk. When the server stops, all its data
  * is gone.
  *

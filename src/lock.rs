@@ -223,7 +223,7 @@ impl Lock {
     /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
     /// thread no longer holds the lock. Any thread may release a semaphore mutex that was acquired through this lock
     /// object. For a multi-lock, the call releases each member lock that the thread holds. If the release of a member
-    /// lock fails, the call still releases the others, and returns the first failure.
+    /// lock fails, the call still releases the others, and returns the first error.
     ///
     /// The call succeeds in one of these cases:
     /// - The server has confirmed that the lock's node is deleted.
@@ -294,8 +294,8 @@ impl Lock {
 
     /// Returns true if the calling thread holds the lock and the hold is safe at this moment. A hold is safe if,
     /// according to the clock of this machine, its session cannot have expired yet. This method ignores the holds of
-    /// other owners. For a semaphore mutex, the result is true for the thread that acquired the lock, until any thread
-    /// releases the lock. For a multi-lock, the result is true while the thread holds all member locks. Does not block.
+    /// other owners. A semaphore mutex counts as held by the thread that acquired it, until any thread releases it. For a
+    /// multi-lock, the result is true while the thread holds all member locks. Does not block.
     pub fn is_held(&self) -> Result<bool> {
         self.is_held_as(Owner::current_thread())
     }

@@ -2,8 +2,8 @@
 //! receives the answer to a step carries out the next step. This thread can be a calling thread or the I/O thread. An
 //! operation refers to a lock only through a [`LockTarget`].
 //!
-//! An operation that acquires a mutex or leases has one step. An operation that acquires a multi-lock also has one step
-//! if it joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which step comes
+//! An operation that acquires a mutex or leases has one step. For a multi-lock, one step is enough if the operation
+//! joins all queues in one transaction. Other multi-locks have several steps. [`Steps`] decides which step comes
 //! next, which locks are released again, and when the operation has succeeded. This module performs the actions that
 //! [`Steps`] requests, on one thread at a time.
 

@@ -371,8 +371,8 @@ impl AcquiringLeases {
         self.operation.on_done(Box::new(hook))
     }
 
-    /// Ends the acquire, as dropping this value does. If another thread waits for the acquire, the call of that thread
-    /// fails with CLOSED.
+    /// Ends the acquire, as dropping this value does. If another thread waits for this acquire, its call fails with
+    /// CLOSED.
     pub fn abandon(&self) {
         self.operation.abandon();
     }

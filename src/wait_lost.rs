@@ -1,7 +1,7 @@
 //! Waits for the loss of a hold. The code in this file does not depend on the types of locks and leases. Instead, the
 //! caller passes a closure that returns the state of the hold.
 //!
-//! Two events can end a wait for a loss. First, the engine can report a loss or the end of the session lease. After
+//! Two events can end such a wait. First, the engine can report a loss or the end of the session lease. After
 //! such a report, the wait ends even if the hold becomes safe again a moment later. Second, the session lease can end.
 //! The waiting thread itself compares the session lease with the clock, so the wait does not depend on other threads.
 

@@ -10,8 +10,8 @@ use pyo3::types::PyBool;
 use crate::display::type_name;
 use crate::errors::{wrong_type, wrong_value};
 
-/// A duration from an int, a float or another type that converts to a float. The duration is not negative. An infinite
-/// duration, or a duration that is too long for the core, becomes the longest duration that the core allows.
+/// A duration from an int, a float or another type that converts to a float. The duration is not negative. A duration
+/// that is infinite or too long for the core is shortened to the longest duration that the core allows.
 #[derive(Clone, Copy)]
 pub(crate) struct Seconds(Duration);
 

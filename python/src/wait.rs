@@ -65,7 +65,7 @@ impl<T: Send> Waitable for Call<T> {
     }
 }
 
-/// A wait for the loss of a hold, with a deadline. A `WaitLost` of the core has no deadline.
+/// Waits for the loss of a hold until a deadline. A `WaitLost` of the core has no deadline.
 pub(crate) struct TimedWaitLost {
     wait: WaitLost,
     deadline: Option<Instant>,
@@ -183,7 +183,7 @@ fn wait_in_greenlet<'py, W: Waitable>(
 /// The phases of interpreter shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ExitPhase {
-    /// The library is closing all clients. A daemon thread that waits for a closed client blocks until the process ends.
+    /// The library is closing all clients. If a daemon thread then waits for its client, it waits until the process ends.
     Closing = 1,
     /// All clients are closed, and the library calls no more callbacks.
     Closed = 2,

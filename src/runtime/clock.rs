@@ -1,4 +1,4 @@
-//! The clock that measures all times that the shell passes to the core. The code in this file does not wait.
+//! The clock of all times that the shell passes to the core. The code in this file does not wait.
 
 use zklock_core::time::Time;
 

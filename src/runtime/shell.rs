@@ -198,15 +198,15 @@ impl Shell {
         self.event_delivery.deliver_losses(end);
     }
 
-    /// If the program polls, this method itself calls the handlers for the last events, on the calling thread. After
-    /// the time `deadline`, the method calls no more handlers. The caller must call this method once, after the engine
+    /// If the program polls, this method itself calls the handlers for the remaining events, on the calling thread.
+    /// After the time `deadline`, the method calls no more handlers. The caller must call this method once, after the engine
     /// has begun to close.
     pub(crate) fn deliver_remaining(&self, deadline: Time) {
         self.event_delivery.deliver_remaining(deadline);
     }
 
     /// Removes the client from the I/O thread. The caller must call this method once, when the engine is closed. The
-    /// method delivers the last events, but stops at `deadline`.
+    /// method delivers the remaining events, until `deadline` at the latest.
     pub(crate) fn stop(&self, deadline: Time) {
         let (io, inputs) = {
             let mut state = self.lock_state();
@@ -341,7 +341,7 @@ impl Shell {
             state.engine.expire_op(clock::now(), op);
             !state.engine.is_pending(op)
         });
-        // A failed client has already answered all its operations.
+        // If the client has failed, all its operations already have an answer.
         is_answered.unwrap_or(true)
     }
 
@@ -744,8 +744,8 @@ enum ReadExtent {
 
 /// Passes received data to the engine. Returns true if the socket may have more data.
 ///
-/// A TLS connection can contain decrypted data for which the socket reports no event. If the connection still contains
-/// such data, the function therefore continues to read.
+/// A TLS connection can contain decrypted data for which the socket reports no event. The function therefore reads until
+/// the connection contains no such data.
 fn receive(state: &mut State, extent: ReadExtent) -> bool {
     let mut reads = 0;
     loop {

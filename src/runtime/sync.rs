@@ -1,4 +1,4 @@
-//! The locks and condition variables of the runtime, from the standard library. In the models (cfg `zklock_loom`), the
+//! The locks and condition variables of the runtime. They are those of the standard library. In the models (cfg `zklock_loom`), the
 //! locks come from loom, which tries every possible order of the threads' steps. The models have no clock. In the
 //! models, a time limit may pass at any moment, after any number of steps of the other threads. The code in this file
 //! does not depend on the data that the locks protect.
@@ -116,7 +116,7 @@ impl<T> Monitor<T> {
     }
 }
 
-/// In a model, a wait never times out if its time limit is this long or longer.
+/// In a model, a time limit of at least this length never passes.
 #[cfg(zklock_loom)]
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

@@ -311,8 +311,8 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
 
 /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
 /// longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
-/// call releases every member lock that the thread holds, even if the release of another member lock fails. If a release fails,
-/// the call returns the first failure.
+/// call releases every member lock that the thread holds, even if the release of another member lock fails. The call then
+/// returns the first error.
 ///
 /// Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
 /// confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
@@ -518,8 +518,8 @@ pub unsafe extern "C" fn zkl_remaining_ms(lock: *const zkl_lock, remaining_ms_ou
     })
 }
 
-/// Gets the time for which a hold that was acquired through this handle remains safe. The hold can belong to any owner in this
-/// process. This function is for monitoring.
+/// Gets how long a hold of this handle stays safe even if no server answers. Any owner in this process may have acquired the
+/// hold. This function is for monitoring.
 ///
 /// Returns: the statuses of zkl_fencing_token_in_process. On success, `*remaining_ms_out` contains the time.
 /// Does not block. Any thread may call this function.

@@ -81,8 +81,8 @@ pub type zkl_log_cb = Option<unsafe extern "C" fn(user: *mut c_void, log: *const
 ///
 /// The event thread calls `cb` for one line at a time, even if clients poll their events. With zkl_set_log_polling, the
 /// program itself calls the callback. The event thread runs as long as a log callback is set. The lines of each client arrive
-/// in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. If
-/// `cb` itself causes log lines on the event thread, the library delivers only those lines that are warnings or errors.
+/// in the order in which the logged events occurred. The section Callbacks above describes which functions `cb` may call. Of
+/// the lines that `cb` itself causes on the event thread, the library delivers only warnings and errors.
 ///
 /// While `cb` runs, the library queues up to 4096 lines. If the queue is full, the library drops further lines. The library
 /// later logs the number of dropped lines with the target "zklock::log".

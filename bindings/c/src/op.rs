@@ -25,8 +25,8 @@ use crate::status::zkl_status;
 pub(crate) const ZKL_OWNER_THREAD: u64 = u64::MAX;
 
 /// An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
-/// thread waits for it. An acquire ends within its timeout. Any other operation ends within the longest time for which the
-/// blocking form of the call can block. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+/// thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
+/// form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
 /// zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
 pub struct zkl_op(());
 

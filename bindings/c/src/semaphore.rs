@@ -254,7 +254,7 @@ pub unsafe extern "C" fn zkl_leases_fencing_token(leases: *const zkl_leases, tok
     })
 }
 
-/// Gets the time for which the leases remain safe even if no server answers. The time is in milliseconds, rounded down. If the
+/// Gets how long the leases stay safe even if no server answers. The time is in milliseconds, rounded down. If the
 /// leases are not safe now, the time is 0.
 ///
 /// Returns: the statuses of zkl_leases_fencing_token. On success, `*remaining_ms_out` contains the time.

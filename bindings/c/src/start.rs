@@ -100,7 +100,7 @@ pub extern "C" fn zkl_client_free_nowait(client: *mut zkl_client) {
     free(|| handle::free(client, |open| zklock::internal::close_nowait(&open.client)));
 }
 
-/// Starts releasing the lock once for an owner, without waiting for the server. The release takes effect at once: the call
+/// Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
 /// decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
 /// zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
 /// program frees the operation early, the library still releases the lock.

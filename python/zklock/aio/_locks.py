@@ -434,9 +434,9 @@ class Hold:
     Hold is garbage-collected before its release, the library releases the lock, does not wait for the server, and
     issues a ResourceWarning.
 
-    Any task may use a Hold, for instance a task that works for the owner of the lock. When a block ends, it releases
-    the lock even if a different task executes the end of the block. In an asynchronous generator, another task can
-    execute the end of the block. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is
+    Any task may use a Hold, for instance a task that works for the owner of the lock. The end of a block releases
+    the lock, whichever task reaches it. In an asynchronous generator, a block can end in a different task than the one
+    in which it began. ``token``, ``fencing_pass``, ``is_lost`` and ``is_held`` also work after the client is
     closed, and in a forked child process. The methods of a Hold, and the properties ``state`` and ``remaining``, raise
     ClientClosed after the client is closed, and raise Forked in a forked child process.
     """

@@ -48,7 +48,7 @@ class Semaphore:
         ``timeout`` is a number of seconds. With a timeout of None or infinity, the call waits without limit. With a
         timeout of 0, the call makes one attempt and does not wait for other participants. The semaphore serves waiting
         calls in queue order, so a call that requests few leases cannot overtake an earlier call that requests many. If
-        the task is cancelled during the wait, the task acquires no leases and does not wait for the server. The library
+        the task is cancelled during the wait, it acquires no leases, and the call ends at once. The library
         then removes the nodes of the cancelled call from the queue in the background.
 
         Raises LockTimeout if the timeout passes, and ConnectionLost if no server answers within the timeout. Raises
