@@ -294,8 +294,8 @@ impl Lock {
 
     /// Returns true if the calling thread holds the lock and the hold is safe at this moment. A hold is safe if,
     /// according to the clock of this machine, its session cannot have expired yet. This method ignores the holds of
-    /// other owners. A semaphore mutex counts as held by the thread that acquired it, until any thread releases it. For a
-    /// multi-lock, the result is true while the thread holds all member locks. Does not block.
+    /// other owners. A semaphore mutex counts as held by the thread that acquired it, until any thread releases it. For
+    /// a multi-lock, the result is true while the thread holds all member locks. Does not block.
     pub fn is_held(&self) -> Result<bool> {
         self.is_held_as(Owner::current_thread())
     }

@@ -1,5 +1,5 @@
-//! A simulated connection for the models, and the objects with which threads wait for it. The connection transfers bytes
-//! without a real socket. A simulated poller notifies the I/O thread once for each change of the connection.
+//! A simulated connection for the models, and the objects with which threads wait for it. The connection transfers
+//! bytes without a real socket. A simulated poller notifies the I/O thread once for each change of the connection.
 
 #![allow(dead_code, clippy::needless_pass_by_ref_mut, reason = "what it stands for, and what only tests use")]
 

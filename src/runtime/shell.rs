@@ -199,8 +199,8 @@ impl Shell {
     }
 
     /// If the program polls, this method itself calls the handlers for the remaining events, on the calling thread.
-    /// After the time `deadline`, the method calls no more handlers. The caller must call this method once, after the engine
-    /// has begun to close.
+    /// After the time `deadline`, the method calls no more handlers. The caller must call this method once, after the
+    /// engine has begun to close.
     pub(crate) fn deliver_remaining(&self, deadline: Time) {
         self.event_delivery.deliver_remaining(deadline);
     }
@@ -423,8 +423,8 @@ impl Shell {
 
     fn run_on_io_thread(&self, work: impl FnOnce(&mut State) -> bool) -> (Option<Time>, bool) {
         let mut deferred = DeferredWork::default();
-        // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call moves the
-        // timeout to an earlier time again, that call then need not wake the I/O thread.
+        // If the next timeout of the engine moves to a later time, `timer_at` does not change. If a later call moves
+        // the timeout to an earlier time again, that call then need not wake the I/O thread.
         let result = self.change_state(&mut deferred, work, |state, more| (state.timer_at, more));
         // The calling thread is the I/O thread itself, so it needs no wake-up.
         deferred.io_thread = None;
@@ -744,8 +744,8 @@ enum ReadExtent {
 
 /// Passes received data to the engine. Returns true if the socket may have more data.
 ///
-/// A TLS connection can contain decrypted data for which the socket reports no event. The function therefore reads until
-/// the connection contains no such data.
+/// A TLS connection can contain decrypted data for which the socket reports no event. The function therefore reads
+/// until the connection contains no such data.
 fn receive(state: &mut State, extent: ReadExtent) -> bool {
     let mut reads = 0;
     loop {

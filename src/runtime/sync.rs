@@ -1,7 +1,7 @@
-//! The locks and condition variables of the runtime. They are those of the standard library. In the models (cfg `zklock_loom`), the
-//! locks come from loom, which tries every possible order of the threads' steps. The models have no clock. In the
-//! models, a time limit may pass at any moment, after any number of steps of the other threads. The code in this file
-//! does not depend on the data that the locks protect.
+//! The locks and condition variables of the runtime. They are those of the standard library. In the models (cfg
+//! `zklock_loom`), the locks come from loom, which tries every possible order of the threads' steps. The models have no
+//! clock. In the models, a time limit may pass at any moment, after any number of steps of the other threads. The code
+//! in this file does not depend on the data that the locks protect.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
