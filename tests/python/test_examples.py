@@ -81,7 +81,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
                     source = str(EXAMPLES / language / f"{name}.{language}")
                     make([*compilers[language], *STRICT, source, *LINK, "-o", compiled])
         elif language == "rust":
-            make(["cargo", "build", "--quiet", "--locked", "--package", "zklock", "--example", name])
+            # Without `--package`, the dependencies have the same features as in `cargo test`, which has built them.
+            make(["cargo", "build", "--quiet", "--locked", "--example", name])
             return [str(TARGET / "debug/examples" / name)]
         elif language == "python":
             return [sys.executable, "-W", "error", str(EXAMPLES / f"python/{name}.py")]

@@ -33,11 +33,11 @@ pub(crate) fn directory() -> &'static Path {
             profile => profile,
         };
         output(
+            // Without `--package`, the dependencies have the same features as in `make test`, so cargo has built them.
             cargo()
-                .args(["build", "--quiet", "--package", "zklock-c", "--package", "zklock-standalone-c", "--lib"])
-                .args(["--profile", profile, "--target-dir"])
+                .args(["build", "--quiet", "--lib", "--profile", profile, "--target-dir"])
                 .arg(directory.parent().unwrap())
-                .current_dir(env!("CARGO_MANIFEST_DIR")),
+                .current_dir(root()),
         );
         directory.to_owned()
     })
