@@ -234,7 +234,7 @@ def rust_programs(threads: str) -> list[Program]:
         program = RustProgram(name, [message["executable"]], directory, ["--manifest-path", manifest, *which])
         program.environment = {**environment, "CARGO_MANIFEST_DIR": str(directory)}
         programs.append(program)
-    documentation = RustProgram("doc", ["cargo", "test", "--locked", "--doc"], ROOT, ["--doc"])
+    documentation = RustProgram("doc", ["cargo", "test", "--locked", "--doc", "--no-fail-fast"], ROOT, ["--doc"])
     return [*programs, documentation]
 
 
