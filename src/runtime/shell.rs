@@ -268,6 +268,9 @@ impl Shell {
         if is_revocable {
             self.event_delivery.ensure_dispatcher()?;
         }
+        // If the lock is closed, this thread may drop the last reference to the handler. It must hold no mutex at that
+        // time, because the handler's destructor can call the library.
+        let _kept = handler.clone();
         let before = self.with_state(|state| {
             if !state.engine.is_open(id) || state.io_thread.is_none() {
                 return Err(Error::from(Status::Closed));
@@ -330,8 +333,8 @@ impl Shell {
         }
     }
 
-    /// Ends an operation if its deadline has passed. The calling thread itself reads the clock. Returns true if this
-    /// method has delivered the answer, or if another thread is about to deliver the answer.
+    /// Ends an operation if its deadline has passed. The calling thread itself reads the clock. Returns true if the
+    /// operation has ended, so that its handler has the answer, or another thread is about to deliver the answer.
     pub(crate) fn expire_op(&self, op: OpId) -> bool {
         let is_answered = self.with_state(|state| {
             if state.reader.is_some() {
@@ -471,8 +474,8 @@ impl Shell {
     }
 
     /// Calls `change`, which may pass input to the engine, and applies the engine's output. Then calls `read` with the
-    /// changed state and the result of `change`, and returns the result of `read`. All input of the engine comes from
-    /// this method.
+    /// changed state and the result of `change`, and returns the result of `read`. Only a client that has just been
+    /// created or has failed receives input in another way.
     fn change_state<T, U>(
         &self,
         deferred: &mut DeferredWork,

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use zklock_core::engine::{Event, OpId};
+use zklock_core::engine::{Event, OpId, Recipe};
+use zklock_core::recipe::Mode;
 use zklock_core::session::{ClientState, ConnectString};
 
 use super::*;
@@ -208,6 +209,35 @@ fn late_addresses_are_used_only_while_they_are_recent() {
         let now = listeners.each_ref().map(was_used);
         used = [used[0] || now[0], used[1] || now[1]];
     }
+    stop(&shell);
+}
+
+/// Calls the client when it is dropped.
+struct CallsOnDrop(Arc<Shell>);
+
+impl Drop for CallsOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.read_engine(|engine, _| engine.state());
+    }
+}
+
+#[test]
+fn refused_revocation_handler_is_dropped_while_the_thread_holds_no_lock() {
+    let (shell, mut removed) = (sound_client(NOWHERE), None);
+    shell
+        .update_engine(|engine, now| {
+            let lock = engine.add_lock("/lock", Recipe::Queue(Mode::Mutex));
+            engine.remove_lock(now, lock);
+            removed = Some(lock);
+        })
+        .unwrap();
+    let (of_thread, calls_client) = (Arc::clone(&shell), CallsOnDrop(Arc::clone(&shell)));
+    let handler: Arc<RevocationHandler> = Arc::new(move |_: &str| {
+        let _ = &calls_client;
+    });
+    let (sender, receiver) = channel();
+    thread::spawn(move || sender.send(of_thread.set_revocable(removed.unwrap(), Some(handler)).unwrap_err().status()));
+    assert_eq!(receiver.recv_timeout(LONG).unwrap(), Status::Closed);
     stop(&shell);
 }
 
