@@ -177,7 +177,8 @@ check: setup-checks language ## check the language, the formatting, the lints, t
 	@cargo fmt --all --check
 	@echo "check: lints"
 	@cargo clippy --quiet --locked --workspace --all-targets -- $(WARNINGS_FAIL) --cfg zklock_mutants
-	@echo "check: the pure core compiles alone, and uses no crate that does I/O"
+	@echo "check: the C library and the pure core compile alone, and the core uses no crate that does I/O"
+	@cargo check --quiet --locked --package zklock-c
 	@cargo check --quiet --locked --package zklock-core
 	@used=$$($(PURE_TREE) | cut -d' ' -f1 | sort -u | xargs); \
 		test "$$used" = "$(PURE)" || { echo "check: zklock-core uses $$used; expected $(PURE)"; exit 1; }
