@@ -1162,8 +1162,8 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
 /**
  * Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
  * longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
- * call releases every member lock that the thread holds, even if the release of another member lock fails. The call then
- * returns the first error.
+ * call releases every member lock that the thread holds, even if the release of another member lock fails. In this
+ * case, the call returns the first error.
  *
  * Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
  * confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
