@@ -1,7 +1,6 @@
-//! Client locks. The engine of a client knows each of the client's locks as a client lock. Each [`Lock`](crate::Lock)
-//! and [`Semaphore`](crate::Semaphore) consists of client locks. A client lock passes calls to the engine, and fails
-//! with CLOSED if the lock or its client is closed. The code in this file neither starts acquires nor combines client
-//! locks.
+//! Client locks, which represent locks in the engine of a client. Each [`Lock`](crate::Lock) and
+//! [`Semaphore`](crate::Semaphore) consists of client locks. A client lock passes calls to the engine, and fails with
+//! CLOSED if the lock or its client is closed. The code in this file neither starts acquires nor combines client locks.
 
 use std::sync::Arc;
 

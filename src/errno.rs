@@ -1,5 +1,5 @@
-//! Checks at compile time that zklock-base and the target's C library agree on the `errno` numbers. The code in this file
-//! defines no numbers.
+//! Checks at compile time that zklock-base and the target's C library agree on the `errno` numbers. The code in this
+//! file defines no numbers.
 
 macro_rules! assert_same {
     ($($name:ident)+) => {

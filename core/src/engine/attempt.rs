@@ -112,7 +112,7 @@ impl Engine {
     /// Records in an operation whether its contender has waited. The operation needs this information if it continues with another
     /// contender.
     pub(super) fn record_waited(&mut self, machine_id: MachineId, op: OpId) {
-        let has_waited = matches!(self.machines.get(machine_id), Some(StateMachine::Contender(contender, _)) if contender.has_waited());
+        let has_waited = self.machines.contender(machine_id).is_some_and(Contender::has_waited);
         if let Some(acquire) = self.pending_acquire_mut(op) {
             acquire.has_waited |= has_waited;
         }
@@ -185,10 +185,7 @@ impl Engine {
         let holds = self.locks_in_same_directory(lock).filter_map(|sibling| self.hold(sibling, owner));
         let live = |hold: &&Hold| !matches!(hold.node_status, NodeStatus::Lost(_));
         let machine_id = holds.into_iter().find(live).map(|hold| hold.machine_id)?;
-        match self.machines.get(machine_id) {
-            Some(StateMachine::Contender(contender, _)) => contender.node_name().map(str::to_owned),
-            _ => None,
-        }
+        self.machines.contender(machine_id)?.node_name().map(str::to_owned)
     }
 
     /// Grants the locks of a contender that is first in all its queues. The owner may already hold other members of the multi-lock. If one
@@ -252,7 +249,7 @@ impl Engine {
         fencing_pass: u32,
     ) {
         self.machines.set_role(machine_id, Role::Holding(lock, owner));
-        let Some(StateMachine::Contender(contender, _)) = self.machines.get(machine_id) else { return };
+        let Some(contender) = self.machines.contender(machine_id) else { return };
         let token = contender.token().unwrap_or_default();
         let (node_status, reported_state) = (NodeStatus::Verified, LockState::Free);
         if let Some(granted) = self.locks.get_mut(&lock) {

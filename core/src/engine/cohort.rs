@@ -100,7 +100,8 @@ impl Engine {
         let may_go_on = hold.fencing_pass < held.max_passes || Mutant::HandOverWithoutLimit.is_active();
         let cohort = self.cohorts.get(&held.directory).filter(|cohort| cohort.contender == Some(hold.machine_id))?;
         let op = *cohort.waiting_ops.first()?;
-        let is_revocation_requested = self.contender(hold.machine_id).is_none_or(Contender::is_revocation_requested);
+        let is_revocation_requested =
+            self.machines.contender(hold.machine_id).is_none_or(Contender::is_revocation_requested);
         (is_held && may_go_on && !is_revocation_requested)
             .then(|| Successor { op, fencing_pass: hold.fencing_pass.saturating_add(1) })
     }
@@ -161,7 +162,7 @@ impl Engine {
 
     /// Returns what the operations behind the contender of a cohort wait for.
     pub(super) fn cohort_wait_reason(&self, lock: LockId) -> WaitReason<'_> {
-        let contender = self.cohort_contender(lock).and_then(|machine_id| self.contender(machine_id));
+        let contender = self.cohort_contender(lock).and_then(|machine_id| self.machines.contender(machine_id));
         let Some((contender, node)) = contender.and_then(|contender| Some((contender, contender.node_paths().next()?)))
         else {
             return WaitReason::Unknown { own: None };
@@ -185,12 +186,5 @@ impl Engine {
             self.machines.get(machine_id),
             Some(StateMachine::Contender(_, Role::Acquiring(_) | Role::Holding(..)))
         )
-    }
-
-    fn contender(&self, machine_id: MachineId) -> Option<&Contender> {
-        match self.machines.get(machine_id) {
-            Some(StateMachine::Contender(contender, _)) => Some(contender),
-            _ => None,
-        }
     }
 }

@@ -33,10 +33,7 @@ impl Engine {
         let Some(&Acquire { lock, attempt: Attempt::Queues { contender, .. }, .. }) = self.pending_acquire(op) else {
             return;
         };
-        let most_ahead = match self.machines.get(contender) {
-            Some(StateMachine::Contender(own, _)) => own.max_ahead(),
-            _ => return,
-        };
+        let Some(most_ahead) = self.machines.contender(contender).map(Contender::max_ahead) else { return };
         let limits = self.session.limits();
         if most_ahead.is_none_or(|ahead| ahead > limits.max_ahead_for_deadlock_check) {
             return self.schedule_deadlock_check(now, op, limits.first_deadlock_check);
@@ -56,7 +53,7 @@ impl Engine {
         contender: MachineId,
         queues: Result<Vec<Participant>>,
     ) {
-        let Some(StateMachine::Contender(own, _)) = self.machines.get(contender) else { return };
+        let Some(own) = self.machines.contender(contender) else { return };
         let cycles = wait_cycles(&queues.unwrap_or_default(), own);
         let limits = *self.session.limits();
         let Some(Acquire { attempt: Attempt::Queues { contender: current, .. }, deadlock: detector, .. }) =

@@ -52,10 +52,7 @@ impl Engine {
     /// Returns the paths of the nodes of `owner`'s hold, without the chroot.
     pub fn nodes_of(&self, lock: LockId, owner: Owner) -> Vec<String> {
         let holds = self.members(lock).into_iter().filter_map(|member| self.hold(member, owner));
-        let contenders = holds.filter_map(|hold| match self.machines.get(hold.machine_id) {
-            Some(StateMachine::Contender(contender, _)) => Some(contender),
-            _ => None,
-        });
+        let contenders = holds.filter_map(|hold| self.machines.contender(hold.machine_id));
         let path = |path: &str| path.get(self.chroot.path.len()..).unwrap_or_default().to_owned();
         contenders.flat_map(|contender| contender.node_paths()).map(path).collect()
     }

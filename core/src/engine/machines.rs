@@ -61,6 +61,14 @@ impl StateMachines {
         self.machines.get(&id)
     }
 
+    /// Returns a contender, or `None` if the id belongs to no contender.
+    pub(super) fn contender(&self, id: MachineId) -> Option<&Contender> {
+        match self.get(id) {
+            Some(StateMachine::Contender(contender, _)) => Some(contender),
+            _ => None,
+        }
+    }
+
     /// Returns a state machine. The caller must not change the role of a contender, because the counts depend on it.
     pub(super) fn get_mut(&mut self, id: MachineId) -> Option<&mut StateMachine> {
         self.machines.get_mut(&id)
@@ -90,10 +98,7 @@ impl StateMachines {
 
     /// Returns the contenders that have left, but whose nodes the client may not delete.
     pub(super) fn undeletable(&self) -> impl Iterator<Item = &Contender> {
-        self.undeletable.iter().filter_map(|&id| match self.get(id) {
-            Some(StateMachine::Contender(contender, _)) => Some(&**contender),
-            _ => None,
-        })
+        self.undeletable.iter().filter_map(|&id| self.contender(id))
     }
 
     pub(super) fn set_undeletable(&mut self, id: MachineId, is_undeletable: bool) {

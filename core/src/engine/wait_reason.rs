@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::interface::{LockId, OpId, Recipe};
-use super::machines::StateMachine;
 use super::owner::Owner;
 use super::state::{Acquire, Attempt, Engine, Op, OpKind};
 use crate::recipe::Blocker;
@@ -145,7 +144,7 @@ impl Engine {
             Attempt::Queues { contender, .. } | Attempt::InnerMutex(contender) => contender,
             Attempt::Leases { leases, .. } => leases,
         };
-        let Some(StateMachine::Contender(contender, _)) = self.machines.get(machine_id) else {
+        let Some(contender) = self.machines.contender(machine_id) else {
             return WaitReason::Unknown { own: None };
         };
         let own = contender.node_paths().next();
