@@ -8,6 +8,7 @@ use std::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use zeroize::Zeroizing;
@@ -17,6 +18,7 @@ use zklock::internal::{PerProcess, configure, mark_callback_thread};
 use crate::callback::{CallbackSlot, WeakCallback};
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
+use crate::python_call::CallPython;
 use crate::wait::is_exiting;
 
 /// The pairs of the argument `auth`.
@@ -128,7 +130,7 @@ fn start(callable: &WeakCallback, outcome: &Arc<Outcome>) -> Result<(), BoxError
             return Ok(());
         };
         let call = AuthCall { callable, outcome: Arc::clone(outcome) };
-        py.import("zklock._callbacks")?.call_method1("start_auth_call", (call,)).map(drop)
+        py.import("zklock._callbacks")?.call_python_method(intern!(py, "start_auth_call"), (call,)).map(drop)
     };
     let started = Python::try_attach(|py| start(py).map_err(|error| describe(error.value(py)).into()));
     drop(attached);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyWeakrefMethods, PyWeakrefReference};
 use zklock::Config;
@@ -19,6 +20,7 @@ use zklock::internal::{EventSource, ForkEpoch, PerProcess};
 
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
+use crate::python_call::CallPython;
 use crate::wait::{ExitPhase, park_if_exiting};
 
 /// The revocation callback of a lock or a semaphore. The slot is made when the program sets the first callback.
@@ -238,7 +240,7 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
     if is_served.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    let started = py.import("zklock._callbacks").and_then(|module| module.call_method0("start"));
+    let started = py.import("zklock._callbacks").and_then(|module| module.call_python_method(intern!(py, "start"), ()));
     started.map(drop).inspect_err(|_| is_served.store(false, Ordering::Release))
 }
 

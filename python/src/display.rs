@@ -22,5 +22,6 @@ pub(crate) fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {
 
 /// Returns the name of a Python enum member.
 pub(crate) fn member_name(member: &Bound<'_, PyAny>) -> PyResult<String> {
-    member.getattr("name")?.extract()
+    // In Python 3.11 and later, the attribute `name` runs Python code.
+    member.getattr("_name_")?.extract()
 }

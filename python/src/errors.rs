@@ -1,11 +1,13 @@
 //! Converts errors of the core to Python exceptions. A table in the core maps each status to the name of its exception class. This file
-//! imports only `imports.rs`, so that all other files can report errors.
+//! imports only `imports.rs` and `python_call.rs`, so that all other files can report errors.
 
 use pyo3::exceptions::PyBaseException;
+use pyo3::intern;
 use pyo3::prelude::*;
 use zklock::{Error, Status};
 
 use crate::imports::imports;
+use crate::python_call::CallPython;
 
 /// Returns the exception for an error of the core.
 pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
@@ -23,7 +25,7 @@ pub(crate) fn wrong_value(message: impl AsRef<str>) -> PyErr {
 }
 
 fn make(py: Python<'_>, name: &str, message: &str) -> PyErr {
-    let made = || imports(py)?.errors.bind(py).as_any().get_item(name)?.call1((message,));
+    let made = || imports(py)?.errors.bind(py).as_any().get_item(name)?.call_python((message,));
     made().map_or_else(|failure| failure, PyErr::from_value)
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn attach_to_exception(
         return Err(to_py_err(py, error));
     }
     if let Ok(add_note) = block_error.getattr("add_note") {
-        add_note.call1((format!("zklock: {doing}: {}", error.message()),))?;
+        add_note.call_python((format!("zklock: {doing}: {}", error.message()),))?;
     } else if block_error.getattr("__context__")?.is_none() {
         block_error.setattr("__context__", to_py_err(py, error))?;
     }
@@ -78,9 +80,9 @@ pub(crate) fn end_block(
     match released {
         Err(error) if !block_error.is_none() => attach_to_exception(py, block_error, doing, &error),
         Err(error) if was_safe && matches!(error.status(), Status::Connection | Status::Exhausted) => {
-            let logger = py.import("logging")?.call_method1("getLogger", ("zklock.lock",))?;
-            logger
-                .call_method1("warning", ("%s: no server has confirmed the release yet: %s", doing, error.message()))?;
+            let logger = py.import("logging")?.call_python_method(intern!(py, "getLogger"), ("zklock.lock",))?;
+            let message = ("%s: no server has confirmed the release yet: %s", doing, error.message());
+            logger.call_python_method(intern!(py, "warning"), message)?;
             Ok(())
         }
         released => released.or_raise(py),

@@ -18,6 +18,7 @@ use crate::detached_drop::DetachedDrop;
 use crate::display::repr;
 use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
+use crate::python_call::CallPython;
 use crate::states::{client_state, lock_state};
 
 /// Selects the thread that calls the program's callbacks.
@@ -140,13 +141,13 @@ impl EventObjects {
         match event {
             Event::Client { state, previous, .. } => {
                 let (state, previous) = (client_state(py, *state)?, client_state(py, *previous)?);
-                needed.client_event.bind(py).call1((state, previous)).map(Some)
+                needed.client_event.bind(py).call_python((state, previous)).map(Some)
             }
             Event::Lock { lock, path, token, fencing_pass, state, previous, .. } => {
                 let (state, previous) = (lock_state(py, *state)?, lock_state(py, *previous)?);
                 let lock = self.find(py, *lock);
                 let fields = (lock, &**path, state, previous, *token, *fencing_pass);
-                needed.lock_event.bind(py).call1(fields).map(Some)
+                needed.lock_event.bind(py).call_python(fields).map(Some)
             }
             // The Python package has no class for this kind of event.
             _ => Ok(None),

@@ -14,6 +14,7 @@ use zklock::internal::CompletionQueue;
 
 use crate::errors::OrRaise;
 use crate::imports::imports;
+use crate::python_call::CallPython;
 
 /// Returns the calling greenlet, or `None` if the caller is the main greenlet of a thread. A hold of the main greenlet
 /// belongs to the thread.
@@ -38,7 +39,7 @@ fn current(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
             GET_CURRENT.get_or_init(py, || found.unbind()).bind(py).clone()
         }
     };
-    let current = get_current.call0()?;
+    let current = get_current.call_python(())?;
     // `getcurrent()` returns None when the interpreter ends.
     Ok((!current.is_none()).then_some(current))
 }
@@ -78,14 +79,14 @@ impl<'py> Hub<'py> {
     /// wait.
     pub(crate) fn find(py: Python<'py>, target: WaitTarget) -> PyResult<Option<Self>> {
         let Some(current) = current(py)? else { return Ok(None) };
-        let waits = imports(py)?.hub_waits.bind(py).call1((current, target.name()))?;
+        let waits = imports(py)?.hub_waits.bind(py).call_python((current, target.name()))?;
         Ok((!waits.is_none()).then_some(Self(waits)))
     }
 
     /// Registers a wait of the calling greenlet.
     pub(crate) fn start_wait(&self) -> PyResult<GreenletWait<'py>> {
         let py = self.0.py();
-        let waits = self.0.call1((py.get_type::<WakeQueue>(),))?;
+        let waits = self.0.call_python((py.get_type::<WakeQueue>(),))?;
         let queue = waits.getattr(intern!(py, "queue"))?.cast_into::<WakeQueue>()?;
         let key = queue.get().last_key.fetch_add(1, Ordering::Relaxed) + 1;
         let waker = GreenletWaker { key, keys: Arc::clone(&queue.get().keys), is_used: Arc::default() };
@@ -115,11 +116,11 @@ impl GreenletWait<'_> {
         // Another thread may use the waker now, and thereby add the key to the queue. The hub then finds the key when this greenlet
         // waits.
         let py = self.waits.py();
-        let waited = self.waits.call_method1(intern!(py, "wait"), (self.waker.key, left));
+        let waited = self.waits.call_python_method(intern!(py, "wait"), (self.waker.key, left));
         // This method of a dictionary runs no Python code, so Ctrl-C cannot prevent the removal of the key.
         let waiting = self.waits.getattr(intern!(py, "waiting"))?;
-        waiting.call_method1(intern!(py, "pop"), (self.waker.key, py.None()))?;
-        let unwatched = self.waits.call_method0(intern!(py, "unwatch_if_idle"));
+        waiting.call_python_method(intern!(py, "pop"), (self.waker.key, py.None()))?;
+        let unwatched = self.waits.call_python_method(intern!(py, "unwatch_if_idle"), ());
         waited.and(unwatched).map(drop)
     }
 }

@@ -8,13 +8,13 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
 use zklock::{LockState, Owner};
 
-use crate::display::repr;
 use crate::greenlet;
 use crate::imports::imports;
 use crate::lock::Lock;
+use crate::python_call::CallPython;
 use crate::resource_warning::{is_released_with_object, warn};
 
 /// The locks that a thread or greenlet has acquired. Python drops a `HoldTracker` when its owner ends.
@@ -30,7 +30,7 @@ pub(crate) struct HoldTracker {
 
 impl HoldTracker {
     fn new(py: Python<'_>, owner: Owner, who: Option<String>) -> PyResult<Bound<'_, Self>> {
-        let entered = imports(py)?.weak_keys.bind(py).call0()?.unbind();
+        let entered = imports(py)?.weak_keys.bind(py).call_python(())?.unbind();
         Bound::new(py, Self { owner, who, entered })
     }
 
@@ -39,30 +39,35 @@ impl HoldTracker {
     }
 
     pub(crate) fn add(&self, lock: &Bound<'_, Lock>) -> PyResult<()> {
-        let entries = self.entries(lock)? + 1;
-        self.entered.bind(lock.py()).set_item(lock, entries)
+        self.set_entries(lock, self.entries(lock)? + 1)
     }
 
     /// Decrements the hold count of a lock, or removes the lock if the hold is over.
     pub(crate) fn remove(&self, lock: &Bound<'_, Lock>, is_over: bool) -> PyResult<()> {
         let py = lock.py();
         match self.entries(lock)? {
-            entries if entries > 1 && !is_over => self.entered.bind(py).set_item(lock, entries - 1),
-            _ => self.entered.bind(py).call_method1(intern!(py, "pop"), (lock, py.None())).map(drop),
+            entries if entries > 1 && !is_over => self.set_entries(lock, entries - 1),
+            _ => self.entered.bind(py).call_python_method(intern!(py, "pop"), (lock, py.None())).map(drop),
         }
     }
 
+    fn set_entries(&self, lock: &Bound<'_, Lock>, entries: usize) -> PyResult<()> {
+        let py = lock.py();
+        self.entered.bind(py).call_python_method(intern!(py, "__setitem__"), (lock, entries)).map(drop)
+    }
+
     fn entries(&self, lock: &Bound<'_, Lock>) -> PyResult<usize> {
-        self.entered.bind(lock.py()).call_method1(intern!(lock.py(), "get"), (lock, 0))?.extract()
+        let py = lock.py();
+        self.entered.bind(py).call_python_method(intern!(py, "get"), (lock, 0))?.extract()
     }
 
     /// Warns about the holds that remain. The function releases lost holds without a warning.
     fn warn_of_holds(&self, py: Python<'_>) -> PyResult<()> {
         let Some(who) = &self.who else { return Ok(()) };
-        let entered = self.entered.bind(py).call_method0(intern!(py, "copy"))?;
-        self.entered.bind(py).call_method0(intern!(py, "clear"))?;
-        for lock in entered.try_iter()? {
-            let lock = lock?.cast_into::<Lock>()?;
+        let entered = self.entered.bind(py).call_python_method(intern!(py, "keyrefs"), ())?;
+        self.entered.bind(py).call_python_method(intern!(py, "clear"), ())?;
+        for lock in entered.cast_into::<PyList>()? {
+            let Some(lock) = lock.cast_into::<PyWeakrefReference>()?.upgrade_as::<Lock>()? else { continue };
             let core: &zklock::Lock = &lock.get().core;
             while matches!(core.state_as(self.owner), Ok(LockState::Lost)) {
                 if py.detach(|| core.start_release(self.owner, false)).is_err() {
@@ -125,12 +130,7 @@ fn thread_hold_tracker(py: Python<'_>) -> PyResult<Bound<'_, HoldTracker>> {
     if let Some(known) = local.getattr_opt(name)? {
         return Ok(known.cast_into()?);
     }
-    let thread = imports(py)?.current_thread.bind(py).call0()?;
-    // A dummy thread is a thread that native code started. Whenever a dummy thread detaches from the interpreter,
-    // Python drops the thread-local storage of the thread.
-    let is_foreign = thread.get_type().name()? == "_DummyThread";
-    let name_of = || Ok::<_, PyErr>(format!("thread {}", repr(&thread.getattr(intern!(py, "name"))?)?));
-    let who = if is_foreign { None } else { Some(name_of()?) };
+    let who = imports(py)?.thread_name.bind(py).call_python(())?.extract()?;
     let tracker = HoldTracker::new(py, Owner::current_thread(), who)?;
     local.setattr(name, &tracker)?;
     Ok(tracker)
@@ -145,9 +145,9 @@ fn greenlet_hold_tracker<'py>(greenlet: &Bound<'py, PyAny>) -> PyResult<Bound<'p
     if let Some(Ok(known)) = attributes.get_item(name)?.map(Bound::cast_into::<HoldTracker>) {
         return Ok(known);
     }
-    let who: String = imports(py)?.name_of.bind(py).call1((greenlet,))?.extract()?;
+    let who: String = imports(py)?.name_of.bind(py).call_python((greenlet,))?.extract()?;
     let tracker = HoldTracker::new(py, Owner::unique(), Some(who))?;
-    imports(py)?.at_end.bind(py).call1((greenlet, &tracker))?;
+    imports(py)?.at_end.bind(py).call_python((greenlet, &tracker))?;
     attributes.set_item(name, &tracker)?;
     Ok(tracker)
 }

@@ -7,6 +7,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
+use crate::python_call::CallPython;
+
 pub(crate) struct Imports {
     /// The exceptions of `zklock/_errors.py`, by their names.
     pub(crate) errors: Py<PyDict>,
@@ -17,7 +19,7 @@ pub(crate) struct Imports {
     /// The classes of `zklock/_events.py`.
     pub(crate) client_event: Py<PyAny>,
     pub(crate) lock_event: Py<PyAny>,
-    /// The classes of `zklock/_metrics.py`.
+    /// A function and a class of `zklock/_metrics.py`.
     pub(crate) metrics: Py<PyAny>,
     pub(crate) histogram: Py<PyAny>,
     /// Functions of `zklock/_logs.py`.
@@ -27,15 +29,14 @@ pub(crate) struct Imports {
     pub(crate) hub_waits: Py<PyAny>,
     pub(crate) name_of: Py<PyAny>,
     pub(crate) at_end: Py<PyAny>,
+    pub(crate) thread_name: Py<PyAny>,
+    pub(crate) is_main_thread: Py<PyAny>,
     /// `weakref.WeakKeyDictionary`.
     pub(crate) weak_keys: Py<PyAny>,
     /// A `threading.local()` that stores the `HoldTracker` of each thread.
     pub(crate) thread: Py<PyAny>,
-    /// Functions of the module `threading`.
-    pub(crate) current_thread: Py<PyAny>,
-    pub(crate) get_ident: Py<PyAny>,
+    /// `threading.get_native_id`.
     pub(crate) get_native_id: Py<PyAny>,
-    pub(crate) main_thread: Py<PyAny>,
     /// `sys.modules`. Each interpreter of a process has a separate dict of modules.
     pub(crate) modules: Py<PyDict>,
 }
@@ -71,19 +72,18 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             waits_for: states.getattr("WaitsFor")?.unbind(),
             client_event: events.getattr("ClientEvent")?.unbind(),
             lock_event: events.getattr("LockEvent")?.unbind(),
-            metrics: metrics.getattr("Metrics")?.unbind(),
+            metrics: metrics.getattr("metrics_of")?.unbind(),
             histogram: metrics.getattr("Histogram")?.unbind(),
             log_level: logs.getattr("effective_level")?.unbind(),
             log_deliver: logs.getattr("emit")?.unbind(),
             hub_waits: greenlets.getattr("hub_waits")?.unbind(),
             name_of: greenlets.getattr("greenlet_name")?.unbind(),
             at_end: greenlets.getattr("call_at_end")?.unbind(),
+            thread_name: greenlets.getattr("thread_name")?.unbind(),
+            is_main_thread: greenlets.getattr("is_main_thread")?.unbind(),
             weak_keys: py.import("weakref")?.getattr("WeakKeyDictionary")?.unbind(),
-            thread: threading.getattr("local")?.call0()?.unbind(),
-            current_thread: threading.getattr("current_thread")?.unbind(),
+            thread: threading.getattr("local")?.call_python(())?.unbind(),
             get_native_id: threading.getattr("get_native_id")?.unbind(),
-            get_ident: threading.getattr("get_ident")?.unbind(),
-            main_thread: threading.getattr("main_thread")?.unbind(),
             modules: modules(py)?.unbind(),
         })
     })

@@ -2,6 +2,8 @@
 //! tests. The module converts arguments, releases the interpreter's lock around calls that may block, and lets Ctrl-C interrupt a
 //! wait. The core implements everything else.
 
+#![deny(clippy::disallowed_methods)]
+
 mod aio;
 mod auth;
 mod callback;
@@ -20,6 +22,7 @@ mod lock;
 mod log;
 mod metrics;
 mod participant;
+mod python_call;
 mod resource_warning;
 mod seconds;
 mod semaphore;

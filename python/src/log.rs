@@ -12,6 +12,7 @@ use zklock::internal::{Level, LogDispatch, LogLine, LogValue, PerProcess, set_lo
 use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_idle};
 use crate::errors::OrRaise;
 use crate::imports::imports;
+use crate::python_call::CallPython;
 
 /// The log level that the last call of `sync_level` found. The value is a log level of the core, or 0 if logging is off. The value is
 /// `NOT_CALLED` until `sync_level` first finds a level.
@@ -22,7 +23,7 @@ const NOT_CALLED: i32 = -1;
 /// call and raise an exception. Call the function before an operation begins. Then an exception from the signal handler cannot
 /// interrupt the operation.
 pub(crate) fn sync_level(py: Python<'_>) -> PyResult<()> {
-    let wanted: Option<i64> = imports(py)?.log_level.bind(py).call0()?.extract()?;
+    let wanted: Option<i64> = imports(py)?.log_level.bind(py).call_python(())?.extract()?;
     let level = wanted.and_then(level_of);
     let seen = LAST_LEVEL.get().swap(level.map_or(0, |level| level as i32), Ordering::AcqRel);
     match (seen, level) {

@@ -10,6 +10,7 @@ use zklock::{Histogram, Labels, Metrics, Value};
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
 use crate::imports::imports;
+use crate::python_call::CallPython;
 use crate::states::client_state;
 
 /// Makes a `Metrics` object. Its fields have the names from the core's table of metrics.
@@ -25,14 +26,14 @@ pub(crate) fn object<'py>(py: Python<'py>, metrics: &Metrics) -> PyResult<Bound<
             _ => {}
         }
     }
-    imports(py)?.metrics.bind(py).call((), Some(&fields))
+    imports(py)?.metrics.bind(py).call_python((fields,))
 }
 
 fn histogram<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py, PyAny>> {
     let bound = |bound: Option<Duration>| bound.map_or(f64::INFINITY, seconds);
     let buckets =
         PyTuple::new(py, histogram.buckets().map(|(limit, count)| (bound(limit), count)).collect::<Vec<_>>())?;
-    imports(py)?.histogram.bind(py).call1((histogram.count(), seconds(histogram.sum()), buckets))
+    imports(py)?.histogram.bind(py).call_python((histogram.count(), seconds(histogram.sum()), buckets))
 }
 
 /// Returns the float nearest to a duration in seconds. The core converts durations for Prometheus in the same way.

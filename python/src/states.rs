@@ -8,6 +8,7 @@ use zklock::{ClientState, Error, LockState, Status, WaitsFor};
 
 use crate::errors::to_py_err;
 use crate::imports::imports;
+use crate::python_call::CallPython;
 
 pub(crate) fn client_state(py: Python<'_>, state: ClientState) -> PyResult<Bound<'_, PyAny>> {
     let value = match state {
@@ -18,7 +19,7 @@ pub(crate) fn client_state(py: Python<'_>, state: ClientState) -> PyResult<Bound
         ClientState::Closed => "closed",
         state => return Err(unknown(py, state)),
     };
-    imports(py)?.client_state.bind(py).call1((value,))
+    imports(py)?.client_state.bind(py).call_python((value,))
 }
 
 pub(crate) fn lock_state(py: Python<'_>, state: LockState) -> PyResult<Bound<'_, PyAny>> {
@@ -30,7 +31,7 @@ pub(crate) fn lock_state(py: Python<'_>, state: LockState) -> PyResult<Bound<'_,
         LockState::Lost => "lost",
         state => return Err(unknown(py, state)),
     };
-    imports(py)?.lock_state.bind(py).call1((value,))
+    imports(py)?.lock_state.bind(py).call_python((value,))
 }
 
 pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'_, PyAny>> {
@@ -43,7 +44,7 @@ pub(crate) fn waits_for(py: Python<'_>, waits_for: WaitsFor) -> PyResult<Bound<'
         WaitsFor::OwnHold => "own_hold",
         waits_for => return Err(unknown(py, waits_for)),
     };
-    imports(py)?.waits_for.bind(py).call1((value,))
+    imports(py)?.waits_for.bind(py).call_python((value,))
 }
 
 /// Returns the error for a Rust value that has no member in the Python enum.

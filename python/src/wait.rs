@@ -14,6 +14,7 @@ use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Statu
 use crate::errors::OrRaise;
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
 use crate::imports::imports;
+use crate::python_call::CallPython;
 use crate::seconds::Seconds;
 
 /// The longest time for which a wait ignores Ctrl-C.
@@ -225,9 +226,9 @@ enum WaitStep<W, T> {
 /// has patched `threading`, the threads of `threading` are greenlets. The native id of the main thread is the process id. The function
 /// therefore also compares the native id of the calling thread with the process id.
 fn on_main_thread(py: Python<'_>) -> PyResult<bool> {
-    let threading = imports(py)?;
-    if threading.get_native_id.bind(py).call0()?.extract::<u32>()? == std::process::id() {
+    let imports = imports(py)?;
+    if imports.get_native_id.bind(py).call_python(())?.extract::<u32>()? == std::process::id() {
         return Ok(true);
     }
-    threading.get_ident.bind(py).call0()?.eq(threading.main_thread.bind(py).call0()?.getattr("ident")?)
+    imports.is_main_thread.bind(py).call_python(())?.extract()
 }

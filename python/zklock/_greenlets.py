@@ -263,6 +263,19 @@ def _original_start() -> Callable[..., object]:
     return start
 
 
+def is_main_thread() -> bool:
+    """Return whether the calling thread is the main thread of the interpreter."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def thread_name() -> str | None:
+    """Return the calling thread's name for use in messages, or None if native code started the thread. Whenever such a
+    thread detaches from the interpreter, Python drops the thread-local storage of the thread.
+    """
+    thread = threading.current_thread()
+    return None if type(thread).__name__ == "_DummyThread" else f"thread {thread.name!r}"
+
+
 def greenlet_name(greenlet: Any) -> str:
     """Return a greenlet's name for use in messages."""
     name = getattr(greenlet, "name", None)

@@ -5,7 +5,7 @@ the native module imports this file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zklock._states import ClientState
@@ -123,6 +123,11 @@ class Metrics:
     """The session timeout that is in effect, in seconds."""
     state: ClientState
     """The state of the session."""
+
+
+def metrics_of(fields: dict[str, Any]) -> Metrics:
+    """Return a Metrics object with these fields."""
+    return Metrics(**fields)
 
 
 # Give the classes their public names, for instance zklock.Metrics.

@@ -194,7 +194,7 @@ class Program:
 
     def __init__(self, code: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", code, *arguments],
+            [sys.executable, "-X", "faulthandler", "-W", "error", "-c", code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -60,6 +60,49 @@ def test_an_orderly_end(
     assert inspector.nodes(path) == []
 
 
+# While the interpreter shuts down, a daemon thread still runs a Python function that the native module has called.
+PYTHON_CALLED = """
+import logging, sys, threading, time, weakref, zklock
+client = zklock.Client(sys.argv[1])
+lock, other = client.mutex(sys.argv[2]), client.mutex(sys.argv[2])
+logging.getLogger("zklock").addHandler(logging.NullHandler())
+lock.acquire()
+is_called = threading.Event()
+
+def replace(owner, name):
+    original = getattr(owner, name)
+    def call(*arguments, **options):
+        if threading.get_ident() != thread.ident:
+            return original(*arguments, **options)
+        is_called.set()
+        while True:
+            time.sleep(0.0001)
+    setattr(owner, name, call)
+
+thread = threading.Thread(target=lambda: eval(sys.argv[4]), daemon=True)
+replace(*eval(sys.argv[3]))
+thread.start()
+assert is_called.wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("replaced", "call"),
+    [
+        ("logging.getLogger('zklock.lock'), 'getEffectiveLevel'", "other.acquire()"),
+        ("threading, 'current_thread'", "other.acquire()"),
+        ("threading, 'main_thread'", "other.acquire()"),
+        ("weakref.WeakKeyDictionary, 'get'", "client.mutex(sys.argv[2] + '-2').acquire()"),
+        ("zklock.NotOwner, '__init__'", "other.release()"),
+        ("zklock.Metrics, '__init__'", "client.metrics()"),
+    ],
+)
+def test_a_daemon_thread_that_runs_python_code(
+    server: ZooKeeper, path: str, program: Callable[..., Program], replaced: str, call: str
+) -> None:
+    assert program(PYTHON_CALLED, server.address, path, replaced, call).ends() == 0
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [
