@@ -421,7 +421,9 @@ void operations_complete_unattended()
 {
     zkl::client client(check::servers);
     zkl::mutex mutex(client, fresh_path());
-    zkl::operation first = mutex.start(zkl::owner{1}), second = mutex.start_for(20s, zkl::owner{2}), third = mutex.start_for(20ms);
+    zkl::operation first = mutex.start(zkl::owner{1}), second = mutex.start_for(20s, zkl::owner{2});
+    // If the server did not answer within this time, the status would be `connection`.
+    zkl::operation third = mutex.start_for(1s);
     CHECK(first.wait() == zkl::status::ok && mutex.is_held(zkl::owner{1}) && !second.result());
     CHECK(!second.wait_for(1ms) && third.wait() == zkl::status::timeout && third.wait_for(0s) == zkl::status::timeout);
     THROWS(timeout, "", third.get());
