@@ -166,6 +166,7 @@ impl CompletionQueue {
     /// client. If ``listens`` is false, ``on_event`` receives no events until ``start_listening()`` is called.
     fn connect(&self, py: Python<'_>, settings: &Settings, on_event: &Bound<'_, PyAny>, listens: bool) -> PyResult<Op> {
         self.check(py)?;
+        client::prepare_exit(py)?;
         log::sync_level(py)?;
         let on_event = callable("on_event", on_event)?.ok_or_else(|| wrong_type("on_event: None"))?;
         let events = ClientEvents::new(py, settings.keywords.auth.slots(py))?;

@@ -20,8 +20,7 @@ use zklock::internal::{EventSource, ForkEpoch, PerProcess};
 
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type};
-use crate::python_call::CallPython;
-use crate::wait::{ExitPhase, park_if_exiting};
+use crate::python_call::{CallPython, write_unraisable};
 
 /// The revocation callback of a lock or a semaphore. The slot is made when the program sets the first callback.
 #[derive(Default)]
@@ -145,7 +144,7 @@ impl WeakCallback {
             match argument(py) {
                 Ok(Some(argument)) => push_bound_call((callback, argument), Some(slot.unbind())),
                 Ok(None) => {}
-                Err(error) => error.write_unraisable(py, None),
+                Err(error) => write_unraisable(py, error, None),
             }
         });
     }
@@ -248,20 +247,18 @@ pub(crate) fn start_thread(py: Python<'_>) -> PyResult<()> {
 /// callback before it calls ``_next_call()`` again. If a callback forks the process, this function returns None in the
 /// child process. The calling thread of the child process must then end.
 #[pyfunction]
-pub(crate) fn _next_call(py: Python<'_>) -> PyResult<Option<BoundCall>> {
+pub(crate) fn _next_call(py: Python<'_>) -> Option<BoundCall> {
     let current = ForkEpoch::current();
     if CALLBACK_THREAD.replace(Some(current)).is_some_and(|epoch| epoch != current) {
-        return Ok(None);
+        return None;
     }
     zklock::internal::mark_callback_thread();
     loop {
         // One event may lead to several recorded calls. Dispatch the next event only when no recorded call is left.
         if let Some(found) = pop_bound_call() {
-            park_if_exiting(py, ExitPhase::Closed)?;
-            return Ok(Some(found));
+            return Some(found);
         }
         let handlers = py.detach(next_source);
-        park_if_exiting(py, ExitPhase::Closed)?;
         handlers.dispatch_next();
     }
 }
@@ -292,7 +289,7 @@ fn next_source() -> EventSource {
 #[pyfunction]
 pub(crate) fn _report_unraisable(error: Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) {
     let py = error.py();
-    PyErr::from_value(error).write_unraisable(py, Some(callback));
+    write_unraisable(py, PyErr::from_value(error), Some(callback));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,6 +2,7 @@
 //! semaphores. The core alone manages the session. No call may block while its thread is attached to the interpreter.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{self, Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,15 +21,17 @@ use crate::detached_drop::DetachedDrop;
 use crate::display::{member_name, quoted, repr, type_name};
 use crate::errors::{OrRaise, attach_to_exception, ignore_forked, status_word, wrong_type};
 use crate::event::{CallbackDispatcher, ClientEvents, Listener};
-use crate::greenlet::{Hub, WaitTarget};
+use crate::greenlet::{GreenletWait, Hub, WaitTarget};
+use crate::imports::imports;
 use crate::lock::{self, Lock, MultiLock, Mutex, RwLock, SemaphoreMutex};
 use crate::log;
 use crate::metrics;
 use crate::participant::Participant;
+use crate::python_call::CallPython;
 use crate::seconds::{self, Seconds};
 use crate::semaphore::Semaphore;
 use crate::states::client_state;
-use crate::wait::{ExitPhase, set_exit_phase, wait};
+use crate::wait::{set_exiting, wait};
 use crate::{int_args, text};
 
 /// A client has one ZooKeeper session. Any number of locks and threads may share the client.
@@ -118,8 +121,14 @@ impl Client {
     }
 
     fn close_blocking(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
-        if let Some(hub) = Hub::find(py, WaitTarget::ClientClose)? {
-            return self.close_in_greenlet(py, &hub);
+        let hub = Hub::find(py, WaitTarget::ClientClose);
+        match hub.and_then(|hub| hub.map(|hub| hub.start_wait()).transpose()) {
+            Ok(None) => {}
+            Ok(Some(in_hub)) => return self.close_in_greenlet(py, &in_hub),
+            Err(interrupt) => {
+                let _ = py.detach(|| self.core.close_in_background(drop));
+                return Err(interrupt);
+            }
         }
         Ok(py.detach(|| {
             let start = Instant::now();
@@ -133,8 +142,8 @@ impl Client {
 
     /// Closes the session, and lets other greenlets run during the close. A callback may wait for another greenlet. If closing the
     /// client blocked that greenlet, the callback could not return.
-    fn close_in_greenlet(&self, py: Python<'_>, hub: &Hub<'_>) -> PyResult<zklock::Result<()>> {
-        let (start, in_hub, ended) = (Instant::now(), hub.start_wait()?, Arc::new(sync::Mutex::new(None)));
+    fn close_in_greenlet(&self, py: Python<'_>, in_hub: &GreenletWait<'_>) -> PyResult<zklock::Result<()>> {
+        let (start, ended) = (Instant::now(), Arc::new(sync::Mutex::new(None)));
         // If a client callback calls this function, the function must not wait for that callback to return.
         let handlers =
             (self.has_listeners() && !is_callback_thread()).then(|| internal::event_source(&self.core)).transpose();
@@ -262,6 +271,7 @@ impl Client {
         auth: &AuthPairs,
         on_event: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        prepare_exit(py)?;
         // If a greenlet drops the last handle of the client, the other greenlets of the thread must not wait until the client is
         // closed.
         let mut config = config.end_in_background(Hub::find(py, WaitTarget::Server)?.is_some());
@@ -618,6 +628,15 @@ impl Client {
 static OPEN_CLIENTS: PerProcess<sync::Mutex<Vec<(WeakClient, CallbackDispatcher)>>> =
     PerProcess::new(sync::Mutex::default);
 
+/// Makes sure that this process closes its clients when it ends. Each function that makes a client calls this function first.
+pub(crate) fn prepare_exit(py: Python<'_>) -> PyResult<()> {
+    static IS_PREPARED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
+    if !IS_PREPARED.get().swap(true, Ordering::AcqRel) {
+        imports(py)?.register_child.bind(py).call_python(())?;
+    }
+    Ok(())
+}
+
 fn register_for_exit(client: &zklock::Client, dispatcher: CallbackDispatcher) {
     let mut live = OPEN_CLIENTS.get().lock().unwrap_or_else(PoisonError::into_inner);
     live.retain(|(client, _)| internal::has_users(client));
@@ -628,7 +647,7 @@ fn register_for_exit(client: &zklock::Client, dispatcher: CallbackDispatcher) {
 /// lock, although the process no longer does any work.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
-    set_exit_phase(ExitPhase::Closing);
+    set_exiting();
     let live = std::mem::take(&mut *OPEN_CLIENTS.get().lock().unwrap_or_else(PoisonError::into_inner));
     py.detach(|| {
         thread::scope(|scope| {
@@ -647,7 +666,6 @@ pub(crate) fn _close_all(py: Python<'_>) {
         auth::wait_until_detached();
         log::flush(CLOSE_LIMIT);
     });
-    set_exit_phase(ExitPhase::Closed);
 }
 
 /// Returns the names and values in `options`.

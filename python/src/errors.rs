@@ -24,6 +24,12 @@ pub(crate) fn wrong_value(message: impl AsRef<str>) -> PyErr {
     Python::attach(|py| make(py, "InvalidArgument", message.as_ref()))
 }
 
+/// Returns whether an exception is a `zklock.Error`.
+pub(crate) fn is_library_error(py: Python<'_>, error: &PyErr) -> bool {
+    let class = imports(py).and_then(|imports| imports.errors.bind(py).as_any().get_item("Error"));
+    class.is_ok_and(|class| error.is_instance(py, &class))
+}
+
 fn make(py: Python<'_>, name: &str, message: &str) -> PyErr {
     let made = || imports(py)?.errors.bind(py).as_any().get_item(name)?.call_python((message,));
     made().map_or_else(|failure| failure, PyErr::from_value)

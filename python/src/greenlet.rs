@@ -45,10 +45,12 @@ fn current(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
 }
 
 /// What a call waits for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitTarget {
     /// An answer of a server. The answer arrives even if no other greenlet runs.
     Server,
+    /// A server's confirmation of a release.
+    Release,
     /// Another holder's release of a lock. The holder may be a greenlet of the same thread.
     Contenders,
     /// The close of a client. A close takes at most 2 seconds.
@@ -64,7 +66,7 @@ impl WaitTarget {
     /// Returns the name that `zklock/_greenlets.py` uses for this value.
     const fn name(self) -> &'static str {
         match self {
-            Self::Server => "server",
+            Self::Server | Self::Release => "server",
             Self::Contenders => "contenders",
             Self::ClientClose => "close",
         }

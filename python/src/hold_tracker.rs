@@ -6,15 +6,18 @@
 //! `HoldTracker` exists as long as its thread or greenlet, and records the locks that this thread or greenlet has
 //! acquired. A `HoldTracker` must not keep a lock object alive.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyDict, PyWeakrefMethods, PyWeakrefReference};
 use zklock::{LockState, Owner};
 
 use crate::greenlet;
 use crate::imports::imports;
 use crate::lock::Lock;
-use crate::python_call::CallPython;
+use crate::python_call::{CallPython, write_unraisable};
 use crate::resource_warning::{is_released_with_object, warn};
 
 /// The locks that a thread or greenlet has acquired. Python drops a `HoldTracker` when its owner ends.
@@ -23,15 +26,30 @@ pub(crate) struct HoldTracker {
     owner: Owner,
     /// The owner's name for use in messages, or `None` if the library cannot observe when the owner ends.
     who: Option<String>,
-    /// A `WeakKeyDictionary` that maps each lock to the number of releases that the owner still has to make. The number
-    /// excludes the holds of `Hold` objects, because any thread may release a `Hold`.
-    entered: Py<PyAny>,
+    entered: Mutex<HashMap<usize, EnteredLock>>,
 }
 
+/// A lock that the owner has acquired. The key in `entered` is the address of the lock object. If the object is garbage-collected during
+/// the hold, the entry remains until a later lock has the same address.
+struct EnteredLock {
+    lock: Py<PyWeakrefReference>,
+    /// The number of releases that the owner still has to make. The number excludes the holds of `Hold` objects, because any thread may
+    /// release a `Hold`.
+    releases: usize,
+}
+
+impl EnteredLock {
+    /// Returns the lock object, if it still exists.
+    fn upgrade<'py>(&self, py: Python<'py>) -> Option<Bound<'py, Lock>> {
+        self.lock.bind(py).upgrade_as::<Lock>().ok().flatten()
+    }
+}
+
+// No function that records a hold or a release runs Python code. A signal handler could otherwise raise an exception between the acquire
+// and the record.
 impl HoldTracker {
     fn new(py: Python<'_>, owner: Owner, who: Option<String>) -> PyResult<Bound<'_, Self>> {
-        let entered = imports(py)?.weak_keys.bind(py).call_python(())?.unbind();
-        Bound::new(py, Self { owner, who, entered })
+        Bound::new(py, Self { owner, who, entered: Mutex::default() })
     }
 
     pub(crate) fn owner(&self) -> Owner {
@@ -39,35 +57,44 @@ impl HoldTracker {
     }
 
     pub(crate) fn add(&self, lock: &Bound<'_, Lock>) -> PyResult<()> {
-        self.set_entries(lock, self.entries(lock)? + 1)
+        let weak = PyWeakrefReference::new(lock)?.unbind();
+        let mut entered = self.lock_entered();
+        let previous = match entered.get_mut(&lock.as_ptr().addr()) {
+            Some(entry) if entry.upgrade(lock.py()).is_some() => {
+                entry.releases += 1;
+                None
+            }
+            _ => entered.insert(lock.as_ptr().addr(), EnteredLock { lock: weak, releases: 1 }),
+        };
+        drop(entered);
+        drop(previous);
+        Ok(())
     }
 
     /// Decrements the hold count of a lock, or removes the lock if the hold is over.
-    pub(crate) fn remove(&self, lock: &Bound<'_, Lock>, is_over: bool) -> PyResult<()> {
-        let py = lock.py();
-        match self.entries(lock)? {
-            entries if entries > 1 && !is_over => self.set_entries(lock, entries - 1),
-            _ => self.entered.bind(py).call_python_method(intern!(py, "pop"), (lock, py.None())).map(drop),
-        }
+    pub(crate) fn remove(&self, lock: &Bound<'_, Lock>, is_over: bool) {
+        let address = lock.as_ptr().addr();
+        let mut entered = self.lock_entered();
+        let removed = match entered.get_mut(&address) {
+            Some(entry) if entry.releases > 1 && !is_over => {
+                entry.releases -= 1;
+                None
+            }
+            _ => entered.remove(&address),
+        };
+        drop(entered);
+        drop(removed);
     }
 
-    fn set_entries(&self, lock: &Bound<'_, Lock>, entries: usize) -> PyResult<()> {
-        let py = lock.py();
-        self.entered.bind(py).call_python_method(intern!(py, "__setitem__"), (lock, entries)).map(drop)
-    }
-
-    fn entries(&self, lock: &Bound<'_, Lock>) -> PyResult<usize> {
-        let py = lock.py();
-        self.entered.bind(py).call_python_method(intern!(py, "get"), (lock, 0))?.extract()
+    fn lock_entered(&self) -> MutexGuard<'_, HashMap<usize, EnteredLock>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Warns about the holds that remain. The function releases lost holds without a warning.
     fn warn_of_holds(&self, py: Python<'_>) -> PyResult<()> {
         let Some(who) = &self.who else { return Ok(()) };
-        let entered = self.entered.bind(py).call_python_method(intern!(py, "keyrefs"), ())?;
-        self.entered.bind(py).call_python_method(intern!(py, "clear"), ())?;
-        for lock in entered.cast_into::<PyList>()? {
-            let Some(lock) = lock.cast_into::<PyWeakrefReference>()?.upgrade_as::<Lock>()? else { continue };
+        let entered = std::mem::take(&mut *self.lock_entered());
+        for lock in entered.into_values().filter_map(|entry| entry.upgrade(py)) {
             let core: &zklock::Lock = &lock.get().core;
             while matches!(core.state_as(self.owner), Ok(LockState::Lost)) {
                 if py.detach(|| core.start_release(self.owner, false)).is_err() {
@@ -98,7 +125,7 @@ impl Drop for HoldTracker {
         Python::try_attach(|py| {
             let raised = PyErr::take(py);
             if let Err(error) = self.warn_of_holds(py) {
-                error.write_unraisable(py, None);
+                write_unraisable(py, error, None);
             }
             if let Some(raised) = raised {
                 raised.restore(py);

@@ -31,8 +31,10 @@ pub(crate) struct Imports {
     pub(crate) at_end: Py<PyAny>,
     pub(crate) thread_name: Py<PyAny>,
     pub(crate) is_main_thread: Py<PyAny>,
-    /// `weakref.WeakKeyDictionary`.
-    pub(crate) weak_keys: Py<PyAny>,
+    /// A function of `zklock/_exit.py`.
+    pub(crate) register_child: Py<PyAny>,
+    /// `warnings.warn`.
+    pub(crate) warn: Py<PyAny>,
     /// A `threading.local()` that stores the `HoldTracker` of each thread.
     pub(crate) thread: Py<PyAny>,
     /// `threading.get_native_id`.
@@ -81,7 +83,8 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             at_end: greenlets.getattr("call_at_end")?.unbind(),
             thread_name: greenlets.getattr("thread_name")?.unbind(),
             is_main_thread: greenlets.getattr("is_main_thread")?.unbind(),
-            weak_keys: py.import("weakref")?.getattr("WeakKeyDictionary")?.unbind(),
+            register_child: py.import("zklock._exit")?.getattr("register_child")?.unbind(),
+            warn: py.import("warnings")?.getattr("warn")?.unbind(),
             thread: threading.getattr("local")?.call_python(())?.unbind(),
             get_native_id: threading.getattr("get_native_id")?.unbind(),
             modules: modules(py)?.unbind(),

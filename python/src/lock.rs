@@ -275,7 +275,7 @@ impl Lock {
 
     pub(crate) fn release_as(&self, py: Python<'_>, owner: Owner) -> PyResult<zklock::Result<()>> {
         let lock: &zklock::Lock = &self.core;
-        wait(py, WaitTarget::Server, || lock.start_release(owner, true), drop)
+        wait(py, WaitTarget::Release, || lock.start_release(owner, true), drop)
     }
 
     /// Returns the text of `repr()`. The text contains the state of the hold that belongs to `owner`. If `owner` has no hold, the text shows the state of another

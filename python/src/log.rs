@@ -12,7 +12,7 @@ use zklock::internal::{Level, LogDispatch, LogLine, LogValue, PerProcess, set_lo
 use crate::callback::{add_bound_call, notify_thread, start_thread, wait_until_idle};
 use crate::errors::OrRaise;
 use crate::imports::imports;
-use crate::python_call::CallPython;
+use crate::python_call::{CallPython, write_unraisable};
 
 /// The log level that the last call of `sync_level` found. The value is a log level of the core, or 0 if logging is off. The value is
 /// `NOT_CALLED` until `sync_level` first finds a level.
@@ -40,7 +40,7 @@ fn install_handler(py: Python<'_>, level: Level) -> PyResult<()> {
     let handler = |line: &LogLine| {
         Python::attach(|py| match call(py, line) {
             Ok((deliver, line)) => add_bound_call(deliver, line),
-            Err(error) => error.write_unraisable(py, None),
+            Err(error) => write_unraisable(py, error, None),
         });
     };
     set_log_handler(level, LogDispatch::Notifier(Arc::new(notify_thread)), Some(Arc::new(handler))).or_raise(py)

@@ -1,19 +1,20 @@
 //! ResourceWarnings about holds and leases that a program does not release. This file decides which holds need a warning, and
 //! issues the warnings. It must not release a hold.
 
-use std::ffi::CString;
-
 use pyo3::exceptions::PyResourceWarning;
 use pyo3::prelude::*;
 use zklock::LockState;
+
+use crate::imports::imports;
+use crate::python_call::{CallPython, write_unraisable};
 
 /// Issues a ResourceWarning. If a filter (`-W error`) turns the warning into an exception, the function passes the exception to
 /// `sys.unraisablehook`. If Python is already raising an exception, the function preserves that exception.
 pub(crate) fn warn(py: Python<'_>, message: String) {
     let raised = PyErr::take(py);
-    let message = CString::new(message.replace('\0', "\\0")).unwrap_or_default();
-    if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &message, 1) {
-        error.write_unraisable(py, None);
+    let arguments = (message, py.get_type::<PyResourceWarning>());
+    if let Err(error) = imports(py).and_then(|imports| imports.warn.bind(py).call_python(arguments)) {
+        write_unraisable(py, error, None);
     }
     if let Some(raised) = raised {
         raised.restore(py);

@@ -167,7 +167,7 @@ impl Leases {
 
     fn release_and_wait(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
         let leases: &zklock::Leases = &self.core;
-        wait(py, WaitTarget::Server, || leases.start_release(true), drop)
+        wait(py, WaitTarget::Release, || leases.start_release(true), drop)
     }
 }
 

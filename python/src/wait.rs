@@ -3,7 +3,7 @@
 //! so that Python's signal handlers can run between two slices. A greenlet waits in its hub, and the hub runs the other
 //! greenlets meanwhile. This file must not interpret the answers of operations.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use zklock::internal::refuse_in_callback;
 use zklock::{Acquiring, AcquiringLeases, Call, Connecting, Leases, Result, Status, WaitLost};
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, is_library_error};
 use crate::greenlet::{GreenletWait, Hub, WaitTarget};
 use crate::imports::imports;
 use crate::python_call::CallPython;
@@ -19,6 +19,8 @@ use crate::seconds::Seconds;
 
 /// The longest time for which a wait ignores Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
+/// The time for which a daemon thread pauses if its client was closed because the interpreter is about to end.
+const EXIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// An operation that a thread or a greenlet can wait for.
 pub(crate) trait Waitable: Send {
@@ -113,7 +115,7 @@ pub(crate) fn wait_lost(
 
 /// Starts an operation and waits for its answer. If a signal handler raises an exception, or an exception is thrown into the waiting
 /// greenlet, the function abandons the operation. If the abandoned operation has already succeeded, the function passes the result to
-/// `undo`.
+/// `undo`. An abandoned release still takes effect.
 pub(crate) fn wait<W: Waitable>(
     py: Python<'_>,
     target: WaitTarget,
@@ -124,7 +126,16 @@ pub(crate) fn wait<W: Waitable>(
         Some(answer) => WaitStep::Answered(answer),
         None => WaitStep::Waiting(waiting),
     };
-    let hub = Hub::find(py, target)?;
+    let hub = match Hub::find(py, target) {
+        Ok(hub) => hub,
+        Err(error) => {
+            // If a signal handler raised the exception, the end of a `with` block must still release the lock.
+            if target == WaitTarget::Release && !is_library_error(py, &error) {
+                py.detach(|| drop(start()));
+            }
+            return Err(error);
+        }
+    };
     let first_slice = if hub.is_some() { Duration::ZERO } else { SLICE };
     let mut step = py.detach(|| match start() {
         Ok(waiting) => poll(waiting, first_slice),
@@ -141,7 +152,7 @@ pub(crate) fn wait<W: Waitable>(
         }
         let waiting = match step {
             WaitStep::Answered(Err(error)) if error.status() == Status::Closed => {
-                park_if_exiting(py, ExitPhase::Closing)?;
+                pause_if_exiting(py)?;
                 return Ok(Err(error));
             }
             WaitStep::Answered(answer) => return Ok(answer),
@@ -181,40 +192,26 @@ fn wait_in_greenlet<'py, W: Waitable>(
     in_hub.wait(waiting.deadline())
 }
 
-/// The phases of interpreter shutdown.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ExitPhase {
-    /// The library is closing all clients. If a daemon thread then waits for its client, it waits until the process ends.
-    Closing = 1,
-    /// All clients are closed, and the library calls no more callbacks.
-    Closed = 2,
-}
-
-static EXIT_PHASE: AtomicU8 = AtomicU8::new(0);
+static IS_EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Records that the interpreter is about to end.
-pub(crate) fn set_exit_phase(end: ExitPhase) {
-    EXIT_PHASE.store(end as u8, Ordering::Release);
+pub(crate) fn set_exiting() {
+    IS_EXITING.store(true, Ordering::Release);
 }
 
 /// Returns whether the interpreter is about to end.
 pub(crate) fn is_exiting() -> bool {
-    EXIT_PHASE.load(Ordering::Acquire) >= ExitPhase::Closing as u8
+    IS_EXITING.load(Ordering::Acquire)
 }
 
-/// If the interpreter has reached the exit phase `end`, the function blocks the calling thread until the process ends.
-/// The function never blocks the main thread. When the interpreter ends, all threads except the main thread are daemon
-/// threads. If a daemon thread continued, the thread would raise an exception while the interpreter is shutting down.
-/// The traceback could then end the process with a fatal error.
-pub(crate) fn park_if_exiting(py: Python<'_>, end: ExitPhase) -> PyResult<()> {
-    if EXIT_PHASE.load(Ordering::Acquire) < end as u8 || on_main_thread(py)? {
-        return Ok(());
+/// If the interpreter is about to end, the function blocks the calling daemon thread for one second. The thread usually does nothing
+/// else before the process ends. Without the pause, most daemon threads would print a traceback of ClientClosed whenever a program
+/// ends. The pause must end, because an exit handler may wait for the thread, or for a Python lock of the thread.
+fn pause_if_exiting(py: Python<'_>) -> PyResult<()> {
+    if is_exiting() && !on_main_thread(py)? {
+        py.detach(|| thread::sleep(EXIT_PAUSE));
     }
-    py.detach(|| {
-        loop {
-            thread::park();
-        }
-    })
+    Ok(())
 }
 
 enum WaitStep<W, T> {

@@ -72,6 +72,7 @@ to a thread.
 """
 
 import atexit
+import importlib
 import typing
 
 from zklock._errors import (
@@ -129,6 +130,8 @@ if typing.TYPE_CHECKING:
 
 _check_interpreter()
 atexit.register(_close_all)
+# The native module also needs this module later, perhaps at a time at which it should not run the code of an import.
+importlib.import_module("zklock._callbacks")
 
 __all__ = [
     "AuthFailed",
@@ -185,8 +188,6 @@ def __getattr__(name: str) -> "ModuleType":
     """Import ``zklock.aio`` when a program first uses it, so that programs that do not use it do not import asyncio."""
     if name != "aio":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     return importlib.import_module("zklock.aio")
 
 

@@ -67,6 +67,44 @@ def with_gevent() -> str:
     return IMPORTS + FRAMEWORKS["gevent"] + COMMON
 
 
+# A signal handler raises an exception before the native module has started the call.
+INTERRUPTED_EARLY = """
+import zklock._greenlets
+def interrupt(): raise KeyboardInterrupt
+def interrupted(call):
+    original, zklock._greenlets._gevent_hub = zklock._greenlets._gevent_hub, interrupt
+    try:
+        call()
+    except KeyboardInterrupt:
+        return
+    finally:
+        zklock._greenlets._gevent_hub = original
+    raise AssertionError("no exception")
+
+client, other = zklock.Client(sys.argv[1]), zklock.Client(sys.argv[1])
+mutex, semaphore = client.mutex(sys.argv[2]), client.semaphore(sys.argv[2] + "-semaphore", 1)
+mutex.acquire()
+interrupted(mutex.release)
+assert mutex.state is zklock.LockState.FREE
+hold, leases = mutex.hold(), semaphore.acquire()
+interrupted(hold.release)
+interrupted(leases.release)
+with other.mutex(sys.argv[2]), other.semaphore(sys.argv[2] + "-semaphore", 1).acquire():
+    pass
+interrupted(mutex.acquire)
+assert not mutex.is_held_in_process
+interrupted(client.close)
+assert raised(mutex.acquire) == "ClientClosed"
+print("fine", flush=True)
+"""
+
+
+def test_interrupted_release_takes_effect(framework: str, server: ZooKeeper, path: str, program: Run) -> None:
+    interrupted = program(framework + INTERRUPTED_EARLY, server.address, path)
+    assert interrupted.read_line() == "fine"
+    assert interrupted.ends() == 0
+
+
 EXCLUDE = """
 client = zklock.Client(sys.argv[1])
 lock = client.mutex(sys.argv[2])

@@ -62,7 +62,7 @@ def test_an_orderly_end(
 
 # While the interpreter shuts down, a daemon thread still runs a Python function that the native module has called.
 PYTHON_CALLED = """
-import logging, sys, threading, time, weakref, zklock
+import logging, sys, threading, time, zklock
 client = zklock.Client(sys.argv[1])
 lock, other = client.mutex(sys.argv[2]), client.mutex(sys.argv[2])
 logging.getLogger("zklock").addHandler(logging.NullHandler())
@@ -72,16 +72,16 @@ is_called = threading.Event()
 def replace(owner, name):
     original = getattr(owner, name)
     def call(*arguments, **options):
-        if threading.get_ident() != thread.ident:
+        if threading.get_ident() == main:
             return original(*arguments, **options)
         is_called.set()
         while True:
             time.sleep(0.0001)
     setattr(owner, name, call)
 
-thread = threading.Thread(target=lambda: eval(sys.argv[4]), daemon=True)
+main = threading.get_ident()
 replace(*eval(sys.argv[3]))
-thread.start()
+threading.Thread(target=exec, args=(sys.argv[4], globals()), daemon=True).start()
 assert is_called.wait(30)
 """
 
@@ -92,15 +92,82 @@ assert is_called.wait(30)
         ("logging.getLogger('zklock.lock'), 'getEffectiveLevel'", "other.acquire()"),
         ("threading, 'current_thread'", "other.acquire()"),
         ("threading, 'main_thread'", "other.acquire()"),
-        ("weakref.WeakKeyDictionary, 'get'", "client.mutex(sys.argv[2] + '-2').acquire()"),
         ("zklock.NotOwner, '__init__'", "other.release()"),
         ("zklock.Metrics, '__init__'", "client.metrics()"),
+        ("sys, 'unraisablehook'", "kept = zklock.Client(sys.argv[1], on_event=lambda event: 1 / 0)"),
     ],
 )
 def test_a_daemon_thread_that_runs_python_code(
     server: ZooKeeper, path: str, program: Callable[..., Program], replaced: str, call: str
 ) -> None:
     assert program(PYTHON_CALLED, server.address, path, replaced, call).ends() == 0
+
+
+# An exit handler waits for a daemon thread, and the daemon thread waits for a lock.
+JOINED = """
+import atexit, sys, threading
+def join():
+    thread.join()
+    print("joined", flush=True)
+atexit.register(join)
+import zklock
+client = zklock.Client(sys.argv[1])
+lock, other = client.mutex(sys.argv[2]), client.mutex(sys.argv[2])
+lock.acquire()
+def work():
+    try:
+        other.acquire()
+    except zklock.ClientClosed:
+        print("closed", flush=True)
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+while not other.waiting():
+    pass
+"""
+
+
+def test_an_exit_handler_that_joins_a_daemon_thread(
+    server: ZooKeeper, path: str, program: Callable[..., Program]
+) -> None:
+    ending = program(JOINED, server.address, path)
+    assert [ending.read_line(), ending.read_line()] == ["closed", "joined"]
+    assert ending.ends() == 0
+
+
+# Each process acquires a lock and ends without releasing the lock.
+CHILDREN = """
+import multiprocessing, sys, threading, zklock
+
+def acquire(servers, path):
+    global client, mutex
+    client = zklock.Client(servers, session_timeout=60)
+    mutex = client.mutex(path)
+    mutex.acquire()
+    def use_late():
+        threading.main_thread().join(0.2)
+        assert mutex.is_held_in_process
+        print("held", flush=True)
+    threading.Thread(target=use_late).start()
+
+def main(method, servers, path):
+    child = multiprocessing.get_context(method).Process(target=acquire, args=(servers, path))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    with zklock.Client(servers) as client, client.mutex(path, timeout=30):
+        print("acquired", flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_child_of_multiprocessing_closes_its_client(
+    server: ZooKeeper, path: str, tmp_path: Path, program: Callable[..., Program], method: str
+) -> None:
+    (tmp_path / "children.py").write_text(CHILDREN)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import children; children.main(*sys.argv[1:])"
+    parent = program(code, method, server.address, path)
+    assert [parent.read_line(), parent.read_line()] == ["held", "acquired"]
+    assert parent.ends() == 0
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,25 @@ def test_a_signal_in_any_moment_leaves_nothing(client: zklock.Client, path: str,
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_nothing_runs_python_code_between_the_acquire_and_its_return(client: zklock.Client, path: str) -> None:
+    """A signal handler runs only in Python code. An exception of a handler must not separate a hold from its record."""
+    calls: list[str] = []
+    lock = client.mutex(path)
+    with lock:  # The first acquire of a thread makes a record for the thread.
+        pass
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        with lock:
+            calls.append("acquired")
+        lock.acquire()
+        lock.release()
+    finally:
+        sys.setprofile(None)
+    # The native module reads the configuration of `logging` before each acquire.
+    assert set(calls) - {"effective_level", "getEffectiveLevel", "<listcomp>"} == {"acquired"}
+    assert calls[calls.index("acquired") + 1] == "effective_level"
+
+
 def test_no_signal_is_lost(client: zklock.Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception of a signal handler always reaches the program, also from a call that does not wait."""
     lost: list[object] = []

@@ -344,10 +344,8 @@ impl Lock {
         }
         let tracker = current_hold_tracker(py)?;
         let entered = lock.acquire_and_wait(py, tracker.get().owner(), timeout)?;
-        if entered.is_ok()
-            && let Err(error) = tracker.get().add(this)
-        {
-            error.write_unraisable(py, None);
+        if entered.is_ok() {
+            tracker.get().add(this)?;
         }
         Ok(entered)
     }
@@ -369,6 +367,7 @@ impl Lock {
     /// Decrements the hold count in the owner's `HoldTracker`, or removes the count if the hold is over.
     fn untrack_if_free(this: &Bound<'_, Self>, owner: Owner) -> PyResult<()> {
         let is_over = matches!(this.get().core.state_as(owner), Ok(LockState::Free));
-        current_hold_tracker(this.py())?.get().remove(this, is_over)
+        current_hold_tracker(this.py())?.get().remove(this, is_over);
+        Ok(())
     }
 }

@@ -1,0 +1,35 @@
+"""Closes all clients at the end of a child process of ``multiprocessing``.
+
+This file must not import the native module at import time, because the native module imports this file.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+
+def register_child() -> None:
+    """Close all clients when this process ends, if the process is a child of ``multiprocessing``. A process calls this
+    function when it makes its first client.
+
+    The children of the start methods "fork" and "forkserver" end with ``os._exit()``, which calls no ``atexit``
+    handlers.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        # multiprocessing calls the finalizers in descending order of their priorities. The finalizers of the program
+        # may still use a client.
+        Finalize(None, _close_clients, exitpriority=-100)
+
+
+def _close_clients() -> None:
+    from zklock._zklock import _close_all
+
+    # As with atexit, clients remain open until all threads except daemon threads have ended.
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    _close_all()
