@@ -9,7 +9,7 @@ use crate::path::{self, quote};
 pub(super) const DEFAULT_PORT: u16 = 2181;
 
 /// One server in a connect string. The client resolves the host name again for every connection attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Server {
     /// A host name, an IPv4 address, or an IPv6 address without its brackets.
     pub host: String,

@@ -1,7 +1,7 @@
 //! Chooses the next server for a connection attempt, and the pause before the attempt. If the server list changes, this file also decides
 //! whether the client moves to another server, so that the load spreads over the new list.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::connect_string::Server;
@@ -109,14 +109,16 @@ impl Servers {
     /// all clients have moved. No more clients move than this goal requires. The rules are those of ZooKeeper's Java client.
     pub(super) fn replace(&mut self, list: ServerList, present: Option<&Server>, entropy: &mut Entropy) -> Migration {
         let before = std::mem::take(&mut self.order);
-        let rest = |server: &Server| !list.servers.contains(server);
-        self.fallback = shuffled(list.fallback.iter().filter(|server| rest(server)).cloned().collect(), entropy);
+        let listed: HashSet<&Server> = list.servers.iter().collect();
+        let rest = list.fallback.into_iter().filter(|server| !listed.contains(server)).collect();
+        self.fallback = shuffled(rest, entropy);
         self.order = shuffled(list.servers, entropy);
         self.round.clear();
         self.failures = 0;
         self.last = present.cloned();
         let Some(present) = present else { return Migration::Stay };
-        let (kept, added): (Vec<_>, Vec<_>) = self.order.iter().cloned().partition(|server| before.contains(server));
+        let known: HashSet<&Server> = before.iter().collect();
+        let (kept, added): (Vec<_>, Vec<_>) = self.order.iter().cloned().partition(|server| known.contains(server));
         let change = ListChange { before: before.len(), kept, added };
         let migration = change.migration(present, entropy);
         self.round = match migration {
@@ -125,8 +127,8 @@ impl Servers {
             Migration::Rebalance => change.added.iter().take(1).chain([present]).cloned().collect(),
             Migration::Leave => change.round_after_leaving(entropy),
         };
-        let missing = self.all().filter(|server| !self.round.contains(server));
-        let missing: Vec<Server> = missing.cloned().collect();
+        let in_round: HashSet<&Server> = self.round.iter().collect();
+        let missing: Vec<Server> = self.all().filter(|server| !in_round.contains(server)).cloned().collect();
         if migration != Migration::Stay {
             self.round.extend(missing);
         }
@@ -186,12 +188,8 @@ impl ListChange {
 
 /// Returns the servers in random order, without repetitions.
 fn shuffled(servers: Vec<Server>, entropy: &mut Entropy) -> Vec<Server> {
-    let mut order: Vec<Server> = Vec::with_capacity(servers.len());
-    for server in servers {
-        if !order.contains(&server) {
-            order.push(server);
-        }
-    }
+    let mut seen = HashSet::with_capacity(servers.len());
+    let mut order: Vec<Server> = servers.into_iter().filter(|server| seen.insert(server.clone())).collect();
     for last in (1..order.len()).rev() {
         order.swap(last, random_below(last as u128 + 1, entropy));
     }
