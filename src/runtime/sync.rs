@@ -18,15 +18,20 @@ pub(super) use loom::{
     thread_local,
 };
 #[cfg(not(zklock_loom))]
-pub(crate) use std::sync::MutexGuard;
+use std::sync::Condvar;
 #[cfg(not(zklock_loom))]
-use std::{sync::Condvar, thread};
+pub(crate) use std::sync::MutexGuard;
 #[cfg(not(zklock_loom))]
 pub(super) use std::{
     sync::Mutex,
-    thread::{Builder, JoinHandle, ThreadId},
+    thread::{Builder, JoinHandle},
     thread_local,
 };
+
+/// The identity of a thread. `std::thread::current()` panics late in the end of a thread, but a destructor of the program may still call
+/// the library then.
+#[cfg(not(zklock_loom))]
+pub(super) type ThreadId = zklock_core::engine::Owner;
 
 /// Locks a mutex, even if a thread has panicked while it held the lock. The data under the mutex is consistent between
 /// any two statements, so a panic does not make the data invalid.
@@ -35,7 +40,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(super) fn current_thread() -> ThreadId {
-    thread::current().id()
+    #[cfg(zklock_loom)]
+    return thread::current().id();
+    #[cfg(not(zklock_loom))]
+    ThreadId::current_thread()
 }
 
 /// A value, and a condition variable that signals changes of the value.

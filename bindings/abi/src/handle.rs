@@ -13,6 +13,7 @@
 //! This module must not use the objects behind the handles. It only stores the objects, and decides when a handle is invalid.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::{Arc, PoisonError};
 #[cfg(not(zklock_loom))]
@@ -88,7 +89,8 @@ pub fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
     H::table().get(index, generation).map_err(|why| refuse::<H>(handle.addr(), why))
 }
 
-/// Closes an object, then invalidates its handle. If a thread finds the handle invalid, the object is therefore already closed.
+/// Closes an object, then invalidates its handle, even if `close` panics. If a thread finds the handle invalid, the object is therefore
+/// already closed.
 /// The function ignores a NULL handle and a handle of the parent process.
 pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
     if handle.is_null() {
@@ -100,9 +102,10 @@ pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<
         Err(error) => return Err(error),
     };
     let missing = |why| refuse::<H>(handle.addr(), why);
-    let closed = close(&*H::table().get(index, generation).map_err(missing)?);
+    let object = H::table().get(index, generation).map_err(missing)?;
+    let closed = catch_unwind(AssertUnwindSafe(|| close(&object)));
     H::table().remove(index, generation).map_err(missing)?;
-    closed
+    closed.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Invalidates a handle and returns its object. If several threads take the same handle, only one thread succeeds.
@@ -332,6 +335,13 @@ mod tests {
                 assert_eq!(HandleKey::unpack(key.pack()), Some(key));
             }
         }
+    }
+
+    #[test]
+    fn handle_is_freed_even_if_closing_panics() {
+        let thing = insert::<Thing>(1).unwrap();
+        catch_unwind(|| free(thing, |_| panic!("on purpose"))).unwrap_err();
+        assert_eq!(get(thing).unwrap_err().status(), Status::Handle);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 /* Every misuse returns a status, sets an error message, changes nothing, and does not crash. */
 #include "check.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -1124,6 +1125,61 @@ static void calls_from_a_thread_at_its_end(void)
     CHECK(pthread_key_delete(key) == 0);
 }
 
+/* The objects of a thread that ends. */
+struct belongings {
+    pthread_key_t key;
+    int rounds, drops;
+    zkl_client *client;
+    zkl_lock *lock;
+    zkl_listener *listener;
+};
+
+static void count_drop(void *value)
+{
+    struct belongings *own = value;
+    own->drops++;
+}
+
+/* The library's own thread-local data is gone in the last round of destructors. */
+static void free_in_last_round(void *value)
+{
+    struct belongings *own = value;
+    if (++own->rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
+        CHECK(pthread_setspecific(own->key, own) == 0);
+        return;
+    }
+    OK(zkl_release(own->lock));
+    zkl_listener_free(own->listener);
+    CHECK(own->drops == 2);
+    zkl_lock_free(own->lock);
+    zkl_client_free(own->client);
+    CHECK(zkl_client_state(own->client) == ZKL_E_HANDLE && zkl_lock_state(own->lock) == ZKL_E_HANDLE);
+}
+
+static void *make_belongings(void *value)
+{
+    struct belongings *own = value;
+    own->client = new_client();
+    own->lock = new_mutex(own->client, fresh_path());
+    OK(zkl_lock_listen(own->lock, 0, on_event, own, count_drop, &own->listener));
+    zkl_listener_free(own->listener);
+    OK(zkl_lock_listen(own->lock, 0, on_event, own, count_drop, &own->listener));
+    OK(zkl_acquire(own->lock));
+    CHECK(pthread_setspecific(own->key, own) == 0);
+    return NULL;
+}
+
+static void objects_are_freed_at_the_end_of_a_thread(void)
+{
+    struct belongings own = {.rounds = 0};
+    pthread_t thread;
+    CHECK(pthread_key_create(&own.key, free_in_last_round) == 0);
+    CHECK(pthread_create(&thread, NULL, make_belongings, &own) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(own.rounds == PTHREAD_DESTRUCTOR_ITERATIONS);
+    CHECK(pthread_key_delete(own.key) == 0);
+}
+
 static void *fail_here(void *unused)
 {
     (void)unused;
@@ -1205,6 +1261,7 @@ int main(int argc, char **argv)
     RUN(semaphores_are_freed_while_they_are_used);
     RUN(operations_are_freed_while_they_are_used);
     RUN(calls_from_a_thread_at_its_end);
+    RUN(objects_are_freed_at_the_end_of_a_thread);
     RUN(last_error_message_is_per_thread);
     RUN(the_last_message_stays_until_the_next_failure);
 
