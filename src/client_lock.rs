@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use zklock_core::engine::{Engine, LockId, OpId, Owner, Recipe, Waiting};
+use zklock_core::engine::{Engine, HoldView, LockId, OpId, Owner, Recipe, Waiting};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::time::Time;
 
@@ -58,6 +58,12 @@ impl ClientLock {
         // because the holds of the client have ended.
         self.check_open()?;
         Ok(answer)
+    }
+
+    /// Returns the hold of `owner` and its node paths. If the caller asked for both separately, another thread could
+    /// release the hold between the questions.
+    pub(crate) fn hold_and_nodes(&self, owner: Owner) -> Result<(Option<HoldView>, Vec<String>)> {
+        self.read_engine(|engine, now| (engine.hold_of(now, self.id, owner), engine.nodes_of(self.id, owner)))
     }
 
     pub(crate) fn update_engine(&self, order: impl FnOnce(&mut Engine, Time)) -> Result<()> {

@@ -412,10 +412,11 @@ impl Lock {
 
     /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
     pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
-        self.hold(owner)?;
-        let of_part =
-            |client_lock: &ClientLock| client_lock.read_engine(|engine, _| engine.nodes_of(client_lock.id, owner));
-        Ok(self.client_locks.iter().map(of_part).collect::<Result<Vec<_>>>()?.concat())
+        let of_part = |client_lock: &ClientLock| client_lock.hold_and_nodes(owner);
+        let parts = self.client_locks.iter().map(of_part).collect::<Result<Vec<_>>>()?;
+        let (views, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        self.require_live(weakest(views), || self.error(Status::NotOwner))?;
+        Ok(nodes.concat())
     }
 
     /// Waits until the calling thread's hold is no longer safe. The wait also ends if the hold becomes unsafe, even if
@@ -672,13 +673,12 @@ impl Lock {
         self.weakest_view(|client_lock| client_lock.read_engine(|engine, now| engine.hold_of_any(now, client_lock.id)))
     }
 
-    /// Combines the hold views of all client locks. The result contains the worst state and the shortest remaining time
-    /// of all these holds.
+    /// Combines the hold views of all client locks.
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
         // The closure runs for all client locks. This method fails if any client lock is closed, even if the owner does
         // not hold one of the others.
         let views = self.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
-        Ok(views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten())
+        Ok(weakest(views))
     }
 
     fn on_each(&self, order: impl Fn(&ClientLock) -> Result<()>) -> Result<()> {
@@ -688,6 +688,12 @@ impl Lock {
     fn error(&self, status: Status) -> Error {
         Error::new(status, format!("{}: {}", self.path, status.text()))
     }
+}
+
+/// Combines hold views. The result contains the worst state and the shortest remaining time of all these holds. Returns
+/// `None` if one of the holds does not exist.
+fn weakest(views: Vec<Option<HoldView>>) -> Option<HoldView> {
+    views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten()
 }
 
 /// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold. If

@@ -270,8 +270,9 @@ impl Leases {
     ///
     /// Fails with the same errors as [`fencing_token`](Self::fencing_token).
     pub fn node_paths(&self) -> Result<Vec<String>> {
-        self.live_view()?;
-        self.client_lock.read_engine(|engine, _| engine.nodes_of(self.client_lock.id, self.owner))
+        let (view, nodes) = self.client_lock.hold_and_nodes(self.owner)?;
+        self.require_live(view)?;
+        Ok(nodes)
     }
 
     /// Calls `handler` for changes of these leases. The rules of [`Lock::listen`](crate::Lock::listen) apply. After
@@ -303,7 +304,11 @@ impl Leases {
     }
 
     fn live_view(&self) -> Result<HoldView> {
-        match self.view()? {
+        self.require_live(self.view()?)
+    }
+
+    fn require_live(&self, view: Option<HoldView>) -> Result<HoldView> {
+        match view {
             None => Err(self.error(Status::NotOwner)),
             Some(HoldView { state: LockState::Lost, .. }) => Err(self.error(Status::Lost)),
             Some(view) => Ok(view),
