@@ -55,7 +55,10 @@
  *            Give each green thread its own owner number, and use zkl_acquire_as and zkl_release_as.
  *
  *            If pthread_cancel() cancels a thread during a call of the library, the cancellation takes effect after the call
- *            has returned.
+ *            has returned. A thread with the type PTHREAD_CANCEL_ASYNCHRONOUS must not call the library.
+ *
+ *            A thread that calls the library needs a stack of at least 128 KiB, in addition to the stack that the program's
+ *            callbacks use.
  * Handles    Handles are pointers to the opaque zkl_* types. The value of a handle is a number, not an address. A program may
  *            compare two handles with ==, but must not dereference a handle. A call fails with ZKL_E_HANDLE, and does not
  *            crash, if its handle was freed, is of another kind, or is not a handle at all. Freeing NULL does nothing.

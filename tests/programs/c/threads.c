@@ -197,7 +197,7 @@ static void wait_exactly(zkl_lock *lock, int64_t ms)
     CHECK(took >= ms && took < ms + slack_ms());
 }
 
-/* Every function that blocks, while a signal handler runs every millisecond. */
+/* Calls every function that blocks. */
 static void use_all(void)
 {
     zkl_client *client = new_client(), *other = new_client();
@@ -232,6 +232,24 @@ static void use_all(void)
     zkl_client_free(client);
 }
 
+static void *use_all_on_thread(void *unused)
+{
+    (void)unused;
+    use_all();
+    return NULL;
+}
+
+/* The smallest stack that the header allows is enough. */
+static void threads_may_have_a_small_stack(void)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 128 * 1024) == 0);
+    CHECK(pthread_create(&thread, &attributes, use_all_on_thread, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0 && pthread_attr_destroy(&attributes) == 0);
+    nothing_is_left();
+}
+
 /* Frequent signals do not affect any function that blocks. */
 static void signals_do_not_disturb_waits(void)
 {
@@ -258,6 +276,7 @@ int main(int argc, char **argv)
     RUN(threads_have_names_and_take_no_signals);
     RUN(a_connection_that_is_being_sought_leaves_nothing);
     RUN(a_resolver_that_hangs_keeps_its_own_thread_only);
+    RUN(threads_may_have_a_small_stack);
     RUN(signals_do_not_disturb_waits);
     RUN(clients_come_and_go);
     return 0;
