@@ -10,11 +10,12 @@ use std::time::Duration;
 use pyo3::IntoPyObjectExt;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
 use zklock::{Acquiring, AcquiringLeases, Call, Config, Connecting, Listen, Owner, Result, Status, WaitLost};
 use zklock_core::session::ConnectString;
 
-use crate::callback::{BoundCall, callable, collect_bound_calls};
+use crate::callback::{callable, collect_bound_calls};
 use crate::client::{self, Client, Keywords, SemaphoreSize};
 use crate::display::type_name;
 use crate::errors::{OrRaise, wrong_type, wrong_value};
@@ -148,18 +149,19 @@ impl CompletionQueue {
         self.0.epoch.check().or_raise(py)
     }
 
-    /// Remove the oldest items from the queue. Return the keys of the finished operations, and the pending callbacks with their
-    /// arguments. One call removes a limited number of items.
-    fn take(&self, py: Python<'_>) -> PyResult<(Vec<u64>, Vec<BoundCall>)> {
+    /// Move the oldest items from the queue to two lists: the keys of the finished operations to ``over``, and the pending callbacks
+    /// with their arguments to ``calls``. One call moves a limited number of items.
+    fn take(&self, py: Python<'_>, over: &Bound<'_, PyList>, calls: &Bound<'_, PyList>) -> PyResult<()> {
         self.check(py)?;
-        let (mut over, mut calls) = (Vec::new(), Vec::new());
         for item in self.0.items.take(MAX_ITEMS_PER_TAKE) {
             match item {
-                QueueItem::Completed(key) => over.push(key),
-                QueueItem::EventReady(handlers) => calls.extend(collect_bound_calls(py, &handlers)),
+                QueueItem::Completed(key) => over.append(key)?,
+                QueueItem::EventReady(handlers) => {
+                    collect_bound_calls(py, &handlers).into_iter().try_for_each(|call| calls.append(call))?;
+                }
             }
         }
-        Ok((over, calls))
+        Ok(())
     }
 
     /// Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives all events of the

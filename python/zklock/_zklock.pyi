@@ -1112,9 +1112,9 @@ class _CompletionQueue:
         """
     def check(self) -> None:
         """Raise Forked in a child of the process that made this queue."""
-    def take(self) -> tuple[list[int], list[tuple[Callable[[Any], object], Event | str]]]:
-        """Remove the oldest items from the queue. Return the keys of the finished operations, and the pending callbacks
-        with their arguments. One call removes a limited number of items.
+    def take(self, over: list[int], calls: list[tuple[Callable[[Any], object], Event | str]]) -> None:
+        """Move the oldest items from the queue to two lists: the keys of the finished operations to ``over``, and the
+        pending callbacks with their arguments to ``calls``. One call moves a limited number of items.
         """
     def connect(self, settings: _Settings, on_event: Callable[[Event], object], listens: bool) -> _Op[Client]:
         """Connect a client. The result of the operation is a Client. If ``listens`` is true, ``on_event`` receives all

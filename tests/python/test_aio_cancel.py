@@ -44,6 +44,36 @@ async def cancel_after(work: Coroutine[Any, Any, Any], count: int) -> bool:
     return task.cancelled()
 
 
+class InterruptingQueue:
+    """A completion queue. Ctrl-C interrupts the loop just after it has taken items from the queue."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.queue, name)
+
+    def take(self, *lists: list[Any]) -> None:
+        self.queue.take(*lists)
+        if any(lists):
+            raise KeyboardInterrupt
+
+
+def test_the_loop_can_run_again_after_ctrl_c(server: ZooKeeper, path: str) -> None:
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(Client(server.address).connect())
+    bridge = client._bridge
+    assert bridge is not None
+    acquiring = loop.create_task(client.mutex(path).acquire())
+    bridge._queue = InterruptingQueue(bridge._queue)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(acquiring)
+    bridge._queue = bridge._queue.queue  # type: ignore[attr-defined]
+    assert loop.run_until_complete(asyncio.wait_for(acquiring, 60))
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
 async def at_every_point(
     work: Callable[[], Coroutine[Any, Any, Any]],
     check: Callable[[], Awaitable[None]],

@@ -54,6 +54,8 @@ class LoopBridge:
         self._streams: weakref.WeakSet[EventSink] = weakref.WeakSet()
         self._awaited_streams: set[EventSink] = set()
         self._completions: dict[int, asyncio.Future[None]] = {}
+        self._over: list[int] = []
+        self._calls: list[tuple[Callable[[Any], object], Event | str]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closing = False
         self._reader = _LoopReader(self, self._loop, self._queue)
@@ -217,17 +219,25 @@ class LoopBridge:
     def drain(self) -> None:
         """Process the items in the completion queue. Schedule the callbacks first. The program then receives an event
         before the end of the call that caused the event.
+
+        Ctrl-C may interrupt this method between any two instructions. The method therefore removes an item from a list
+        only after it has processed the item. The program may run the loop again.
         """
         try:
-            over, calls = self._queue.take()
+            self._queue.take(self._over, self._calls)
+            while self._calls:
+                self._loop.call_soon(*self._calls[0])
+                del self._calls[0]
+            while self._over:
+                completion = self._completions.get(self._over[0])
+                if completion is not None and not completion.done():
+                    completion.set_result(None)
+                del self._over[0]
         except Forked:
             return  # the remaining items belong to the parent process
-        for callback, argument in calls:
-            self._loop.call_soon(callback, argument)
-        for key in over:
-            completion = self._completions.get(key)
-            if completion is not None and not completion.done():
-                completion.set_result(None)
+        finally:
+            if self._calls or self._over:
+                self._loop.call_soon(self.drain)
 
 
 class _LoopReader:
