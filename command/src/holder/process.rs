@@ -6,7 +6,7 @@ use std::time::Duration;
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
-use super::report::{ReportTarget, to_json};
+use super::report::{CALLER_ENDED, ReportTarget, to_json};
 use super::shell::{self, Frame};
 use crate::cli::HoldArguments;
 use crate::clock::{BootTime, wall_time};
@@ -77,7 +77,7 @@ impl HolderProcess<'_> {
             return Err(Failure::new(Exit::Signal(signal), ""));
         }
         if self.bound.is_over() || self.report_target.is_closed() {
-            return Err(Failure::new(Exit::Busy, "the process that needs the lock ended before the lock was acquired"));
+            return Err(Failure::new(Exit::Busy, CALLER_ENDED));
         }
         Ok(())
     }

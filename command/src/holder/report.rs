@@ -7,9 +7,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value, json};
 
 use super::bound::Bound;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::observe::table::answer;
 use crate::run::Variables;
+
+pub(crate) const CALLER_ENDED: &str = "the process that needs the lock ended before the lock was acquired";
 
 /// The way of the report to the caller.
 #[derive(Debug)]
@@ -36,12 +38,12 @@ impl ReportTarget {
         poll(&mut source, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
+    /// Sends the report. Fails if the caller has ended, because no process would then know the lock.
     pub(crate) fn send(self, text: &str) -> Result<(), Failure> {
         match self {
-            // If the caller has ended, no process needs the report.
             Self::Pipe(pipe) => {
-                drop(std::fs::File::from(pipe).write_all(text.as_bytes()));
-                Ok(())
+                let written = std::fs::File::from(pipe).write_all(text.as_bytes());
+                written.map_err(|_| Failure::new(Exit::Busy, CALLER_ENDED))
             }
             Self::Standard => answer(text),
         }
@@ -65,4 +67,16 @@ pub(crate) fn to_json(variables: &Variables, pid: i32, bound: &Bound) -> String 
         fields.insert(name, value);
     }
     format!("{}\n", Value::Object(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_without_a_reader_fails() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(reader);
+        assert_eq!(ReportTarget::Pipe(writer).send("{}\n").unwrap_err().exit, Exit::Busy);
+    }
 }
