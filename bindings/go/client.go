@@ -142,7 +142,8 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 		return nil, err
 	}
 	defer free(address)
-	connecting, err := startOperation(func(out **C.zkl_op) C.zkl_status { return C.zkl_client_start(address, config, out) })
+	start := func(out **C.zkl_op) C.zkl_status { return C.zkl_client_start(address, config, out) }
+	connecting, err := startOperation(ctx, servers, start)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +164,9 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 // Close ends the session. All holds of the client end, and all waits fail with ErrClosed. Close returns when a server has confirmed
 // the end of the session, after at most two seconds. Each later call waits for the first one, and returns the same result.
 func (c *Client) Close() error {
+	if c.closed == nil {
+		return &Error{Status: ErrClosed, Message: "this Client was not made by Connect"}
+	}
 	c.mutex.Lock()
 	onClose := c.onClose
 	c.onClose = nil

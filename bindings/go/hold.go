@@ -63,7 +63,7 @@ func (h *Hold) ReleaseContext(ctx context.Context) error {
 
 // release starts a release, and waits for its end. A context that has ended does not prevent the release.
 func release(ctx context.Context, path string, start func(out **C.zkl_op) C.zkl_status) error {
-	releasing, err := startOperation(start)
+	releasing, err := startOperation(context.Background(), path, start)
 	if err != nil {
 		return err
 	}

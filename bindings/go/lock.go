@@ -152,18 +152,14 @@ func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold
 	if ctx.Err() != nil {
 		return nil, contextEnded(ctx, l.path)
 	}
-	timeout := timeoutOf(ctx)
-	if tryOnce {
-		timeout = 0
-	}
-	acquiring, err := startOperation(func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_acquire_start(l.lock, C.uint64_t(owner), timeout, out)
+	acquiring, err := startOperation(ctx, l.path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_acquire_start(l.lock, C.uint64_t(owner), acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.waitOrCancel(ctx, graceAfterDeadline); err != nil {
+	if err := acquiring.waitOrCancel(ctx, graceOf(tryOnce)); err != nil {
 		return nil, err
 	}
 	return newHold(l, owner), nil

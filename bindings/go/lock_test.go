@@ -394,7 +394,19 @@ func TestDeadlineOnASilentServerIsADeadline(t *testing.T) {
 	if _, err := lock.Participants(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), lock.Path()) {
 		t.Fatal(err)
 	}
+	again, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := lock.TryAcquire(again); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
 	own.resume(t)
+}
+
+func TestCloseOfAZeroClientIsAnError(t *testing.T) {
+	var client zklock.Client
+	if err := client.Close(); !errors.Is(err, zklock.ErrClosed) {
+		t.Fatal(err)
+	}
 }
 
 func TestConcurrentCloseWaitsForTheEnd(t *testing.T) {

@@ -38,9 +38,14 @@ type operation struct {
 	done chan struct{}
 }
 
-// startOperation starts an operation with one of the zkl_*_start functions.
-func startOperation(start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
-	starting <- struct{}{}
+// startOperation starts an operation with one of the zkl_*_start functions. If the context ends before the operation can start, the
+// call fails. The text says what the operation is about.
+func startOperation(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
+	select {
+	case starting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, contextEnded(ctx, what)
+	}
 	defer func() { <-starting }()
 	var op *C.zkl_op
 	if err := call(func() C.zkl_status { return start(&op) }); err != nil {
@@ -56,7 +61,7 @@ func run(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_stat
 	if ctx.Err() != nil {
 		return contextEnded(ctx, what)
 	}
-	o, err := startOperation(start)
+	o, err := startOperation(ctx, what, start)
 	if err != nil {
 		return err
 	}
@@ -146,6 +151,22 @@ func timeoutOf(ctx context.Context) C.int64_t {
 		return 0
 	}
 	return C.int64_t(math.Ceil(float64(left) / float64(time.Millisecond)))
+}
+
+// acquireTimeout returns the timeout that an acquire passes to the library.
+func acquireTimeout(ctx context.Context, tryOnce bool) C.int64_t {
+	if tryOnce {
+		return 0
+	}
+	return timeoutOf(ctx)
+}
+
+// graceOf returns the grace period of an acquire. With a timeout of 0, the library does not end the acquire at the deadline.
+func graceOf(tryOnce bool) time.Duration {
+	if tryOnce {
+		return 0
+	}
+	return graceAfterDeadline
 }
 
 // completions is the completion queue of this process.

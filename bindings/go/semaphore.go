@@ -102,18 +102,14 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 	if err != nil {
 		return nil, err
 	}
-	timeout := timeoutOf(ctx)
-	if tryOnce {
-		timeout = 0
-	}
-	acquiring, err := startOperation(func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_semaphore_acquire_start(s.semaphore, count, timeout, out)
+	acquiring, err := startOperation(ctx, s.path, func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_acquire_start(s.semaphore, count, acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.waitOrCancel(ctx, graceAfterDeadline); err != nil {
+	if err := acquiring.waitOrCancel(ctx, graceOf(tryOnce)); err != nil {
 		return nil, err
 	}
 	var leases *C.zkl_leases
