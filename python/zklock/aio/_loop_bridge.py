@@ -226,7 +226,8 @@ class LoopBridge:
         try:
             self._queue.take(self._over, self._calls)
             while self._calls:
-                self._loop.call_soon(*self._calls[0])
+                callback, argument = self._calls[0]
+                self._loop.call_soon(callback, argument)
                 del self._calls[0]
             while self._over:
                 completion = self._completions.get(self._over[0])
