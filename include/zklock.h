@@ -2199,8 +2199,8 @@ zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants
 /**
  * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
  * passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in
- * which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The handles
- * of its member locks do not show these acquires.
+ * which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The
+ * handles of its member locks do not show these acquires.
  *
  * The function shows information that the client already has, and sends no request. The function therefore works even if no
  * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire

@@ -28,8 +28,8 @@ pub(super) use std::{
     thread_local,
 };
 
-/// The identity of a thread. `std::thread::current()` panics late in the end of a thread, but a destructor of the program may still call
-/// the library then.
+/// The identity of a thread. `std::thread::current()` panics after a thread has destroyed its thread-local data, but
+/// another destructor of the program may still call the library then.
 #[cfg(not(zklock_loom))]
 pub(super) type ThreadId = zklock_core::engine::Owner;
 

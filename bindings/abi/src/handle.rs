@@ -90,8 +90,7 @@ pub fn get<H: Handle>(handle: *const H) -> Result<Arc<H::Object>> {
 }
 
 /// Closes an object, then invalidates its handle, even if `close` panics. If a thread finds the handle invalid, the object is therefore
-/// already closed.
-/// The function ignores a NULL handle and a handle of the parent process.
+/// already closed. The function ignores a NULL handle and a handle of the parent process.
 pub fn free<H: Handle>(handle: *mut H, close: impl FnOnce(&H::Object) -> Result<()>) -> Result<()> {
     if handle.is_null() {
         return Ok(());

@@ -235,7 +235,9 @@ class LoopBridge:
                     completion.set_result(None)
                 del self._over[0]
         except Forked:
-            return  # the remaining items belong to the parent process
+            # The remaining items belong to the parent process.
+            self._calls.clear()
+            self._over.clear()
         finally:
             if self._calls or self._over:
                 self._loop.call_soon(self.drain)
