@@ -1,8 +1,11 @@
 //! The verbs `hold` and `release`: a lock for a script.
 
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
+use rustix::fs::OFlags;
+use rustix::pipe::PipeFlags;
 use zklock_test_support::{Proxy, ZooKeeper, wait_until};
 
 use crate::common::{
@@ -225,6 +228,41 @@ fn consul_4439_a_caller_that_ends_while_it_waits_leaves_the_queue() {
         wait_until(TEST_TIMEOUT, || waiter.processes().is_empty());
         assert_eq!(holder.tree().len(), 1);
     }
+}
+
+/// Starts `hold` with a standard output that is full, and waits until the lock is held. Returns also the end of the pipe that must stay open.
+fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    let mut call = zklock(&[&["hold"], arguments, &[path]].concat());
+    call.command().stdout(writer);
+    let running = call.start();
+    wait_for_queue(&mut raw(), path, 1);
+    running.process("zklock-holder");
+    (running, reader)
+}
+
+#[test]
+fn a_caller_that_ends_before_it_can_print_the_report_releases_the_lock() {
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let path = path("unprinted");
+        let target = program("sleep", &["60"]).start();
+        let (mut running, _reader) = hold_without_space(&["--pid", &target.pid().to_string()], &path);
+        running.signal(signal);
+        assert_eq!(running.wait(), 1000 + signal);
+        wait_for_queue(&mut raw(), &path, 0);
+        wait_until(TEST_TIMEOUT, || running.processes().is_empty());
+    }
+}
+
+#[test]
+fn a_hold_ends_with_its_time_while_its_report_cannot_be_printed() {
+    let path = path("unprinted");
+    let (mut running, _reader) = hold_without_space(&["--for", "300ms"], &path);
+    assert_eq!(running.wait(), 75);
+    wait_for_queue(&mut raw(), &path, 0);
+    wait_until(TEST_TIMEOUT, || running.processes().is_empty());
 }
 
 #[test]

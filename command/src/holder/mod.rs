@@ -1,7 +1,8 @@
 //! The verbs `hold` and `release`: a lock for a shell script. `hold` acquires the lock and returns, as `ssh-agent` does. A process in the
 //! background, the *holder process*, has the session, and releases the lock when the process ends to which the lock is bound.
 //!
-//! The program forks before the library starts a thread. The child is the holder process, and the parent waits for its report.
+//! The program forks before the library starts a thread. The child is the holder process, and the parent waits for its report. The holder
+//! process releases the lock if the parent ends before it has confirmed the report.
 
 mod bound;
 mod process;
@@ -10,15 +11,16 @@ mod report;
 mod shell;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use self::bound::Bound;
 use self::process::{HolderProcess, console};
-use self::report::ReportTarget;
+use self::report::{CONFIRMATION, ReportTarget};
 use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::table::{answer, print};
@@ -72,13 +74,14 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
         let (signals, _) = signals::block()?;
         return start(ReportTarget::Standard).run(signals).map(Exit::code);
     }
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| Failure::system("making a pipe", error))?;
+    let pair = UnixStream::pair().map_err(|error| Failure::system("making a pair of sockets", error))?;
+    let (to_holder, to_caller) = pair;
     // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist there.
     match unsafe { libc::fork() } {
         -1 => Err(Failure::system("starting the holder process", io::Error::last_os_error())),
         0 => {
-            drop(reader);
-            let result = signals::block().and_then(|(signals, _)| start(ReportTarget::Pipe(writer)).run(signals));
+            drop(to_holder);
+            let result = signals::block().and_then(|(signals, _)| start(ReportTarget::Caller(to_caller)).run(signals));
             let code = match result {
                 Ok(exit) => exit.code(),
                 Err(failure) => {
@@ -89,10 +92,30 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
             std::process::exit(code.into())
         }
         pid => {
-            drop(writer);
-            wait_for_report(pid, File::from(reader))
+            drop(to_caller);
+            wait_for_report(pid, to_holder)
         }
     }
+}
+
+/// Tells the holder process to keep the lock, as soon as a report can be printed without a wait. Returns false if the process has ended.
+///
+/// From then on, this process does not end before the report is printed. Otherwise, the lock would be held, and its caller would not know it.
+fn confirm(holder: &mut UnixStream) -> Result<bool, Failure> {
+    let output = io::stdout();
+    let mut sources = [PollFd::new(&output, PollFlags::OUT), PollFd::new(&*holder, PollFlags::empty())];
+    while let Err(error) = poll(&mut sources, None) {
+        if error != Errno::INTR {
+            return Err(Failure::system("waiting for standard output", error));
+        }
+    }
+    let failed = |error| Failure::system("blocking signals", error);
+    let before = signals::Mask::all().set().map_err(failed)?;
+    let is_confirmed = holder.write_all(&[CONFIRMATION]).is_ok();
+    if !is_confirmed {
+        before.set().map_err(failed)?;
+    }
+    Ok(is_confirmed)
 }
 
 /// Closes all descriptors but the standard streams. Otherwise, a program that reads from a pipe of the caller would wait for the end of the
@@ -102,22 +125,23 @@ fn close_inherited() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
-/// Waits until the holder process has acquired the lock or has failed.
-fn wait_for_report(pid: i32, mut reader: File) -> Result<u8, Failure> {
+/// Waits until the holder process has acquired the lock or has failed. Prints its report.
+fn wait_for_report(pid: i32, mut holder: UnixStream) -> Result<u8, Failure> {
     let mut report = String::new();
-    reader.read_to_string(&mut report).map_err(|error| Failure::system("reading from the holder process", error))?;
-    if !report.is_empty() {
+    holder.read_to_string(&mut report).map_err(|error| Failure::system("reading from the holder process", error))?;
+    if !report.is_empty() && confirm(&mut holder)? {
         return answer(&report).map(|()| 0).inspect_err(|_| {
             // The caller does not know the lock. The holder process may have ended.
             let _ = Pid::from_raw(pid).map(|holder| kill_process(holder, Signal::TERM));
         });
     }
-    // The holder process has printed why it failed.
+    // The holder process has printed why it failed, unless it had already left the streams of the caller.
     let status = waitpid(Pid::from_raw(pid), WaitOptions::empty());
     let status = status.map_err(|error| Failure::system("waiting for the holder process", error))?;
     let code = status.and_then(|(_, status)| status.exit_status()).and_then(|code| u8::try_from(code).ok());
     match code {
         Some(code @ 1..) => Ok(code),
+        Some(0) => Err(Failure::new(Exit::Busy, "the lock was released before its report could be printed")),
         _ => Err(Failure::new(Exit::Internal, "the holder process was killed before it acquired the lock")),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
-use super::report::{CALLER_ENDED, ReportTarget, to_json};
+use super::report::{CALLER_ENDED, Receipt, ReportTarget, to_json};
 use super::shell::{self, Frame};
 use crate::cli::HoldArguments;
 use crate::clock::{BootTime, wall_time};
@@ -64,8 +64,8 @@ impl HolderProcess<'_> {
         if !arguments.foreground {
             leave_caller(bound);
         }
-        report_target.send(&text)?;
-        keep(&client, hold, bound, &inbox, acquired, arguments)
+        let receipt = report_target.send(&text)?;
+        keep(&client, hold, bound, receipt, &inbox, acquired, arguments)
     }
 
     /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait fails.
@@ -112,11 +112,12 @@ fn leave_caller(bound: &Bound) {
     }
 }
 
-/// Keeps the lock until the bound is over, a signal arrives, or the lock is lost.
+/// Keeps the lock until the bound is over, a signal arrives, the caller ends before it has confirmed the report, or the lock is lost.
 fn keep(
     client: &Client,
     hold: Hold,
     bound: &Bound,
+    mut receipt: Receipt,
     inbox: &Inbox,
     acquired: BootTime,
     arguments: &HoldArguments,
@@ -134,7 +135,8 @@ fn keep(
             return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
         }
         let left = until.map(|until| until - BootTime::now());
-        if bound.is_over() || left == Some(Duration::ZERO) || ending_signal(inbox)?.is_some() {
+        let is_over = bound.is_over() || left == Some(Duration::ZERO) || receipt.is_refused();
+        if is_over || ending_signal(inbox)?.is_some() {
             let released = hold.start_release().and_then(Call::wait);
             if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
                 return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
@@ -148,7 +150,9 @@ fn keep(
             return Ok(exit);
         }
         let interval = look_interval(timeout).min(hold.remaining().saturating_sub(margin));
-        inbox.wait_with(bound.sources(), Some(left.map_or(interval, |left| left.min(interval))))?;
+        let mut sources = bound.sources();
+        sources.extend(receipt.source());
+        inbox.wait_with(sources, Some(left.map_or(interval, |left| left.min(interval))))?;
     }
 }
 
