@@ -26,7 +26,7 @@ type Hold struct {
 func newHold(lock *Lock, owner uint64) *Hold {
 	// If the hold was lost meanwhile, Release reports the loss.
 	var token C.int64_t
-	C.zkl_fencing_token_as(lock.lock, C.uint64_t(owner), &token)
+	C.zkl_fencing_token_as(lock.handle(), C.uint64_t(owner), &token)
 	return &Hold{lock: lock, owner: owner, token: int64(token)}
 }
 
@@ -34,7 +34,7 @@ func newHold(lock *Lock, owner uint64) *Hold {
 // a read/write lock while it holds the write side. Each hold must be released.
 func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
 	if h.released.Load() {
-		return nil, alreadyReleased(h.lock.path)
+		return nil, alreadyReleased(h.lock.Path())
 	}
 	return lock.acquireAs(ctx, h.owner, false)
 }
@@ -50,14 +50,12 @@ func (h *Hold) Release() error {
 func (h *Hold) ReleaseContext(ctx context.Context) error {
 	// The library would let a second release end another hold of a semaphore mutex.
 	if !h.released.CompareAndSwap(false, true) {
-		return alreadyReleased(h.lock.path)
+		return alreadyReleased(h.lock.Path())
 	}
-	err := release(ctx, h.lock.path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_release_start(h.lock.lock, C.uint64_t(h.owner), out)
+	err := release(ctx, h.lock.Path(), func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_release_start(h.lock.handle(), C.uint64_t(h.owner), out)
 	})
-	if errors.Is(err, ErrLost) {
-		h.loss.report()
-	}
+	h.loss.released(err)
 	return err
 }
 
@@ -84,7 +82,7 @@ func alreadyReleased(path string) error {
 
 // IsHeld reports whether the hold is certainly safe at this moment.
 func (h *Hold) IsHeld() bool {
-	return !h.released.Load() && C.zkl_is_held_as(h.lock.lock, C.uint64_t(h.owner)) == 1
+	return !h.released.Load() && C.zkl_is_held_as(h.lock.handle(), C.uint64_t(h.owner)) == 1
 }
 
 // State returns the state of the hold.
@@ -92,7 +90,7 @@ func (h *Hold) State() LockState {
 	if h.released.Load() {
 		return LockFree
 	}
-	return lockState(C.zkl_lock_state_as(h.lock.lock, C.uint64_t(h.owner)))
+	return lockState(C.zkl_lock_state_as(h.lock.handle(), C.uint64_t(h.owner)))
 }
 
 // FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token. A store can refuse a write
@@ -104,17 +102,17 @@ func (h *Hold) FencingToken() int64 {
 // FencingPass returns how often the node of this hold was passed on inside of this program before this hold began.
 func (h *Hold) FencingPass() (int64, error) {
 	if h.released.Load() {
-		return 0, alreadyReleased(h.lock.path)
+		return 0, alreadyReleased(h.lock.Path())
 	}
 	var pass C.int64_t
-	err := call(func() C.zkl_status { return C.zkl_fencing_pass_as(h.lock.lock, C.uint64_t(h.owner), &pass) })
+	err := call(func() C.zkl_status { return C.zkl_fencing_pass_as(h.lock.handle(), C.uint64_t(h.owner), &pass) })
 	return int64(pass), err
 }
 
 // Remaining returns the time for which the hold stays safe even if no server answers, or 0 if it is not safe.
 func (h *Hold) Remaining() time.Duration {
 	var left C.int64_t
-	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.lock, C.uint64_t(h.owner), &left) != C.ZKL_OK {
+	if h.released.Load() || C.zkl_remaining_ms_as(h.lock.handle(), C.uint64_t(h.owner), &left) != C.ZKL_OK {
 		return 0
 	}
 	return time.Duration(left) * time.Millisecond
@@ -123,15 +121,15 @@ func (h *Hold) Remaining() time.Duration {
 // NodePath returns the path of the node by which this hold is held.
 func (h *Hold) NodePath() (string, error) {
 	if h.released.Load() {
-		return "", alreadyReleased(h.lock.path)
+		return "", alreadyReleased(h.lock.Path())
 	}
 	return readText(func(buf *C.char, size C.size_t, needed *C.size_t) C.zkl_status {
-		return C.zkl_lock_node_path_as(h.lock.lock, C.uint64_t(h.owner), buf, size, needed)
+		return C.zkl_lock_node_path_as(h.lock.handle(), C.uint64_t(h.owner), buf, size, needed)
 	})
 }
 
-// Lost returns a channel that is closed as soon as the hold is no longer safe: it is lost, or the servers have been silent for so
-// long that it may be lost. A release does not close the channel.
+// Lost returns a channel that is closed as soon as the hold is no longer safe: it is lost, the servers have been silent for so long
+// that it may be lost, or the program has closed the client or the lock. A release does not close the channel.
 func (h *Hold) Lost() <-chan struct{} {
 	h.watch()
 	return h.loss.lost
@@ -139,7 +137,7 @@ func (h *Hold) Lost() <-chan struct{} {
 
 func (h *Hold) watch() {
 	h.loss.watch(&h.released, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_wait_lost_start(h.lock.lock, C.uint64_t(h.owner), out)
+		return C.zkl_wait_lost_start(h.lock.handle(), C.uint64_t(h.owner), out)
 	})
 }
 
@@ -183,12 +181,11 @@ func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_sta
 	})
 }
 
-// report reports a loss that the release of the hold has noticed.
-func (l *loss) report() {
-	l.watching.Do(func() {
-		l.lost, l.ended = make(chan struct{}), make(chan struct{})
-		l.end(true)
-	})
+// released reports the release of the hold, which has ended with err. The library does not end the wait of a hold whose owner has
+// another hold of the lock.
+func (l *loss) released(err error) {
+	l.watching.Do(func() { l.lost, l.ended = make(chan struct{}), make(chan struct{}) })
+	l.end(errors.Is(err, ErrLost) || errors.Is(err, ErrClosed))
 }
 
 func (l *loss) end(isLost bool) {

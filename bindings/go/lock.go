@@ -99,11 +99,11 @@ func newMulti(locks []*Lock, make func(handles **C.zkl_lock, count C.size_t, out
 		if lock == nil {
 			return nil, &Error{Status: ErrInvalid, Message: "a lock of the multi-lock is nil"}
 		}
-		handles[at] = lock.lock
+		handles[at] = lock.handle()
 		if at > 0 {
 			path += ", "
 		}
-		path += lock.path
+		path += lock.Path()
 	}
 	var multi *C.zkl_lock
 	if err := call(func() C.zkl_status { return make(&handles[0], C.size_t(len(locks)), &multi) }); err != nil {
@@ -114,13 +114,26 @@ func newMulti(locks []*Lock, make func(handles **C.zkl_lock, count C.size_t, out
 
 // Path returns the path of the lock, or the paths of the locks of a multi-lock.
 func (l *Lock) Path() string {
+	if l == nil {
+		return ""
+	}
 	return l.path
+}
+
+// handle returns the handle of the library. It is nil for a lock that no client has made, and the library refuses it.
+func (l *Lock) handle() *C.zkl_lock {
+	if l == nil {
+		return nil
+	}
+	return l.lock
 }
 
 // Close frees the lock. Its waits fail with ErrClosed, and its holds are released. A client closes its locks when it is closed, so a
 // program needs this method only for locks that it no longer uses, and for multi-locks.
 func (l *Lock) Close() {
-	l.free()
+	if l != nil && l.free != nil {
+		l.free()
+	}
 }
 
 // Acquire waits until it holds the lock, or until the context ends. The hold is new and has an owner of its own: if another hold
@@ -150,10 +163,10 @@ func (l *Lock) Do(ctx context.Context, work func(ctx context.Context, hold *Hold
 
 func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold, error) {
 	if ctx.Err() != nil {
-		return nil, contextEnded(ctx, l.path)
+		return nil, contextEnded(ctx, l.Path())
 	}
-	acquiring, err := startOperation(ctx, l.path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_acquire_start(l.lock, C.uint64_t(owner), acquireTimeout(ctx, tryOnce), out)
+	acquiring, err := startOperation(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_acquire_start(l.handle(), C.uint64_t(owner), acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
@@ -169,7 +182,7 @@ func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold
 func (l *Lock) SetData(data []byte) error {
 	bytes := C.CBytes(data)
 	defer C.free(bytes)
-	return call(func() C.zkl_status { return C.zkl_lock_set_data(l.lock, bytes, C.size_t(len(data))) })
+	return call(func() C.zkl_status { return C.zkl_lock_set_data(l.handle(), bytes, C.size_t(len(data))) })
 }
 
 // SetLocalHandover lets goroutines of this program pass on one node of a mutex, at most maxPasses times in a row.
@@ -178,14 +191,14 @@ func (l *Lock) SetLocalHandover(maxPasses int) error {
 	if err != nil {
 		return err
 	}
-	return call(func() C.zkl_status { return C.zkl_mutex_set_local_handover(l.lock, count) })
+	return call(func() C.zkl_status { return C.zkl_mutex_set_local_handover(l.handle(), count) })
 }
 
 // OnRevocation sets a function that the client calls on a new goroutine when another program asks the holder to release the lock.
 // With nil, the call removes the function.
 func (l *Lock) OnRevocation(handler func()) error {
 	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
-		return C.zklock_go_set_revocable(l.lock, handle)
+		return C.zklock_go_set_revocable(l.handle(), handle)
 	})
 }
 
@@ -204,17 +217,17 @@ func setRevocable(handler func(), set func(handle C.uintptr_t) C.zkl_status) err
 // Participants asks the servers who holds the lock and who waits for it, in the order of the queue. For a read lock, the list
 // contains only readers, and for a write lock only writers.
 func (l *Lock) Participants(ctx context.Context) ([]Participant, error) {
-	return runForParticipants(ctx, l.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_participants_start(l.lock, out) })
+	return runForParticipants(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status { return C.zkl_participants_start(l.handle(), out) })
 }
 
 // Queue asks the servers for all participants of a lock, readers and writers together.
 func (l *Lock) Queue(ctx context.Context) ([]Participant, error) {
-	return runForParticipants(ctx, l.path, func(out **C.zkl_op) C.zkl_status { return C.zkl_queue_start(l.lock, out) })
+	return runForParticipants(ctx, l.Path(), func(out **C.zkl_op) C.zkl_status { return C.zkl_queue_start(l.handle(), out) })
 }
 
 // Waiting returns the acquires of this lock that wait in this program, and what they wait for. The call sends no request.
 func (l *Lock) Waiting() ([]Wait, error) {
-	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_waiting(l.lock, handle) })
+	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_waiting(l.handle(), handle) })
 }
 
 func waitingOf(read func(handle C.uintptr_t) C.zkl_status) ([]Wait, error) {

@@ -112,7 +112,13 @@ func TestHoldReentersItsLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	work, cancel := inner.Context(context.Background())
+	defer cancel()
 	release(t, inner)
+	<-work.Done()
+	if cause := context.Cause(work); cause != zklock.ErrNotOwner {
+		t.Fatal(cause)
+	}
 	if !outer.IsHeld() || outer.State() != zklock.LockHeld {
 		t.Fatal(outer.State())
 	}
@@ -409,6 +415,47 @@ func TestCloseOfAZeroClientIsAnError(t *testing.T) {
 	}
 }
 
+func TestZeroValuesAreErrors(t *testing.T) {
+	var client zklock.Client
+	var lock zklock.Lock
+	var sides zklock.RWLock
+	var semaphore zklock.Semaphore
+	var hold zklock.Hold
+	var leases zklock.Leases
+	ctx := testContext(t)
+	calls := map[string]func() error{
+		"Client.Mutex":        func() error { _, err := client.Mutex("/a"); return err },
+		"Client.Semaphore":    func() error { _, err := client.Semaphore("/a", 1); return err },
+		"Client.Revoke":       func() error { return client.Revoke(ctx, "/a/b") },
+		"Client.SetServers":   func() error { return client.SetServers("localhost") },
+		"Lock.Acquire":        func() error { _, err := lock.Acquire(ctx); return err },
+		"Lock.Participants":   func() error { _, err := lock.Participants(ctx); return err },
+		"Lock.SetData":        func() error { return lock.SetData(nil) },
+		"RWLock.Read.Acquire": func() error { _, err := sides.Read.Acquire(ctx); return err },
+		"Multi":               func() error { _, err := zklock.Multi(&lock); return err },
+		"Semaphore.Acquire":   func() error { _, err := semaphore.Acquire(ctx, 1); return err },
+		"Semaphore.Waiting":   func() error { _, err := semaphore.Waiting(); return err },
+		"Hold.FencingPass":    func() error { _, err := new(zklock.Hold).FencingPass(); return err },
+		"Hold.NodePath":       func() error { _, err := new(zklock.Hold).NodePath(); return err },
+		"Hold.Acquire":        func() error { _, err := new(zklock.Hold).Acquire(ctx, &lock); return err },
+		"Hold.Release":        hold.Release,
+		"Leases.Release":      leases.Release,
+	}
+	for name, call := range calls {
+		var status zklock.Status
+		if err := call(); !errors.As(err, &status) || status != zklock.ErrInvalid && status != zklock.ErrClosed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	lock.Close()
+	semaphore.Close()
+	<-new(zklock.Hold).Lost()
+	<-new(zklock.Leases).Lost()
+	if hold.IsHeld() || leases.IsHeld() || hold.Remaining() != 0 || leases.Remaining() != 0 || client.SessionID() != 0 {
+		t.Fatal(hold.State(), leases.State())
+	}
+}
+
 func TestConcurrentCloseWaitsForTheEnd(t *testing.T) {
 	client := connect(t, shared.address)
 	var group sync.WaitGroup
@@ -652,6 +699,38 @@ func TestTenThousandGoroutines(t *testing.T) {
 	t.Logf("%d goroutines on %d locks: %v, at most %d threads", goroutines, locks, time.Since(began), most.Load())
 	if most.Load() > 100 {
 		t.Errorf("%d threads", most.Load())
+	}
+}
+
+// Ten thousand goroutines give up at the same time.
+func TestTenThousandGoroutinesWithOneDeadline(t *testing.T) {
+	const goroutines = 10_000
+	client := connect(t, shared.address, zklock.WithSessionTimeout(40*time.Second))
+	path := freshPath()
+	hold := acquire(t, newMutex(t, client, path))
+	lock := newMutex(t, client, path)
+	deadline := time.Now().Add(2 * time.Second)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	var group sync.WaitGroup
+	var latest atomic.Int64
+	for range make([]struct{}, goroutines) {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			if _, err := lock.Acquire(ctx); !errors.Is(err, zklock.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			latest.Store(max(latest.Load(), int64(time.Since(deadline))))
+		}()
+	}
+	group.Wait()
+	release(t, hold)
+	// The runtime of Go keeps its threads.
+	count := threads(t)
+	t.Logf("%d goroutines: the last one %v after the deadline, %d threads", goroutines, time.Duration(latest.Load()), count)
+	if count > 100 {
+		t.Errorf("%d threads", count)
 	}
 }
 

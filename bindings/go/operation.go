@@ -24,9 +24,9 @@ const graceAfterDeadline = 100 * time.Millisecond
 const directWait = 2
 
 var (
-	// starting limits the goroutines that start operations at the same time. A goroutine in a call of the library occupies a thread,
-	// and without a limit ten thousand goroutines that begin to wait would make hundreds of threads.
-	starting = make(chan struct{}, 2*runtime.NumCPU())
+	// changing limits the goroutines that start, cancel or free operations at the same time. A goroutine in a call of the library
+	// occupies a thread, and without a limit ten thousand goroutines that begin or end their waits would make hundreds of threads.
+	changing = make(chan struct{}, 2*runtime.NumCPU())
 	// direct limits the goroutines that wait in a call of the library.
 	direct = make(chan struct{}, runtime.NumCPU())
 )
@@ -42,11 +42,11 @@ type operation struct {
 // call fails. The text says what the operation is about.
 func startOperation(ctx context.Context, what string, start func(out **C.zkl_op) C.zkl_status) (*operation, error) {
 	select {
-	case starting <- struct{}{}:
+	case changing <- struct{}{}:
 	case <-ctx.Done():
 		return nil, contextEnded(ctx, what)
 	}
-	defer func() { <-starting }()
+	defer func() { <-changing }()
 	var op *C.zkl_op
 	if err := call(func() C.zkl_status { return start(&op) }); err != nil {
 		return nil, err
@@ -97,7 +97,9 @@ func (o *operation) waitOrCancel(ctx context.Context, grace time.Duration) error
 		}
 	}
 	if !hasEnded {
+		changing <- struct{}{}
 		C.zkl_op_cancel(o.op)
+		<-changing
 		<-o.done
 	}
 	return o.result(ctx)
@@ -137,7 +139,9 @@ func (o *operation) result(ctx context.Context) error {
 }
 
 func (o *operation) free() {
+	changing <- struct{}{}
 	C.zkl_op_free(o.op)
+	<-changing
 }
 
 // timeoutOf returns the time until the deadline of a context in milliseconds, rounded up, or -1 without a deadline.

@@ -8,7 +8,6 @@ import "C"
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -76,12 +75,25 @@ func (c *Client) addSemaphore(semaphore *C.zkl_semaphore, path string) *Semaphor
 
 // Path returns the path of the semaphore.
 func (s *Semaphore) Path() string {
+	if s == nil {
+		return ""
+	}
 	return s.path
+}
+
+// handle returns the handle of the library. It is nil for a semaphore that no client has made, and the library refuses it.
+func (s *Semaphore) handle() *C.zkl_semaphore {
+	if s == nil {
+		return nil
+	}
+	return s.semaphore
 }
 
 // Close frees the semaphore. Its waits fail with ErrClosed. A client closes its semaphores when it is closed.
 func (s *Semaphore) Close() {
-	s.free()
+	if s != nil && s.free != nil {
+		s.free()
+	}
 }
 
 // Acquire waits until it holds the given number of leases, or until the context ends. It acquires all of these leases or none.
@@ -96,14 +108,14 @@ func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, erro
 
 func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*Leases, error) {
 	if ctx.Err() != nil {
-		return nil, contextEnded(ctx, s.path)
+		return nil, contextEnded(ctx, s.Path())
 	}
 	count, err := int32Of("quantity", quantity)
 	if err != nil {
 		return nil, err
 	}
-	acquiring, err := startOperation(ctx, s.path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_semaphore_acquire_start(s.semaphore, count, acquireTimeout(ctx, tryOnce), out)
+	acquiring, err := startOperation(ctx, s.Path(), func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_acquire_start(s.handle(), count, acquireTimeout(ctx, tryOnce), out)
 	})
 	if err != nil {
 		return nil, err
@@ -126,27 +138,27 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 func (s *Semaphore) SetData(data []byte) error {
 	bytes := C.CBytes(data)
 	defer C.free(bytes)
-	return call(func() C.zkl_status { return C.zkl_semaphore_set_data(s.semaphore, bytes, C.size_t(len(data))) })
+	return call(func() C.zkl_status { return C.zkl_semaphore_set_data(s.handle(), bytes, C.size_t(len(data))) })
 }
 
 // OnRevocation sets a function that the client calls on a new goroutine when another program asks a holder to release its leases.
 // With nil, the call removes the function.
 func (s *Semaphore) OnRevocation(handler func()) error {
 	return setRevocable(handler, func(handle C.uintptr_t) C.zkl_status {
-		return C.zklock_go_semaphore_set_revocable(s.semaphore, handle)
+		return C.zklock_go_semaphore_set_revocable(s.handle(), handle)
 	})
 }
 
 // Participants asks the servers for the holders of leases and for the programs that wait.
 func (s *Semaphore) Participants(ctx context.Context) ([]Participant, error) {
-	return runForParticipants(ctx, s.path, func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_semaphore_participants_start(s.semaphore, out)
+	return runForParticipants(ctx, s.Path(), func(out **C.zkl_op) C.zkl_status {
+		return C.zkl_semaphore_participants_start(s.handle(), out)
 	})
 }
 
 // Waiting returns the acquires of this semaphore that wait in this program. The call sends no request.
 func (s *Semaphore) Waiting() ([]Wait, error) {
-	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_semaphore_waiting(s.semaphore, handle) })
+	return waitingOf(func(handle C.uintptr_t) C.zkl_status { return C.zklock_go_semaphore_waiting(s.handle(), handle) })
 }
 
 // Leases are the leases of one acquire. Any goroutine may use them. After a release, every further release fails with ErrNotOwner.
@@ -167,14 +179,12 @@ func (l *Leases) Release() error {
 // ReleaseContext releases all of these leases, and waits for the servers until the context ends.
 func (l *Leases) ReleaseContext(ctx context.Context) error {
 	if !l.released.CompareAndSwap(false, true) {
-		return alreadyReleased(l.semaphore.path)
+		return alreadyReleased(l.semaphore.Path())
 	}
-	err := release(ctx, l.semaphore.path, func(out **C.zkl_op) C.zkl_status {
+	err := release(ctx, l.semaphore.Path(), func(out **C.zkl_op) C.zkl_status {
 		return C.zkl_leases_release_start(l.leases, out)
 	})
-	if errors.Is(err, ErrLost) {
-		l.loss.report()
-	}
+	l.loss.released(err)
 	return err
 }
 
