@@ -48,7 +48,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             let exit = if error.use_stderr() { Exit::Usage } else { Exit::Command(0) };
             return match error.print() {
                 // The other end of the output may be closed.
-                Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Exit::Internal.code(),
+                Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                    end(Err(Failure::system("writing to standard output", error)), false)
+                }
                 _ => exit.code(),
             };
         }

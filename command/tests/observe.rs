@@ -377,7 +377,10 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     {
         let mut call = zklock(arguments);
         call.command().stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
-        assert_eq!(call.start().wait(), 70, "{arguments:?}");
+        let output = call.command().output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(70), "{arguments:?}");
+        assert!(errors.contains("writing to standard output failed: "), "{arguments:?}: {errors}");
     }
 }
 

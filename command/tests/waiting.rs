@@ -25,6 +25,25 @@ fn consul_4439_signals_are_heeded_while_waiting() {
 }
 
 #[test]
+fn a_silent_server_does_not_delay_the_end_of_a_wait() {
+    for (call, code) in [(&["run"][..], 143), (&["hold", "--for", "60s"], 1000 + libc::SIGTERM)] {
+        let (path, mut raw) = (path("silent"), raw());
+        let holder = zklock(&["run", &path, "sleep", "60"]).start();
+        holder.wait_for_tree(1);
+        let proxy = Proxy::start(&ZooKeeper::shared().address());
+        let command: &[&str] = if code == 143 { &["true"] } else { &[] };
+        let mut waiter = zklock_on(&proxy.address(), &[call, &[&path], command].concat()).start();
+        wait_for_queue(&mut raw, &path, 2);
+        proxy.black_hole(true);
+        let since = Instant::now();
+        waiter.signal(libc::SIGTERM);
+        assert_eq!(waiter.wait(), code);
+        wait_until(TEST_TIMEOUT, || waiter.processes().is_empty());
+        assert_not_late(since.elapsed(), Duration::from_millis(500));
+    }
+}
+
+#[test]
 fn an_ignored_signal_stays_ignored() {
     let (path, mut raw) = (path("nohup"), raw());
     let mut holder = zklock(&["run", &path, "sleep", "60"]).start();

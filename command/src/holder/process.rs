@@ -13,7 +13,7 @@ use crate::clock::{BootTime, wall_time};
 use crate::console::{Console, Verbosity};
 use crate::exit::{Exit, Failure};
 use crate::owner::Owner;
-use crate::run::acquire::{AcquireLimit, acquire, connect};
+use crate::run::acquire::{AcquireLimit, acquire, connect, leave};
 use crate::run::hold::{Hold, Mode, Target};
 use crate::run::inbox::Inbox;
 use crate::run::policy::{Limits, look_interval};
@@ -37,24 +37,32 @@ impl HolderProcess<'_> {
     pub(crate) fn run(self, signals: Signals) -> Result<Exit, Failure> {
         let inbox = Inbox::new(signals)?;
         let client = connect(self.settings, &inbox, || self.wait(&inbox, None))?;
+        let result = self.run_with(&client, &inbox);
+        if result.is_err() {
+            leave(client);
+        }
+        result
+    }
+
+    fn run_with(self, client: &Client, inbox: &Inbox) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
         let owner = Owner::current(&command, std::env::var("USER").ok());
-        let target = Target::new(&client, self.mode, &self.arguments.paths)?;
+        let target = Target::new(client, self.mode, &self.arguments.paths)?;
         let queued = wall_time();
         target.set_data(&owner.data(queued, None))?;
         let waiting = &self.arguments.waiting;
         let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
         let limit = AcquireLimit { timeout, queue: waiting.queue_limit };
         let path = self.arguments.paths.first().map_or("", String::as_str);
-        let wait = |limit| self.wait(&inbox, limit);
-        let (hold, waited) = acquire(&target, path, limit, &console(self.arguments), &inbox, wait)?;
+        let wait = |limit| self.wait(inbox, limit);
+        let (hold, waited) = acquire(&target, path, limit, &console(self.arguments), inbox, wait)?;
         let acquired = BootTime::now();
         let data = owner.data(queued, Some(wall_time()));
         for node in hold.nodes()? {
             // The process does not wait for the servers. If the write fails, the other participants see less.
             drop(client.start_write_node(&node, &node, &data, Some(0))?);
         }
-        let variables = Variables::new(&client, &hold, &self.arguments.paths, self.mode, &owner, waited, self.held)?;
+        let variables = Variables::new(client, &hold, &self.arguments.paths, self.mode, &owner, waited, self.held)?;
         let text = if self.arguments.sh {
             shell::assignments(&variables, owner.pid, self.bound.caller(), Frame::current())
         } else {
@@ -65,7 +73,7 @@ impl HolderProcess<'_> {
             leave_caller(bound);
         }
         let receipt = report_target.send(&text)?;
-        keep(&client, hold, bound, receipt, &inbox, acquired, arguments)
+        keep(client, hold, bound, receipt, inbox, acquired, arguments)
     }
 
     /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait fails.

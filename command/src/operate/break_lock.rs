@@ -39,17 +39,20 @@ pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {
     let (mut newest, mut printed) = (None, Ok(()));
     for entry in &nodes {
         client.delete_node(&entry.node)?;
-        newest = newest.max(entry.content.as_ref().map(|content| content.token));
+        if entry.is_holder() {
+            newest = newest.max(Some(entry.content.as_ref().map(|content| content.token)));
+        }
         printed =
             printed.and_then(|()| answer(&format!("deleted {} of {}\n", printable_line(&entry.node), entry.who())));
     }
-    let tokens = newest.map(|token| format!(", here {token}")).unwrap_or_default();
-    printed.and_then(|()| {
+    printed?;
+    if let Some(token) = newest {
+        let token = token.map(|token| format!(", here {token}")).unwrap_or_default();
         answer(&format!(
             "A former holder works on until it notices the loss, and another participant can already hold\n\
          the lock. Only a data store that compares fencing tokens refuses its writes: it must accept no\n\
-         token up to that of the former holder{tokens}.\n"
-        ))
-    })?;
+         token up to that of the former holder{token}.\n"
+        ))?;
+    }
     Ok(Exit::Command(0))
 }

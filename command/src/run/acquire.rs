@@ -1,5 +1,6 @@
 //! Connects and acquires a lock for `run`, `try` and `hold`, in a process that reads its signals from a descriptor.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use zklock::{Client, WaitsFor};
@@ -27,6 +28,21 @@ pub(crate) fn connect(
         wait()?;
     }
     Ok(connecting.wait()?)
+}
+
+/// How long a call without a lock waits for the server before it exits.
+const LEAVE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Ends the session of a process that did not get its lock, and that exits after this call. A server that is silent must not delay the exit:
+/// the kernel sends the request for the end of the session even after the exit.
+pub(crate) fn leave(client: Client) {
+    let (sender, closed) = mpsc::channel();
+    let closing = client.close_in_background(move |result| drop(sender.send(result)));
+    if closing.is_ok() {
+        let _ = closed.recv_timeout(LEAVE_LIMIT);
+        // The drop of the client would wait for the server too.
+        std::mem::forget(client);
+    }
 }
 
 /// How long an acquire may take.

@@ -165,7 +165,9 @@ impl Wrapper<'_> {
         let client = acquire::connect(&self.job.settings, &self.inbox, || self.wait(None))?;
         let result = self.run_with(&client);
         // The end of the session also ends all that is left of a failed acquire.
-        if let Err(error) = client.close() {
+        if result.is_err() {
+            acquire::leave(client);
+        } else if let Err(error) = client.close() {
             self.console.step(&format!("closing the session failed: {}", error.message()));
         }
         result
