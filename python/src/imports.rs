@@ -29,6 +29,7 @@ pub(crate) struct Imports {
     pub(crate) hub_waits: Py<PyAny>,
     pub(crate) name_of: Py<PyAny>,
     pub(crate) at_end: Py<PyAny>,
+    /// Functions of `zklock/_threads.py`.
     pub(crate) thread_name: Py<PyAny>,
     pub(crate) is_main_thread: Py<PyAny>,
     /// A function of `zklock/_exit.py`.
@@ -66,7 +67,7 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
         let (states, events) = (py.import("zklock._states")?, py.import("zklock._events")?);
         let (metrics, logs, threading) =
             (py.import("zklock._metrics")?, py.import("zklock._logs")?, py.import("threading")?);
-        let greenlets = py.import("zklock._greenlets")?;
+        let (greenlets, threads) = (py.import("zklock._greenlets")?, py.import("zklock._threads")?);
         Ok(Imports {
             errors: py.import("zklock._errors")?.dict().copy()?.unbind(),
             client_state: states.getattr("ClientState")?.unbind(),
@@ -81,8 +82,8 @@ pub(crate) fn imports(py: Python<'_>) -> PyResult<&'static Imports> {
             hub_waits: greenlets.getattr("hub_waits")?.unbind(),
             name_of: greenlets.getattr("greenlet_name")?.unbind(),
             at_end: greenlets.getattr("call_at_end")?.unbind(),
-            thread_name: greenlets.getattr("thread_name")?.unbind(),
-            is_main_thread: greenlets.getattr("is_main_thread")?.unbind(),
+            thread_name: threads.getattr("thread_name")?.unbind(),
+            is_main_thread: threads.getattr("is_main_thread")?.unbind(),
             register_child: py.import("zklock._exit")?.getattr("register_child")?.unbind(),
             warn: py.import("warnings")?.getattr("warn")?.unbind(),
             thread: threading.getattr("local")?.call_python(())?.unbind(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zklock._greenlets import start_thread
+from zklock._threads import start_thread
 from zklock._zklock import _next_call, _report_unraisable
 
 if TYPE_CHECKING:

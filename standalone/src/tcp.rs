@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,7 +32,8 @@ use crate::{ConnectionId, Settings};
 pub struct Server {
     address: SocketAddr,
     epoch: ForkEpoch,
-    waker: Waker,
+    /// The server thread owns the waker, so a stopped server has no descriptor.
+    waker: Weak<Waker>,
     commands: mpsc::Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -77,12 +78,16 @@ impl Server {
 
     fn listen(port: Socket, settings: Settings) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
+        let of_thread = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let waker = Arc::downgrade(&of_thread);
         let (commands, received) = mpsc::channel();
         let mut front = ServerThread::new(poll, port, settings)?;
         front.listen()?;
         let address = front.address;
-        let run = move || front.run(&received);
+        let run = move || {
+            front.run(&received);
+            drop(of_thread);
+        };
         let thread = with_signals_blocked(|| thread::Builder::new().name("zkl-standalone".into()).spawn(run))?;
         Ok(Self { address, epoch: ForkEpoch::current(), waker, commands, thread: Mutex::new(Some(thread)) })
     }
@@ -165,7 +170,7 @@ impl Server {
             let _ = done.send(answer);
         });
         self.commands.send(command).map_err(|_| stopped())?;
-        self.waker.wake().map_err(|_| stopped())?;
+        self.waker.upgrade().ok_or_else(stopped)?.wake().map_err(|_| stopped())?;
         result.recv().map_err(|_| stopped())
     }
 

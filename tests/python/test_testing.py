@@ -53,6 +53,20 @@ def test_server_stops_with_its_last_reference() -> None:
     StandaloneServer(address).stop()
 
 
+def test_a_stopped_server_has_no_descriptor() -> None:
+    code = """
+import os
+from zklock.testing import StandaloneServer
+
+before, servers = len(os.listdir("/proc/self/fd")), []
+for _ in range(10):
+    with StandaloneServer() as server:
+        servers.append(server)
+assert len(os.listdir("/proc/self/fd")) == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_a_session_that_expires_in_a_block_is_lost_at_its_end(zklock_server: StandaloneServer) -> None:
     with zklock.Client(zklock_server.address) as client:
         lock = client.mutex(PATH)

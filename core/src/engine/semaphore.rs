@@ -11,7 +11,9 @@ use super::machines::StateMachine;
 use super::state::{Acquire, Attempt, Engine, LeaseCount};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
-use crate::recipe::{Input, Mode, NodeReply, NodeRequest, QueueRequest, RetriedRequest, SharedCount};
+use crate::recipe::{
+    Input, Mode, NodeReply, NodeRequest, QueueRequest, RetriedRequest, SharedCount, are_leases_available,
+};
 use crate::session::MachineId;
 use crate::time::Time;
 
@@ -47,15 +49,15 @@ impl Engine {
     pub(super) fn on_leases_counted(&mut self, now: Time, op: OpId, result: Result<NodeReply>) {
         let Some(&Acquire { lock, quantity, .. }) = self.pending_acquire(op) else { return };
         let Some(semaphore) = self.semaphore_of(lock) else { return };
-        let out = match result {
-            Ok(NodeReply::ChildCount(out)) => i64::try_from(out).unwrap_or(i64::MAX),
+        let taken = match result {
+            Ok(NodeReply::ChildCount(taken)) => taken,
             Ok(_) => 0,
             Err(error) => return self.fail_op(now, op, error),
         };
         let max = self.max_leases(now, semaphore).unwrap_or_default();
-        if out.saturating_add(i64::from(quantity)) > i64::from(max) {
+        if !are_leases_available(taken.saturating_add(count_of(quantity)), max) {
             let path = self.path_of(op);
-            let message = format!("{path}: quantity is {quantity}, but {out} of {max} leases are in use");
+            let message = format!("{path}: quantity is {quantity}, but {taken} of {max} leases are in use");
             return self.fail_op(now, op, Error::new(Status::Timeout, message));
         }
         self.join_inner_mutex(now, op, semaphore);
@@ -95,7 +97,7 @@ impl Engine {
             mode: Mode::Lease,
             with_kazoo: false,
             data: self.data_of(semaphore),
-            node_count: usize::try_from(quantity).unwrap_or(usize::MAX),
+            node_count: count_of(quantity),
             max_leases,
             nested_in: None,
         };
@@ -209,6 +211,10 @@ impl Engine {
 impl Acquire {
     /// Returns whether the acquire needs more leases than a semaphore with this maximum can grant.
     pub(super) fn needs_more_than(&self, max_leases: i32) -> bool {
-        i64::from(self.quantity) > i64::from(max_leases)
+        !are_leases_available(count_of(self.quantity), max_leases)
     }
+}
+
+fn count_of(quantity: u32) -> usize {
+    usize::try_from(quantity).unwrap_or(usize::MAX)
 }

@@ -26,6 +26,7 @@ pub(crate) use node_request::{NodeReply, RetriedRequest};
 pub use participants::Participant;
 pub(crate) use participants::{MaxLeases, ParticipantQuery, QueryScope};
 pub use queue_order::{LockFamily, QueueNode};
+pub(crate) use rank::are_leases_available;
 pub(crate) use shared_count::SharedCount;
 
 use zklock_proto::{Code, Request};

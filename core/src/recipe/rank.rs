@@ -1,4 +1,4 @@
-//! Computes the rank of a node among the children of its directory, and the holders of a queue. All functions are pure.
+//! Computes the rank of a node among the children of its directory, the holders of a queue, and whether leases are available. All functions are pure.
 
 use super::name::{ChildKind, ContenderName, Mode, classify};
 use crate::mutant::Mutant;
@@ -63,6 +63,11 @@ pub(super) fn rank_among<'a>(
             Rank::Behind { predecessor: name.to_owned(), ahead_count, is_tie: sequence == own_sequence }
         }
     }
+}
+
+/// Returns whether a semaphore with this maximum can grant this number of leases at the same time.
+pub(crate) fn are_leases_available(count: usize, max: i32) -> bool {
+    usize::try_from(max).is_ok_and(|max| count <= max)
 }
 
 /// Returns whether each node of a complete queue is a holder, in the order of the queue.

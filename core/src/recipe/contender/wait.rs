@@ -15,7 +15,7 @@ use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::recipe::directory_cache::Lookup;
 use crate::recipe::name::{Mode, client_prefix};
-use crate::recipe::rank::{Rank, rank};
+use crate::recipe::rank::{Rank, are_leases_available, rank};
 use crate::recipe::{Context, NodeIndex, RequestKind};
 use crate::session::Failure;
 
@@ -565,9 +565,4 @@ pub(super) fn position_of(rank: Rank, directory: &str) -> Result<Position, Error
             Err(Error::new(Status::Foreign, format!("{directory}: {reason}")))
         }
     }
-}
-
-/// Returns whether this number of leases is allowed.
-fn are_leases_available(count: usize, max: i32) -> bool {
-    usize::try_from(max).is_ok_and(|max| count <= max)
 }
