@@ -76,7 +76,9 @@ class Lock:
 
         The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
         ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
-        new task.
+        new task. Before Python 3.12, ``asyncio.wait_for()`` runs every other coroutine in a new task too. For example,
+        use ``stack.enter_async_context(lock.hold(timeout=5))`` instead of ``wait_for(stack.enter_async_context(lock),
+        5)``.
         """
         return self._acquire(timeout, current_task())
 
@@ -373,7 +375,8 @@ class Lock:
 
         The code in the block should not suppress the cancellation. If the block continues to write after the loss, a
         store that compares fencing tokens can refuse these writes. Entering the block raises NotOwner if the task has
-        no hold, and LockLost if the hold is already lost.
+        no hold, and LockLost if the hold is already lost. Before Python 3.11, the block also raises LockLost if other
+        code cancels the task at the moment of the loss.
 
         Example::
 
