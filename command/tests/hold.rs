@@ -232,7 +232,7 @@ fn consul_4439_a_caller_that_ends_while_it_waits_leaves_the_queue() {
 
 /// Starts `hold` with a standard output that is full, and waits until the lock is held. Returns also the end of the pipe that must stay open.
 fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK).unwrap();
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
     while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
     rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
     let mut call = zklock(&[&["hold"], arguments, &[path]].concat());
@@ -241,6 +241,59 @@ fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {
     wait_for_queue(&mut raw(), path, 1);
     running.process("zklock-holder");
     (running, reader)
+}
+
+#[test]
+fn a_holder_in_the_foreground_that_cannot_print_its_report_can_end() {
+    let path = path("unprinted");
+    let (mut running, _reader) = hold_without_space(&["--foreground", "--for", "300ms"], &path);
+    assert_eq!((running.wait(), queue(&mut raw(), &path)), (75, Vec::new()));
+    let (mut running, reader) = hold_without_space(&["--foreground", "--for", "60s"], &path);
+    drop(reader);
+    assert_eq!((running.wait(), queue(&mut raw(), &path)), (70, Vec::new()));
+}
+
+#[test]
+fn a_report_without_a_reader_releases_the_lock() {
+    let (path, mut raw) = (path("unread"), raw());
+    let target = program("sleep", &["60"]).start();
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    drop(reader);
+    let read_only = std::fs::File::open("/dev/null").unwrap();
+    for stdout in [Stdio::from(writer), Stdio::from(read_only)] {
+        let mut call = zklock(&["hold", "--pid", &target.pid().to_string(), &path]);
+        call.command().stdout(stdout);
+        let running = call.start();
+        wait_until(TEST_TIMEOUT, || running.processes().is_empty());
+        assert_eq!(queue(&mut raw, &path), [""; 0]);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_call_that_cannot_print_all_of_a_long_report() {
+    let mut paths: Vec<String> = (0..300).map(|_| path(&"long".repeat(40))).collect();
+    let first = paths.pop().unwrap();
+    let mut arguments = vec!["--for", "60s"];
+    arguments.extend(paths.iter().map(String::as_str));
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let mut call = zklock(&[&["hold"], &*arguments, &[&*first]].concat());
+    call.command().stdout(writer);
+    let mut running = call.start();
+    wait_for_queue(&mut raw(), &first, 1);
+    running.process("zklock-holder");
+    rustix::io::read(&reader, &mut [0; 1]).unwrap();
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.wait(), 1000 + libc::SIGTERM);
+    wait_for_queue(&mut raw(), &first, 0);
+    wait_until(TEST_TIMEOUT, || running.processes().is_empty());
+}
+
+#[test]
+fn endless_input_does_not_prevent_the_end_of_a_hold() {
+    let path = path("endless");
+    let mut call = zklock(&["hold", "--foreground", "--stdin", "--for", "300ms", &path]);
+    call.command().stdin(std::fs::File::open("/dev/zero").unwrap());
+    assert_eq!((call.start().wait(), queue(&mut raw(), &path)), (0, Vec::new()));
 }
 
 #[test]
@@ -299,6 +352,26 @@ fn a_failed_release_ends_a_script() {
                 eval \"$(\"$zklock\" release --sh)\"; echo unreachable";
     let output = script("/bin/sh", &path("killed holder"), text).output();
     assert_eq!((output.status.code(), output.stdout), (Some(79), Vec::new()));
+}
+
+#[test]
+fn a_release_of_a_lost_lock_restores_the_variables_and_fails() {
+    let text = "eval \"$(\"$zklock\" hold --sh --on-lost ignore \"$lock\")\" || exit 1; \"$zklock\" break --yes \"$lock\" >&2; \
+                while \"$zklock\" release $ZKLOCK_HOLD_PID 2>/dev/null; do :; done; \
+                eval \"$(\"$zklock\" release --sh)\"; echo \"$? ${ZKLOCK_HELD-none} ${ZKLOCK_HOLD_PID-none}\"; \"$zklock\" try \"$lock\"";
+    let output = script("/bin/sh", &path("lost"), text).output();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"79 none none\n"[..]), "{errors}");
+}
+
+#[test]
+fn release_ends_a_holder_in_the_foreground() {
+    let (path, mut raw) = (path("foreground"), raw());
+    let mut holder = zklock(&["hold", "--foreground", "--for", "60s", &path]).start();
+    wait_for_queue(&mut raw, &path, 1);
+    let pid = holder.process("zklock-holder").pid;
+    assert_eq!(code(&["release", &pid.to_string()]), (0, String::new()));
+    assert_eq!((holder.wait(), queue(&mut raw, &path)), (0, Vec::new()));
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use zklock_test_support::{Direction, Proxy, RawClient, Verdict, ZooKeeper, flags, permissions, wait_until};
+use zklock_test_support::{
+    Direction, Proxy, RawClient, Verdict, ZooKeeper, assert_not_late, flags, permissions, wait_until,
+};
 
 use crate::common::{TEST_TIMEOUT, code, path, raw, wait_for_queue, zklock, zklock_on};
 
@@ -291,6 +294,21 @@ fn a_wait_ends_when_the_lock_is_free_and_writes_nothing() {
 }
 
 #[test]
+fn a_silent_server_does_not_delay_the_end_of_a_wait() {
+    let server = ZooKeeper::start();
+    let (path, mut raw) = ("/silent", RawClient::connect(&server.address(), 60_000));
+    lock_nodes(&mut raw, path, &[&curator("lock-")]);
+    let proxy = Proxy::start(&server.address());
+    let mut wait = zklock_on(&proxy.address(), &["wait", "-w", "3s", path]).start();
+    wait_until(TEST_TIMEOUT, || server.watch_count() == 1);
+    let since = Instant::now();
+    proxy.black_hole(true);
+    // If the client has not received the reply to its last request, it knows that no server answers.
+    assert!([69, 75].contains(&wait.wait()));
+    assert_not_late(since.elapsed(), Duration::from_millis(3500));
+}
+
+#[test]
 fn a_wait_does_not_poll() {
     let server = ZooKeeper::start();
     let (path, mut raw) = ("/quiet", RawClient::connect(&server.address(), 60_000));
@@ -307,7 +325,7 @@ fn a_wait_does_not_poll() {
         }
         Verdict::Forward
     });
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert_eq!(lists.load(Ordering::Relaxed), 0);
     assert_eq!(raw.delete(&node), 0);
     assert_eq!(wait.wait(), 0);

@@ -107,13 +107,27 @@ fn open_caller() -> Result<BoundProcess, Failure> {
     while let Some(parent) = parent_of_copy(pid) {
         pid = parent;
     }
+    // The first process of the system adopts the children of processes that have ended. In a container, it can be the shell itself.
+    if pid == Pid::INIT && session(1) != session(0) {
+        return Err(gone());
+    }
     open(pid.as_raw_nonzero().get()).map_err(|_| gone())
 }
 
-/// Reads standard input without waiting, and returns whether it has ended.
+/// Returns the session of a process, or of this process for the number 0. The session is 0 if its first process is outside of the container,
+/// which rustix does not expect.
+fn session(pid: i32) -> i32 {
+    // SAFETY: The call reads a property of a process, and accepts any number.
+    unsafe { libc::getsid(pid) }
+}
+
+/// Reads a limited part of standard input without waiting, and returns whether it has ended. The input of `/dev/zero` never ends.
 fn has_input_ended() -> bool {
     let mut bytes = [0; 4096];
-    while is_readable(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)) {
+    for _ in 0..16 {
+        if !is_readable(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)) {
+            break;
+        }
         match read(rustix::stdio::stdin(), &mut bytes) {
             Ok(0) => return true,
             Ok(_) | Err(Errno::INTR) => {}

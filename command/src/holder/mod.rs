@@ -20,12 +20,12 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use self::bound::Bound;
 use self::process::{HolderProcess, console};
-use self::report::{CONFIRMATION, ReportTarget};
+use self::report::{CONFIRMATION, PIECE, ReportTarget, UNPRINTED, standard_output, write_piece};
 use crate::cli::HoldArguments;
 use crate::exit::{Exit, Failure};
-use crate::observe::table::{answer, print};
+use crate::observe::table::print;
 use crate::run::hold::Mode;
-use crate::run::{nesting, signals};
+use crate::run::{check_lengths, nesting, signals};
 use crate::settings::Settings;
 
 /// Acquires a lock in the background, prints what a script needs to know, and returns the exit code.
@@ -58,6 +58,8 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
     let settings = Settings::read(&arguments.connection, |name| std::env::var_os(name))?;
     let held = nesting::check(std::env::var_os(nesting::HELD).as_deref(), &settings.servers, &arguments.paths)?;
+    check_lengths(&arguments.paths, mode, &held)?;
+    signals::restore_child_signal();
     if !arguments.foreground {
         close_inherited();
     }
@@ -98,26 +100,6 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
 }
 
-/// Tells the holder process to keep the lock, as soon as a report can be printed without a wait. Returns false if the process has ended.
-///
-/// From then on, this process does not end before the report is printed. Otherwise, the lock would be held, and its caller would not know it.
-fn confirm(holder: &mut UnixStream) -> Result<bool, Failure> {
-    let output = io::stdout();
-    let mut sources = [PollFd::new(&output, PollFlags::OUT), PollFd::new(&*holder, PollFlags::empty())];
-    while let Err(error) = poll(&mut sources, None) {
-        if error != Errno::INTR {
-            return Err(Failure::system("waiting for standard output", error));
-        }
-    }
-    let failed = |error| Failure::system("blocking signals", error);
-    let before = signals::Mask::all().set().map_err(failed)?;
-    let is_confirmed = holder.write_all(&[CONFIRMATION]).is_ok();
-    if !is_confirmed {
-        before.set().map_err(failed)?;
-    }
-    Ok(is_confirmed)
-}
-
 /// Closes all descriptors but the standard streams. Otherwise, a program that reads from a pipe of the caller would wait for the end of the
 /// holder process. Old kernels do not know the call.
 fn close_inherited() {
@@ -127,21 +109,61 @@ fn close_inherited() {
 
 /// Waits until the holder process has acquired the lock or has failed. Prints its report.
 fn wait_for_report(pid: i32, mut holder: UnixStream) -> Result<u8, Failure> {
-    let mut report = String::new();
-    holder.read_to_string(&mut report).map_err(|error| Failure::system("reading from the holder process", error))?;
-    if !report.is_empty() && confirm(&mut holder)? {
-        return answer(&report).map(|()| 0).inspect_err(|_| {
-            // The caller does not know the lock. The holder process may have ended.
-            let _ = Pid::from_raw(pid).map(|holder| kill_process(holder, Signal::TERM));
-        });
+    let mut report = Vec::new();
+    holder.read_to_end(&mut report).map_err(|error| Failure::system("reading from the holder process", error))?;
+    let printed = print_report(&report, &mut holder).inspect_err(|_| {
+        // The caller does not know the lock. The holder process may have ended.
+        let _ = Pid::from_raw(pid).map(|holder| kill_process(holder, Signal::TERM));
+    });
+    if printed? {
+        return Ok(0);
     }
-    // The holder process has printed why it failed, unless it had already left the streams of the caller.
     let status = waitpid(Pid::from_raw(pid), WaitOptions::empty());
     let status = status.map_err(|error| Failure::system("waiting for the holder process", error))?;
     let code = status.and_then(|(_, status)| status.exit_status()).and_then(|code| u8::try_from(code).ok());
     match code {
-        Some(code @ 1..) => Ok(code),
-        Some(0) => Err(Failure::new(Exit::Busy, "the lock was released before its report could be printed")),
-        _ => Err(Failure::new(Exit::Internal, "the holder process was killed before it acquired the lock")),
+        None => Err(Failure::new(Exit::Internal, "the holder process was killed")),
+        // The holder process has printed why it failed.
+        Some(code @ 1..) if report.is_empty() => Ok(code),
+        Some(code) if code == Exit::Lost.code() => {
+            Err(Failure::new(Exit::Lost, "the lock was lost before its report could be printed"))
+        }
+        Some(_) => Err(Failure::new(Exit::Busy, UNPRINTED)),
+    }
+}
+
+/// Prints the report of the holder process. Returns false if the process has ended.
+///
+/// The holder process keeps the lock only after the confirmation. From the confirmation on, this process does not end before it has printed
+/// the last piece. Otherwise, the lock would be held, and the caller would not know it.
+fn print_report(mut rest: &[u8], holder: &mut UnixStream) -> Result<bool, Failure> {
+    if rest.is_empty() {
+        return Ok(false);
+    }
+    while wait_for_output(holder)? {
+        if rest.len() <= PIECE {
+            signals::Mask::all().set().map_err(|error| Failure::system("blocking signals", error))?;
+            if holder.write_all(&[CONFIRMATION]).is_err() {
+                return Ok(false);
+            }
+            while !rest.is_empty() {
+                rest = rest.get(write_piece(rest)?..).unwrap_or_default();
+            }
+            return Ok(true);
+        }
+        rest = rest.get(write_piece(rest)?..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+/// Waits until standard output takes a piece. Returns false if the holder process has ended.
+fn wait_for_output(holder: &UnixStream) -> Result<bool, Failure> {
+    let mut sources = [standard_output(), PollFd::new(holder, PollFlags::empty())];
+    loop {
+        match poll(&mut sources, None) {
+            Ok(_) => return Ok(sources.iter().skip(1).all(|holder| holder.revents().is_empty())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::system("waiting for standard output", error)),
+        }
     }
 }

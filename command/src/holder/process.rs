@@ -1,12 +1,12 @@
 //! The holder process: acquires the lock, reports it, keeps it, and releases it.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
 use zklock::{Call, Client, LockState, Status};
 
 use super::bound::Bound;
-use super::report::{CALLER_ENDED, Receipt, ReportTarget, to_json};
+use super::report::{CALLER_ENDED, Delivery, ReportTarget, UNPRINTED, to_json};
 use super::shell::{self, Frame};
 use crate::cli::HoldArguments;
 use crate::clock::{BootTime, wall_time};
@@ -36,15 +36,17 @@ impl HolderProcess<'_> {
     /// Acquires the lock and keeps it. Returns when the lock is released or lost.
     pub(crate) fn run(self, signals: Signals) -> Result<Exit, Failure> {
         let inbox = Inbox::new(signals)?;
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Failure::system("opening /dev/null", error))?;
         let client = connect(self.settings, &inbox, || self.wait(&inbox, None))?;
-        let result = self.run_with(&client, &inbox);
+        let result = self.run_with(&client, &inbox, &null);
         if result.is_err() {
             leave(client);
         }
         result
     }
 
-    fn run_with(self, client: &Client, inbox: &Inbox) -> Result<Exit, Failure> {
+    fn run_with(self, client: &Client, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
         let owner = Owner::current(&command, std::env::var("USER").ok());
         let target = Target::new(client, self.mode, &self.arguments.paths)?;
@@ -69,11 +71,13 @@ impl HolderProcess<'_> {
             to_json(&variables, owner.pid, self.bound)
         };
         let Self { arguments, bound, report_target, .. } = self;
+        // `zklock release` finds a holder process by this name.
+        let _ = rustix::thread::set_name(super::release::PROCESS_NAME);
         if !arguments.foreground {
-            leave_caller(bound);
+            leave_caller(bound, null);
         }
-        let receipt = report_target.send(&text)?;
-        keep(client, hold, bound, receipt, inbox, acquired, arguments)
+        let delivery = report_target.send(&text)?;
+        keep(client, hold, bound, delivery, inbox, acquired, arguments)
     }
 
     /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait fails.
@@ -108,24 +112,21 @@ fn ending_signal(inbox: &Inbox) -> Result<Option<i32>, Failure> {
 
 /// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until all processes have
 /// closed it.
-fn leave_caller(bound: &Bound) {
+fn leave_caller(bound: &Bound, null: &File) {
     let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(super::release::PROCESS_NAME);
-    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        if !bound.has_stdin {
-            let _ = rustix::stdio::dup2_stdin(&null);
-        }
-        let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
+    if !bound.has_stdin {
+        let _ = rustix::stdio::dup2_stdin(null);
     }
+    let _ = rustix::stdio::dup2_stdout(null);
+    let _ = rustix::stdio::dup2_stderr(null);
 }
 
-/// Keeps the lock until the bound is over, a signal arrives, the caller ends before it has confirmed the report, or the lock is lost.
+/// Keeps the lock until the bound is over, a signal arrives, the report cannot be delivered, or the lock is lost.
 fn keep(
     client: &Client,
     hold: Hold,
     bound: &Bound,
-    mut receipt: Receipt,
+    mut delivery: Delivery,
     inbox: &Inbox,
     acquired: BootTime,
     arguments: &HoldArguments,
@@ -137,13 +138,17 @@ fn keep(
     let until = bound.max_hold.map(|max_hold| acquired + max_hold);
     loop {
         if hold.state() == LockState::Lost || hold.remaining() <= margin {
-            lose(&hold, bound, inbox, look_interval(timeout))?;
+            // Without a report, no process relies on the lock.
+            if delivery.is_done() {
+                lose(&hold, bound, inbox, look_interval(timeout))?;
+            }
             // The end of the session deletes the node if it still exists.
             let _ = client.close();
             return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
         }
         let left = until.map(|until| until - BootTime::now());
-        let is_over = bound.is_over() || left == Some(Duration::ZERO) || receipt.is_refused();
+        let undelivered = delivery.advance().err();
+        let is_over = bound.is_over() || left == Some(Duration::ZERO) || undelivered.is_some();
         if is_over || ending_signal(inbox)?.is_some() {
             let released = hold.start_release().and_then(Call::wait);
             if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
@@ -155,11 +160,15 @@ fn keep(
                 // `zklock release` takes the end of this process for the release. After this time, the session is over.
                 std::thread::sleep(timeout);
             }
-            return Ok(exit);
+            return match undelivered {
+                Some(failure) => Err(failure),
+                None if !delivery.is_done() => Err(Failure::new(Exit::Busy, UNPRINTED)),
+                None => Ok(exit),
+            };
         }
         let interval = look_interval(timeout).min(hold.remaining().saturating_sub(margin));
         let mut sources = bound.sources();
-        sources.extend(receipt.source());
+        sources.extend(delivery.source());
         inbox.wait_with(sources, Some(left.map_or(interval, |left| left.min(interval))))?;
     }
 }

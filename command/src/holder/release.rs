@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::shell::{self, Frame, HOLD_PID};
 use crate::cli::ReleaseArguments;
 use crate::exit::{Exit, Failure};
-use crate::observe::table::{answer, print};
+use crate::observe::table::answer;
 
 /// The name of the holder process in `ps`.
 pub(super) const PROCESS_NAME: &CStr = c"zklock-holder";
@@ -21,18 +21,19 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Releases the lock.
 pub(crate) fn run(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
-    let released = release(arguments);
-    if let (true, Err(failure)) = (arguments.sh, &released) {
-        print(&shell::failure(failure.exit.code()));
+    let pid = arguments.pid.map_or_else(pid_of_environment, Ok);
+    let released = pid.as_ref().map_err(Clone::clone).and_then(|&pid| release(pid));
+    if arguments.sh {
+        // After a loss, the script holds the lock as little as after a release.
+        let is_over = matches!(&released, Ok(_) | Err(Failure { exit: Exit::Lost | Exit::Unconfirmed, .. }));
+        let restored = pid.ok().filter(|_| is_over).map(|pid| shell::restoration(Frame::current(), pid));
+        let failed = released.as_ref().err().map(|failure| shell::failure(failure.exit.code()));
+        answer(&[restored, failed].into_iter().flatten().collect::<String>())?;
     }
     released
 }
 
-fn release(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
-    let pid = match arguments.pid {
-        Some(pid) => pid,
-        None => pid_of_environment()?,
-    };
+fn release(pid: i32) -> Result<Exit, Failure> {
     let ended =
         || Failure::new(Exit::Lost, format!("process {pid} holds no lock; the lock was released or lost before"));
     let process = Some(pid).filter(|&pid| pid > 0).and_then(Pid::from_raw).ok_or_else(ended)?;
@@ -54,9 +55,6 @@ fn release(arguments: &ReleaseArguments) -> Result<Exit, Failure> {
         let message =
             format!("process {pid} has not confirmed the release; the lock becomes free when its session ends");
         return Err(Failure::new(Exit::Unconfirmed, message));
-    }
-    if arguments.sh {
-        answer(&shell::restoration(Frame::current(), pid))?;
     }
     Ok(Exit::Command(0))
 }

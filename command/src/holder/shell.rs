@@ -92,7 +92,8 @@ pub(crate) fn assignments(variables: &Variables, pid: i32, caller: Option<i32>, 
     let own = variables.iter().map(|(name, value)| (name, value.to_owned()));
     let variables = own.chain([(HOLD_PID, pid.to_string())]).collect();
     let assignments = Frame { variables, outer: Some(Box::new(outer)) }.assignments();
-    let Some(caller) = caller else { return assignments };
+    // The shell refuses a text that is cut off, because it lacks the end of the group.
+    let Some(caller) = caller else { return format!("{{\n{assignments}}}\n") };
     // A built-in command of the shell opens the file, so the kernel names the process that evaluates the text, even in a subshell.
     format!(
         "read -r ZKLOCK_SHELL ZKLOCK_REST </proc/self/stat || :;\n\

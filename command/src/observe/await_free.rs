@@ -11,6 +11,7 @@ use crate::cli::WaitArguments;
 use crate::clock::{BootTime, wall_time};
 use crate::duration;
 use crate::exit::{Exit, Failure};
+use crate::run::acquire::leave;
 
 /// Waits until the lock is free.
 pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
@@ -21,12 +22,20 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
         )));
     }
     let client = connect(&arguments.connection)?;
+    let result = wait(&client, arguments);
+    if result.is_err() {
+        leave(client);
+    }
+    result
+}
+
+fn wait(client: &Client, arguments: &WaitArguments) -> Result<Exit, Failure> {
     let deadline = arguments.timeout.map(|timeout| BootTime::now() + timeout);
     let mut directory = arguments.path.clone();
     loop {
         // The list is older than the survey. A change that the survey does not show therefore ends the wait at once.
         let list = client.children(&directory)?;
-        let survey = Survey::read(&client, &arguments.path)?;
+        let mut survey = Survey::read(client, &arguments.path)?;
         if let (Some(directory), Some(_)) = (survey.denied.first(), arguments.semaphore) {
             let message =
                 format!("an access control list forbids to list {directory}, so free leases cannot be counted");
@@ -35,15 +44,19 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
         if is_free(&survey, arguments) {
             return Ok(Exit::Command(0));
         }
+        if deadline.is_some() {
+            // At the deadline, the server may be silent.
+            read_contents(client, survey.entries.iter_mut().take(1))?;
+        }
         let left = deadline.map(|deadline| deadline - BootTime::now());
         if left == Some(Duration::ZERO) {
-            return Err(busy(&client, survey, arguments)?);
+            return Err(busy(&survey, arguments));
         }
         match list {
             Some(list) if directory == directory_to_watch(&survey, arguments) => {
                 let changed = client.start_await_children(&directory, list.zxid, left)?.wait();
                 if changed.as_ref().is_err_and(|error| error.status() == Status::Timeout) {
-                    return Err(busy(&client, survey, arguments)?);
+                    return Err(busy(&survey, arguments));
                 }
                 changed?;
             }
@@ -82,13 +95,12 @@ fn directory_to_watch(survey: &Survey, arguments: &WaitArguments) -> String {
 }
 
 /// Explains why the lock is not free.
-fn busy(client: &Client, mut survey: Survey, arguments: &WaitArguments) -> Result<Failure, Failure> {
-    read_contents(client, survey.entries.iter_mut().take(1))?;
+fn busy(survey: &Survey, arguments: &WaitArguments) -> Failure {
     let limit = arguments.timeout.map(duration::show).unwrap_or_default();
     let holder = survey.entries.first().map(|first| {
         let verb = if first.role == Role::Holds { "held" } else { "wanted" };
         format!("; {verb} by {} for {}", first.who(), age(first.since(), wall_time()))
     });
     let message = format!("{}: not free within {limit}{}", survey.path, holder.unwrap_or_default());
-    Ok(Failure::new(Exit::Busy, message))
+    Failure::new(Exit::Busy, message)
 }

@@ -30,10 +30,10 @@ pub(crate) fn connect(
     Ok(connecting.wait()?)
 }
 
-/// How long a call without a lock waits for the server before it exits.
+/// How long a call that has failed waits for the server before it exits.
 const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Ends the session of a process that did not get its lock, and that exits after this call. A server that is silent must not delay the exit:
+/// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not delay the exit:
 /// the kernel sends the request for the end of the session even after the exit.
 pub(crate) fn leave(client: Client) {
     let (sender, closed) = mpsc::channel();

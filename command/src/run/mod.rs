@@ -600,7 +600,7 @@ impl Wrapper<'_> {
 }
 
 /// Fails if a variable would be so long that the kernel does not start the command.
-fn check_lengths(paths: &[String], mode: Mode, held: &str) -> Result<(), Failure> {
+pub(crate) fn check_lengths(paths: &[String], mode: Mode, held: &str) -> Result<(), Failure> {
     let nodes_of_each =
         if let Mode::Semaphore { quantity, .. } = mode { usize::try_from(quantity).unwrap_or(1) } else { 1 };
     let node_lengths = paths.iter().map(|path| path.len().saturating_add(NODE_NAME).saturating_mul(nodes_of_each));

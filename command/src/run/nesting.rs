@@ -1,4 +1,4 @@
-//! Refuses to wait for a lock that a `zklock run` above this process holds. Such a wait would never end.
+//! Refuses a lock that a `zklock run` above this process holds. Such a wait could not end before the process above, which waits for this one.
 
 use std::ffi::OsStr;
 
@@ -18,7 +18,7 @@ pub(crate) fn check(held: Option<&OsStr>, servers: &str, paths: &[String]) -> Re
         let lock = identity(servers, path);
         if all.contains(&lock) {
             let message = format!(
-                "{path} is already held by a zklock above this command ({HELD}); a second wait for it would never end"
+                "{path} is already held by a zklock above this command ({HELD}); a second wait for it might never end"
             );
             return Err(Failure::usage(message));
         }

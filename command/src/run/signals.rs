@@ -84,13 +84,17 @@ impl Mask {
 /// caller of this program ignores stays ignored, for example SIGHUP below nohup.
 pub(crate) fn block() -> Result<(Signals, Mask), Failure> {
     let failed = |error: io::Error| Failure::system("blocking signals", error);
-    // A parent that ignores SIGCHLD hands this setting down to its children. The kernel would then discard the ends of the children of this
-    // process.
-    // SAFETY: The default action is no function of this process.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    restore_child_signal();
     let mask = Mask::of(HANDLED.into_iter().filter(|&signal| !is_ignored(signal)));
     let before = mask.set().map_err(failed)?;
     Ok((Signals::open(&mask).map_err(failed)?, before))
+}
+
+/// Restores the default action of SIGCHLD. A parent that ignores SIGCHLD hands this setting down to its children, and the kernel would then
+/// discard the ends of the children of this process.
+pub(crate) fn restore_child_signal() {
+    // SAFETY: The default action is no function of this process.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 fn is_ignored(signal: i32) -> bool {
