@@ -36,6 +36,9 @@ func (h *Hold) Acquire(ctx context.Context, lock *Lock) (*Hold, error) {
 	if h.released.Load() {
 		return nil, alreadyReleased(h.lock.Path())
 	}
+	if h.lock == nil {
+		return nil, &Error{Status: ErrInvalid, Message: "this Hold was not made by an acquire"}
+	}
 	return lock.acquireAs(ctx, h.owner, false)
 }
 
@@ -145,7 +148,7 @@ func (h *Hold) watch() {
 // hold is released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
 func (h *Hold) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	h.watch()
-	return h.loss.context(parent, h.IsHeld)
+	return h.loss.context(parent, &h.released, h.IsHeld)
 }
 
 // Lock returns the lock of the hold.
@@ -159,6 +162,9 @@ type loss struct {
 	reporting sync.Once
 	// lost is closed at a loss, and ended at a loss or a release.
 	lost, ended chan struct{}
+	// op waits for the loss. It is nil before the wait begins and after it has ended.
+	mutex sync.Mutex
+	op    *C.zkl_op
 }
 
 func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_status) {
@@ -167,12 +173,13 @@ func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_sta
 		var op *C.zkl_op
 		err := call(func() C.zkl_status { return start(&op) })
 		if err == nil {
+			l.op = op
 			err = notify(op, func() {
 				l.end(C.zkl_op_result(op) != C.ZKL_E_NOT_OWNER)
-				C.zkl_op_free(op)
+				l.freeOp()
 			})
 			if err != nil {
-				C.zkl_op_free(op)
+				l.freeOp()
 			}
 		}
 		if err != nil {
@@ -186,6 +193,18 @@ func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_sta
 func (l *loss) released(err error) {
 	l.watching.Do(func() { l.lost, l.ended = make(chan struct{}), make(chan struct{}) })
 	l.end(errors.Is(err, ErrLost) || errors.Is(err, ErrClosed))
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.op != nil {
+		C.zkl_op_cancel(l.op)
+	}
+}
+
+func (l *loss) freeOp() {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	C.zkl_op_free(l.op)
+	l.op = nil
 }
 
 func (l *loss) end(isLost bool) {
@@ -198,7 +217,7 @@ func (l *loss) end(isLost bool) {
 }
 
 // context returns a context that ends with the hold.
-func (l *loss) context(parent context.Context, isHeld func() bool) (context.Context, context.CancelFunc) {
+func (l *loss) context(parent context.Context, released *atomic.Bool, isHeld func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	cause := func() error {
 		select {
@@ -213,7 +232,11 @@ func (l *loss) context(parent context.Context, isHeld func() bool) (context.Cont
 		case <-l.ended:
 			cancel(cause())
 		default:
-			cancel(ErrLost)
+			if released.Load() {
+				cancel(ErrNotOwner)
+			} else {
+				cancel(ErrLost)
+			}
 		}
 		return ctx, func() {}
 	}

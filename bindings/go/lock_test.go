@@ -119,6 +119,17 @@ func TestHoldReentersItsLock(t *testing.T) {
 	if cause := context.Cause(work); cause != zklock.ErrNotOwner {
 		t.Fatal(cause)
 	}
+	// The watches of inner holds end with these holds. Otherwise, the memory of the program would grow.
+	before := zklock.PendingNotices()
+	for range make([]struct{}, 20) {
+		inner, err := outer.Acquire(testContext(t), lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner.Lost()
+		release(t, inner)
+	}
+	waitUntil(t, func() bool { return zklock.PendingNotices() <= before })
 	if !outer.IsHeld() || outer.State() != zklock.LockHeld {
 		t.Fatal(outer.State())
 	}
@@ -334,6 +345,26 @@ func TestReleaseIsNoLossAndEndsTheContext(t *testing.T) {
 	}
 }
 
+func TestContextDuringAReleaseReportsNoLoss(t *testing.T) {
+	lock := newMutex(t, connect(t, shared.address), freshPath())
+	for range make([]struct{}, 50) {
+		hold := acquire(t, lock)
+		released := make(chan error)
+		go func() { released <- hold.Release() }()
+		for hold.State() != zklock.LockFree {
+		}
+		work, cancel := hold.Context(context.Background())
+		<-work.Done()
+		if cause := context.Cause(work); cause != zklock.ErrNotOwner {
+			t.Error(cause)
+		}
+		cancel()
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The library lets any owner release a semaphore mutex. A hold that is released twice must not release the next hold.
 func TestSecondReleaseDoesNotReleaseAnotherHold(t *testing.T) {
 	client := connect(t, shared.address)
@@ -422,7 +453,7 @@ func TestZeroValuesAreErrors(t *testing.T) {
 	var semaphore zklock.Semaphore
 	var hold zklock.Hold
 	var leases zklock.Leases
-	ctx := testContext(t)
+	ctx, real := testContext(t), newMutex(t, connect(t, shared.address), freshPath())
 	calls := map[string]func() error{
 		"Client.Mutex":        func() error { _, err := client.Mutex("/a"); return err },
 		"Client.Semaphore":    func() error { _, err := client.Semaphore("/a", 1); return err },
@@ -437,7 +468,7 @@ func TestZeroValuesAreErrors(t *testing.T) {
 		"Semaphore.Waiting":   func() error { _, err := semaphore.Waiting(); return err },
 		"Hold.FencingPass":    func() error { _, err := new(zklock.Hold).FencingPass(); return err },
 		"Hold.NodePath":       func() error { _, err := new(zklock.Hold).NodePath(); return err },
-		"Hold.Acquire":        func() error { _, err := new(zklock.Hold).Acquire(ctx, &lock); return err },
+		"Hold.Acquire":        func() error { _, err := new(zklock.Hold).Acquire(ctx, real); return err },
 		"Hold.Release":        hold.Release,
 		"Leases.Release":      leases.Release,
 	}

@@ -234,7 +234,7 @@ func (l *Leases) watch() {
 // they are released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
 func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	l.watch()
-	return l.loss.context(parent, l.IsHeld)
+	return l.loss.context(parent, &l.released, l.IsHeld)
 }
 
 // int32Of converts a number to the type of the library.
