@@ -1111,7 +1111,8 @@ ZKL_NODISCARD zkl_status zkl_multi_new_in_order(zkl_lock *const *locks, size_t c
  * were acquired through this handle, without waiting for the server. The parameter `lock` may be NULL. In a forked child, the
  * call does not change the holds of the parent.
  *
- * Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks.
+ * Freeing a member lock of a multi-lock also closes the multi-lock. Freeing a multi-lock does not change its member locks: an
+ * owner that holds them still holds them. Release a multi-lock before you free it.
  *
  * Returns nothing. If `lock` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.

@@ -2303,7 +2303,7 @@ public:
 
     /**
      * Sets a callback for losses. A loss occurs if a hold becomes UNCERTAIN or LOST, or if the client is closed. All other rules of on_event() also
-     * apply. The callback does not receive losses that occurred before this call. A program should therefore set the callback before it acquires the
+     * apply. The callback may not receive losses that occurred before this call. A program should therefore set the callback before it acquires the
      * lock.
      */
     template <class Callback, class Failed, detail::if_handler<Failed> = 0>
@@ -2665,7 +2665,8 @@ inline constexpr in_order_t in_order{};
  * The multi-lock acquires the mutexes and read/write locks of one client in one step. The multi-lock acquires semaphore mutexes, and locks of
  * different clients, one after the other. The order of these steps is the same in all programs with the same connect strings. While an owner holds
  * the multi-lock, the owner holds each member lock. Member locks may have different kinds and belong to different clients. A program can still use
- * each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed.
+ * each member lock separately. If a member lock is destroyed, calls on the multi-lock fail with status::closed. The destructor of a multi-lock does
+ * not release its member locks. Unlock the multi-lock before, for example with std::lock_guard.
  */
 class multi : public lockable {
 public:

@@ -88,7 +88,7 @@ impl Lock {
     /// lock is safe again or lost.
     ///
     /// If a member lock or its client is closed, waiting calls and later calls on the multi-lock fail with CLOSED.
-    /// Dropping or closing the multi-lock does not change its member locks.
+    /// Dropping or closing the multi-lock does not change its member locks: an owner that holds them still holds them.
     ///
     /// Fails with INVALID if `locks` is empty, or if two locks of one client have the same path. Other errors: CLOSED,
     /// FORKED. Does not block.

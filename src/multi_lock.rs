@@ -8,8 +8,8 @@ use zklock_core::error::{Result, Status};
 
 use crate::client_lock::ClientLock;
 
-/// Combines several client locks of one client into a new client lock. Acquiring the new client lock joins the queues
-/// of all combined client locks in one transaction.
+/// Combines several locks of one client into one. To acquire the combined lock, the client joins all queues in one
+/// transaction.
 pub(crate) fn combine(group: Vec<&ClientLock>) -> Result<ClientLock> {
     let client = Arc::clone(&group.first().ok_or(Status::Internal)?.client);
     let path = match &*group {

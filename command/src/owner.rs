@@ -22,7 +22,8 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// Returns the owner that this process is while it runs `command`.
-    pub(crate) fn current(command: &str, user: Option<String>) -> Self {
+    pub(crate) fn current(command: &str) -> Self {
+        let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
         Self {
             host: uname().nodename().to_string_lossy().into_owned(),
             pid: getpid().as_raw_nonzero().get(),

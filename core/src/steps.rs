@@ -72,7 +72,7 @@ pub enum Action {
     Cancel(usize, OpId),
     /// Release the lock of this step.
     Release(usize),
-    /// The acquire has ended. More actions follow only if the acquire has succeeded and the program then abandons it.
+    /// The acquire has ended. If it has succeeded and the program abandons it, actions that release the locks follow.
     End(Ending),
 }
 

@@ -98,7 +98,8 @@ pub(crate) struct WriteLock;
 /// re-enters that member lock. The state of a multi-lock is FREE unless the thread holds all member locks. If the thread holds all
 /// member locks, the state of the multi-lock is the worst state of its member locks. ``release()`` releases every member lock that the
 /// thread holds. If the release of one member lock fails, ``release()`` still releases the remaining member locks, and then raises the
-/// first error.
+/// first error. When a multi-lock object is garbage-collected, the library does not release the member locks, unless it has made them
+/// for this multi-lock.
 ///
 /// If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
 /// one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that list such member

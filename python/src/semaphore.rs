@@ -190,9 +190,12 @@ impl Drop for Leases {
     fn drop(&mut self) {
         if is_released_with_object(&self.core.state()) {
             let (path, quantity) = (&self.semaphore.get().path, self.core.quantity());
-            let what = format!("{path:?}: {quantity} leases were released because their object was garbage-collected");
+            let released = match quantity {
+                1 => "1 lease was released because its object was garbage-collected".to_owned(),
+                _ => format!("{quantity} leases were released because their object was garbage-collected"),
+            };
             let hint = "keep the object and call release(), or use a with block";
-            Python::try_attach(|py| warn(py, format!("{what}: {hint}")));
+            Python::try_attach(|py| warn(py, format!("{path:?}: {released}: {hint}")));
         }
     }
 }

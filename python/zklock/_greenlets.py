@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IN_HUB = (
-    "the hub cannot wait, since it runs the greenlets that are waited for: spawn a greenlet for this call; "
+    "the hub cannot wait, because it runs the greenlets for which the call waits: spawn a greenlet for this call; "
     "to release a lock, release_nowait() does not wait"
 )
 _NO_HUB = (
@@ -47,7 +47,7 @@ class HubWaits(ABC):
     """The waiting greenlets of one hub. Only the hub's thread may use this object.
 
     Ctrl-C may interrupt the methods between any two instructions. The native module therefore removes each key from
-    ``waiting``, and the hub itself tells whether it watches the descriptor.
+    ``waiting``, and this class asks the hub whether it watches the descriptor.
     """
 
     def __init__(self, hub: Any, queue: WakeQueue) -> None:

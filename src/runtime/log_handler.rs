@@ -323,9 +323,9 @@ impl State {
     }
 }
 
-/// Installs the subscriber as the global subscriber of the process. Only the first call installs the subscriber. If a
-/// process created a second subscriber, `tracing` would take a lock to register callsites. A child that another thread
-/// forks at this moment would wait forever for the lock inside `tracing`.
+/// Installs the subscriber as the global subscriber of the process. Only the first call installs the subscriber. To
+/// register a second subscriber, `tracing` would take one of its locks. If another thread forked at that moment, the
+/// child would wait for this lock forever.
 fn install_subscriber() -> Result<()> {
     let is_ours = || tracing::dispatcher::get_default(|dispatch| dispatch.is::<LogSubscriber>());
     if is_ours() || subscriber::set_global_default(LogSubscriber).is_ok() || is_ours() {

@@ -7,8 +7,8 @@
 //!
 //! One thread at a time, called the *reader*, reads the socket. A calling thread becomes the reader if it waits for the
 //! only pending answer. Otherwise the I/O thread is the reader. A calling thread remains the reader until its operation
-//! is answered or its time limit has passed. Another thread may receive the answer that the reader is waiting for.
-//! Nevertheless, only the reader itself ends its turn.
+//! is answered or its time limit has passed. Another thread may end the operation, for example by a cancellation. Even
+//! then, the calling thread remains the reader until it has noticed the end.
 
 mod connecting;
 

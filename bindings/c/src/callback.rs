@@ -1,6 +1,6 @@
 //! The callbacks that objects keep for the program: the `user` pointers of all callbacks, the listeners of
-//! `zkl_lock_set_event_callback`, and the callbacks for revocation requests. This module must not use other modules of this
-//! crate: it does not know which object keeps a callback, or which arguments the callback has.
+//! `zkl_lock_set_event_callback`, and the callbacks for revocation requests. This module does not know which object keeps a
+//! callback or which arguments the callback has. It must not use other modules of this crate.
 
 use std::ffi::c_void;
 use std::mem;

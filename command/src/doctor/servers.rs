@@ -1,5 +1,6 @@
 //! Checks each server of the list on its own: its name, its port, a session, and what it says about itself.
 
+use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -146,7 +147,7 @@ impl ServerCheck {
                 self.add(finding.advise("Start the other servers of the ensemble, and check their connections to each other."));
             }
             Err(error) => self.add(
-                Finding::warn("server", &self.server, format!("no answer to srvr: {error}"))
+                Finding::warn("server", &self.server, format!("no answer to srvr: {}", describe_timeout(&error)))
                     .advise("The server accepts connections but does not answer: look at its log, its memory and its disk."),
             ),
         }
@@ -201,6 +202,14 @@ impl ServerCheck {
                 self.add(Finding::fail("session", &self.server, error.into()).advise(advice));
             }
         }
+    }
+}
+
+/// Describes an error of a connection with a time limit. The kernel reports the end of the limit as EAGAIN.
+fn describe_timeout(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("nothing within {} s", LIMIT.as_secs()),
+        _ => error.to_string(),
     }
 }
 

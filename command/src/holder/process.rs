@@ -48,7 +48,7 @@ impl HolderProcess<'_> {
 
     fn run_with(self, client: &Client, inbox: &Inbox, null: &File) -> Result<Exit, Failure> {
         let command = self.bound.process_name().unwrap_or_else(|| "zklock".to_owned());
-        let owner = Owner::current(&command, std::env::var("USER").ok());
+        let owner = Owner::current(&command);
         let target = Target::new(client, self.mode, &self.arguments.paths)?;
         let queued = wall_time();
         target.set_data(&owner.data(queued, None))?;

@@ -86,7 +86,7 @@ pub(crate) fn run(job: &Job, console: &Console) -> Result<Exit, Failure> {
     };
     let (signals, mask) = signals::block()?;
     let guardian = job.command.as_deref().map(|command| Guardian::start(command, mask)).transpose()?;
-    let owner = Owner::current(&job.command_name(), std::env::var("USER").ok());
+    let owner = Owner::current(&job.command_name());
     let socket = std::env::var_os(notify::SOCKET).filter(|_| job.options.notify);
     let service = ServiceManager::connect(socket.as_deref())?;
     let wrapper = Wrapper {

@@ -86,7 +86,7 @@ impl Engine {
         let at = self.hold_to_release(lock, owner);
         let Some(held) = self.locks.get_mut(&lock) else { return Err(Status::Closed.into()) };
         let Some(at) = at else {
-            let message = format!("{}: the caller does not hold this lock", held.path);
+            let message = format!("{}: the caller does not hold the lock", held.path);
             return Err(Error::new(Status::NotOwner, message));
         };
         let Some(hold) = held.holds.get_mut(at) else { return Ok(None) };

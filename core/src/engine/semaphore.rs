@@ -126,9 +126,9 @@ impl Engine {
         }
     }
 
-    // The maximum of leases.
+    // The maximum number of leases.
 
-    /// Returns the maximum of leases of a semaphore. If the engine does not know the maximum, it requests the value from the server and
+    /// Returns the maximum number of leases of a semaphore. If the engine does not know the maximum, it requests the value from the server and
     /// returns `None`.
     fn max_leases(&mut self, now: Time, semaphore: LockId) -> Option<i32> {
         match &self.locks.get(&semaphore)?.recipe {

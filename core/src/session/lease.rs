@@ -1,4 +1,4 @@
-//! The session lease (rule 2 of the safety contract). The session has certainly not expired until the lease ends. The client measures the
+//! The session lease (rule 2 of the safety contract). Until the lease ends, the session cannot have expired. The client measures the
 //! lease with its own clock.
 //!
 //! The leader expires a session if one session timeout has passed since the leader last recorded that the session is alive. ZooKeeper calls
@@ -14,10 +14,13 @@
 //! at most half a tick after this reply. A packet therefore counts for the lease if the server answered it at least half a tick before the
 //! client sent the committed request. The handshake counts at once, because the leader itself takes part in the handshake.
 //!
-//! Each condition gives a time at which the lease ends, and the earlier of the two times applies. The first time is the send time of the
-//! committed request, plus the session timeout, minus the margin. The second time is the send time of the last packet that caused a touch,
-//! plus 11/12 of the session timeout. If the margin is less than a twelfth of the timeout, the second time is the send time plus the
-//! timeout, minus the margin. The margin allows for late pings and for clocks that run at different rates.
+//! Each condition gives a time, and the lease ends at the earlier one:
+//!
+//! - quorum: the time when the client sent the last committed request, plus the session timeout, minus the margin
+//! - touch: the time when the client sent the last packet that caused a touch, plus the session timeout, minus a twelfth of the session
+//!   timeout, or minus the margin if the margin is shorter
+//!
+//! The margin allows for late pings and for clocks that run at different rates.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -176,7 +176,7 @@ impl Lock {
     /// UNCERTAIN or LOST. If the program closes the client while a thread holds the lock, the library calls the callback with an event
     /// whose state is FREE. The callback receives events for all threads that hold the lock through this lock object. The ``token`` of
     /// an event identifies the hold. The callback runs on the same thread and under the same rules as the ``on_event`` callback of
-    /// ``Client``. Add the callback before the program acquires the lock, because the callback receives no events for earlier changes.
+    /// ``Client``. Add the callback before the program acquires the lock, because the callback may receive no events for earlier changes.
     /// A lock may have any number of callbacks. For a multi-lock, the library calls the callback for each member lock. Does not block.
     fn on_lost(this: &Bound<'_, Self>, callback: &Bound<'_, PyAny>) -> PyResult<Py<Listener>> {
         Self::listen(this, callback, Listen::Loss, CallbackDispatcher::Thread)

@@ -237,8 +237,8 @@ class Lock:
         callback with an event whose state is FREE. The callback receives events for all tasks that hold the lock
         through this lock object. The ``token`` of an event identifies the hold. The documentation of
         ``Client.on_event()`` describes the rules for callbacks. If the callback is a coroutine function, each call runs
-        as a task. Add the callback before the program acquires the lock, because the callback receives no events for
-        earlier changes. A lock may have any number of callbacks. For a multi-lock, the loop calls the callback for each
+        as a task. Add the callback before the program acquires the lock, because the callback may receive no events
+        for earlier changes. A lock may have any number of callbacks. For a multi-lock, the loop calls the callback for each
         member lock.
         """
         return listen(self._native, self._bridge, callback, losses=True)
@@ -617,7 +617,8 @@ class MultiLock(Lock):
     ``acquire()`` re-enters that member lock. The state of a multi-lock is FREE unless the task holds all member locks.
     If the task holds all member locks, the state of the multi-lock is the worst state of its member locks.
     ``release()`` releases every member lock that the task holds. If the release of one member lock fails, ``release()``
-    still releases the remaining member locks, and then raises the first error.
+    still releases the remaining member locks, and then raises the first error. When a multi-lock object is
+    garbage-collected, the library does not release the member locks, unless it has made them for this multi-lock.
 
     If member locks are mutexes, read locks or write locks of the same client, these member locks join their queues in
     one transaction. Member locks that join their queues in one transaction have the same fencing token. Programs that

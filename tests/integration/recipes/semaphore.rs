@@ -163,7 +163,7 @@ fn single_releases_serve_all_waiters() {
             });
         }
         wait_until(TEST_TIMEOUT, || held.lock().unwrap().len() == 5);
-        assert_eq!(served.load(Ordering::SeqCst), 5, "at most the maximum of leases");
+        assert_eq!(served.load(Ordering::SeqCst), 5, "at most the maximum number of leases");
         for done in 1..=10 {
             let one = held.lock().unwrap().remove(0);
             one.release().unwrap();

@@ -57,8 +57,8 @@ impl Contender {
             // The contender deletes these nodes after the next reconnect.
             return;
         }
-        // The contender deletes its nodes in reverse order. Another contender may wait for the same directories in the same order. When the
-        // first directory becomes free, that contender finds the other directories free as well.
+        // The contender deletes its nodes in reverse order, so its first directory becomes free last. Another contender that waits in the same
+        // directories then finds all of them free.
         for index in self.node_indices().into_iter().rev().filter(|index| !deleted.contains(index)) {
             let Some(slot) = self.slots.get(index.slot) else { continue };
             if let Some(node) = slot.nodes.get(index.node) {
@@ -83,8 +83,8 @@ impl Contender {
         let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !deleting.deleted.contains(&index))?;
         match result {
             Ok(_) => {}
-            // If no earlier delete request can have deleted the node, another client or an operator has deleted it. The contender then
-            // reports the loss of its node.
+            // If the contender has no earlier delete request without a reply, another client or an operator has deleted the node. The
+            // contender then reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
                 deleting.was_deleted_by_other |= !deleting.unconfirmed.contains(&index);
             }
