@@ -238,8 +238,8 @@ class Lock:
         through this lock object. The ``token`` of an event identifies the hold. The documentation of
         ``Client.on_event()`` describes the rules for callbacks. If the callback is a coroutine function, each call runs
         as a task. Add the callback before the program acquires the lock, because the callback may receive no events
-        for earlier changes. A lock may have any number of callbacks. For a multi-lock, the loop calls the callback for each
-        member lock.
+        for earlier changes. A lock may have any number of callbacks. For a multi-lock, the loop calls the callback for
+        each member lock.
         """
         return listen(self._native, self._bridge, callback, losses=True)
 
