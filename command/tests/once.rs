@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, flags, wait_until};
+use zklock_test_support::{Direction, Proxy, Verdict, ZooKeeper, assert_not_late, flags, wait_until};
 
 use crate::common::{Running, TEST_TIMEOUT, code, file, path, queue, raw, zklock, zklock_on};
 
@@ -189,6 +190,19 @@ fn a_signal_ends_the_removal_of_a_run_that_did_not_start() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(127), "{errors}");
     assert!(errors.contains("may count as interrupted: a signal ended the wait for the servers"), "{errors}");
+}
+
+#[test]
+fn the_time_limit_also_limits_the_read_of_the_record() {
+    let (path, proxy) = (path("limit"), Proxy::start(&ZooKeeper::shared().address()));
+    let record = format!("{path}-runs");
+    proxy.hook(move |direction, frame| {
+        if direction == Direction::ToServer && contains(frame, &record) { Verdict::Drop } else { Verdict::Forward }
+    });
+    let since = Instant::now();
+    let mut call = zklock_on(&proxy.address(), &["run", "--once-per", "day", "-w", "1s", &path, "true"]).start();
+    assert_eq!(call.wait(), 69);
+    assert_not_late(since.elapsed(), Duration::from_secs(2));
 }
 
 #[test]

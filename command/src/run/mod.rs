@@ -176,8 +176,10 @@ impl Wrapper<'_> {
     fn run_with(&self, client: &Client) -> Result<Exit, Failure> {
         // A grace period that is too long fails before the wait for the lock.
         self.limits(client)?;
+        // With -n, only the lock is not waited for.
+        let deadline = self.job.timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| BootTime::now() + timeout);
         if let Some(schedule) = self.job.options.once_per {
-            self.check_runs(client, schedule)?;
+            self.check_runs(client, schedule, deadline)?;
         }
         let target = Target::new(client, self.job.mode, &self.job.paths)?;
         let queued = wall_time();
@@ -190,7 +192,7 @@ impl Wrapper<'_> {
                 waker.wake();
             })?;
         }
-        let (hold, waited) = self.acquire(&target, &is_revoked)?;
+        let (hold, waited) = self.acquire(&target, &is_revoked, deadline)?;
         let (acquired, session) = (BootTime::now(), client.session_id()?);
         let Some(guardian) = &self.guardian else {
             // The end of the session releases the lock, and saves a round trip.
@@ -290,9 +292,15 @@ impl Wrapper<'_> {
     }
 
     /// Acquires the lock, and returns the hold and the time waited.
-    fn acquire(&self, target: &Target, is_revoked: &AtomicBool) -> Result<(Hold, Duration), Failure> {
+    fn acquire(
+        &self,
+        target: &Target,
+        is_revoked: &AtomicBool,
+        deadline: Option<BootTime>,
+    ) -> Result<(Hold, Duration), Failure> {
         self.service.status(&format!("waiting for {}", self.job.path()));
-        let limit = AcquireLimit { timeout: self.job.timeout, queue: self.job.queue_limit };
+        let timeout = deadline.map(|deadline| deadline - BootTime::now()).or(self.job.timeout);
+        let limit = AcquireLimit { timeout, queue: self.job.queue_limit };
         let wait = |limit| {
             self.wait(limit)?;
             if is_revoked.load(Ordering::Relaxed) {
@@ -347,17 +355,21 @@ impl Wrapper<'_> {
     }
 
     /// Waits for the answer to a request before the command runs.
-    fn answer<T>(&self, call: Call<T>) -> Result<T, Failure> {
-        self.wait_for(&call)?;
+    fn answer<T>(&self, call: Call<T>, deadline: Option<BootTime>) -> Result<T, Failure> {
+        self.wait_for(&call, deadline)?;
         Ok(call.wait()?)
     }
 
-    /// Waits until a request is over. A signal that would end a process ends the wait with a failure.
-    fn wait_for<T>(&self, call: &Call<T>) -> Result<(), Failure> {
+    /// Waits until a request is over. The deadline, or a signal that would end a process, ends the wait with a failure.
+    fn wait_for<T>(&self, call: &Call<T>, deadline: Option<BootTime>) -> Result<(), Failure> {
         let waker = self.inbox.waker();
         call.on_done(move || waker.wake())?;
         while !call.is_over() {
-            self.wait(None)?;
+            let left = deadline.map(|deadline| deadline - BootTime::now());
+            if left == Some(Duration::ZERO) {
+                return Err(Failure::new(Exit::Unavailable, "no server has answered in time"));
+            }
+            self.wait(left)?;
         }
         Ok(())
     }
@@ -392,8 +404,8 @@ impl Wrapper<'_> {
 
     /// Fails if the job has already ended in this period. The check needs no lock and writes nothing. A run that has not ended says nothing
     /// yet.
-    fn check_runs(&self, client: &Client, schedule: Schedule) -> Result<(), Failure> {
-        let (record, period) = (self.read_record(client)?, self.period(wall_time(), schedule)?);
+    fn check_runs(&self, client: &Client, schedule: Schedule, deadline: Option<BootTime>) -> Result<(), Failure> {
+        let (record, period) = (self.read_record(client, deadline)?, self.period(wall_time(), schedule)?);
         match record.decide(period, self.job.options.retry_failed) {
             Decision::Skip(last) if last.result != RunResult::Running => Err(self.skipped(last)),
             _ => Ok(()),
@@ -405,7 +417,7 @@ impl Wrapper<'_> {
         let now = wall_time();
         let period = self.period(now, schedule)?;
         loop {
-            let mut record = self.read_record(client)?;
+            let mut record = self.read_record(client, None)?;
             if let Decision::Skip(last) = record.decide(period, self.job.options.retry_failed) {
                 return Err(self.skipped(last));
             }
@@ -421,7 +433,7 @@ impl Wrapper<'_> {
                 node: Some(node.clone()),
             };
             let writing = record.begin(client, &node, run)?;
-            let interrupted = self.wait_for(&writing).and_then(|()| self.wait(Some(Duration::ZERO)));
+            let interrupted = self.wait_for(&writing, None).and_then(|()| self.wait(Some(Duration::ZERO)));
             // A signal does not end the wait for the answer: the next step depends on whether the servers have performed the write.
             let written = writing.wait();
             if let Ok(Some(version)) = written {
@@ -453,7 +465,7 @@ impl Wrapper<'_> {
         let Some((last, node)) = record.unfinished().and_then(|last| Some((last, last.node.as_deref()?))) else {
             return Ok(());
         };
-        if self.answer(client.start_read_node(node)?)?.is_none() {
+        if self.answer(client.start_read_node(node)?, None)?.is_none() {
             return Ok(());
         }
         let message = format!(
@@ -479,9 +491,9 @@ impl Wrapper<'_> {
         Ok(())
     }
 
-    fn read_record(&self, client: &Client) -> Result<Record, Failure> {
+    fn read_record(&self, client: &Client, deadline: Option<BootTime>) -> Result<Record, Failure> {
         let path = record_path(self.job.path());
-        let node = self.answer(client.start_read_node(&path)?)?;
+        let node = self.answer(client.start_read_node(&path)?, deadline)?;
         Record::parse(path, node.as_ref())
     }
 
