@@ -76,8 +76,8 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
         let (signals, _) = signals::block()?;
         return start(ReportTarget::Standard).run(signals).map(Exit::code);
     }
-    let pair = UnixStream::pair().map_err(|error| Failure::system("making a pair of sockets", error))?;
-    let (to_holder, to_caller) = pair;
+    let (to_holder, to_caller) =
+        UnixStream::pair().map_err(|error| Failure::system("making a pair of sockets", error))?;
     // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist there.
     match unsafe { libc::fork() } {
         -1 => Err(Failure::system("starting the holder process", io::Error::last_os_error())),
@@ -142,8 +142,10 @@ fn print_report(mut rest: &[u8], holder: &mut UnixStream) -> Result<bool, Failur
     }
     while wait_for_output(holder)? {
         if rest.len() <= PIECE {
-            signals::Mask::all().set().map_err(|error| Failure::system("blocking signals", error))?;
+            let failed = |error| Failure::system("blocking signals", error);
+            let before = signals::Mask::all().set().map_err(failed)?;
             if holder.write_all(&[CONFIRMATION]).is_err() {
+                before.set().map_err(failed)?;
                 return Ok(false);
             }
             while !rest.is_empty() {

@@ -36,6 +36,7 @@ impl HolderProcess<'_> {
     /// Acquires the lock and keeps it. Returns when the lock is released or lost.
     pub(crate) fn run(self, signals: Signals) -> Result<Exit, Failure> {
         let inbox = Inbox::new(signals)?;
+        // If no descriptor were left after the acquire, the process would keep the streams of the caller open.
         let null = OpenOptions::new().read(true).write(true).open("/dev/null");
         let null = null.map_err(|error| Failure::system("opening /dev/null", error))?;
         let client = connect(self.settings, &inbox, || self.wait(&inbox, None))?;
@@ -142,6 +143,7 @@ fn keep(
             if delivery.is_done() {
                 lose(&hold, bound, inbox, look_interval(timeout))?;
             }
+            drop(delivery);
             // The end of the session deletes the node if it still exists.
             let _ = client.close();
             return Err(Failure::new(Exit::Lost, "the lock is lost or can no longer be confirmed"));
@@ -150,6 +152,9 @@ fn keep(
         let undelivered = delivery.advance().err();
         let is_over = bound.is_over() || left == Some(Duration::ZERO) || undelivered.is_some();
         if is_over || ending_signal(inbox)?.is_some() {
+            let is_unprinted = !delivery.is_done();
+            // From now on, the caller cannot confirm the report.
+            drop(delivery);
             let released = hold.start_release().and_then(Call::wait);
             if released.as_ref().is_err_and(|error| error.status() == Status::Lost) {
                 return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
@@ -162,7 +167,7 @@ fn keep(
             }
             return match undelivered {
                 Some(failure) => Err(failure),
-                None if !delivery.is_done() => Err(Failure::new(Exit::Busy, UNPRINTED)),
+                None if is_unprinted => Err(Failure::new(Exit::Busy, UNPRINTED)),
                 None => Ok(exit),
             };
         }
