@@ -1954,7 +1954,8 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
  * Otherwise, the library calls each user_drop function before the operation ends, and may call it on any thread.
  *
  * Returns: ZKL_OK if the client is closing. The operation ends with ZKL_OK when the server has confirmed the end of the session,
- * and with ZKL_E_CONNECTION if no server has confirmed it in time. On failure:
+ * or when the time for the confirmation has passed. In the second case, the nodes of the client can exist until the session
+ * expires. On failure:
  * - ZKL_E_EXHAUSTED if the process cannot start a thread. The client then stays open.
  * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
  *
@@ -2106,7 +2107,7 @@ ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl
  * this function.
  *
  * Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
- * zkl_leases_wait_lost.
+ * zkl_wait_lost.
  * Does not block. Any thread may call this function.
  */
 ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op **op_out);

@@ -1602,8 +1602,9 @@ public:
 
 #ifdef __cpp_lib_jthread
     /**
-     * Returns a stop token for the loss of these leases. When one lease becomes UNCERTAIN or LOST, or when the client is closed, stop_requested() of
-     * the token becomes true. If the leases are already unsafe, stop_requested() is true from the beginning. Does not block.
+     * Returns a stop token for the loss of these leases. When one lease becomes UNCERTAIN or LOST, or when client::close() closes the client,
+     * stop_requested() of the token becomes true. client::close_nowait() does not change stop_requested(). If the leases are already unsafe,
+     * stop_requested() is true from the beginning. Does not block.
      */
     template <class = void>
     [[nodiscard]] std::stop_token lost_token(error_out ec = {}) const
@@ -2351,9 +2352,9 @@ public:
 #ifdef __cpp_lib_jthread
     /**
      * Returns a stop token that signals the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes
-     * UNCERTAIN or LOST, or when the client is closed, stop_requested() of the token becomes true. If the hold is already unsafe, or if a member lock
-     * of this multi-lock was destroyed, stop_requested() is true from the beginning. A release of the hold does not change stop_requested(). The next
-     * hold has a new token.
+     * UNCERTAIN or LOST, or when client::close() closes the client, stop_requested() of the token becomes true. client::close_nowait() does not change
+     * stop_requested(). If the hold is already unsafe, or if a member lock of this multi-lock was destroyed, stop_requested() is true from the
+     * beginning. A release of the hold does not change stop_requested(). The next hold has a new token.
      *
      * Fails with status::not_owner if there is no hold. Does not block.
      */

@@ -119,11 +119,12 @@ impl ClientInner {
 
     /// Closes the client after the program has dropped the last object that uses the client.
     fn close_on_drop(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            // If another thread is still closing the client, the drop of the last object does not wait for it.
+            return Ok(());
+        }
         if !self.ends_in_background {
             return self.close();
-        }
-        if self.closed.load(Ordering::Acquire) {
-            return Ok(());
         }
         self.shell.event_delivery()?.discard_handlers();
         let end = self.start_close()?;

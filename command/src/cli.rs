@@ -296,7 +296,7 @@ pub(crate) struct ReleaseArguments {
     pub(crate) pid: Option<i32>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct WaitArguments {
     /// Wait for at most this time, for example 90s or 5m. Default: no limit.
     #[arg(short = 'w', long, value_name = "TIME", value_parser = duration::parse)]
@@ -359,7 +359,7 @@ pub(crate) struct FenceCheckArguments {
     pub(crate) connection: Connection,
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Connection {
     /// The ZooKeeper servers, with an optional chroot: host:2181,host:2181/app. Default: $ZKLOCK_SERVERS.

@@ -2,10 +2,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use zklock_test_support::{
-    Authority, Certificates, RawClient, TEST_TIMEOUT, TlsListener, ZooKeeper, flags, permissions, wait_until,
+    Authority, Certificates, RawClient, TEST_TIMEOUT, TlsListener, ZooKeeper, assert_not_late, flags, permissions,
+    wait_until,
 };
 
 use crate::common::{code, path, raw, zklock, zklock_on};
@@ -108,6 +110,27 @@ fn server_that_says(text: &'static str) -> String {
         }
     });
     address
+}
+
+#[test]
+fn a_server_that_sends_one_byte_after_the_other_does_not_extend_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                while stream.write_all(b"Z").is_ok() {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+    });
+    let since = Instant::now();
+    let (code, findings) = examine(&format!("{address},{0},{0}", ZooKeeper::shared().address()), &[]);
+    assert_eq!(code, 0);
+    assert_eq!(details(&findings, "warn", "ensemble"), "1 of 2 servers accept a session");
+    assert_not_late(since.elapsed(), Duration::from_secs(20));
 }
 
 #[test]

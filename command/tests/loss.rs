@@ -122,6 +122,20 @@ fn a_stopped_wrapper_without_a_terminal_does_not_end_its_caller() {
 }
 
 #[test]
+fn a_loss_while_the_time_limit_ends_the_command_is_a_loss() {
+    let (path, mut raw, log) = (path("both"), raw(), file("log"));
+    let script = format!("trap 'echo term >{}' TERM; while :; do sleep 0.02; done", log.display());
+    let arguments = ["run", "--for", "300ms", "--grace", "2s", "--lost-exit-code", "5", &path, "sh", "-c", &script];
+    let mut call = zklock(&arguments).start();
+    call.process("sleep");
+    let node = queue(&mut raw, &path).remove(0);
+    wait_until(TEST_TIMEOUT, || log.exists());
+    assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
+    assert_eq!(call.wait(), 5);
+    std::fs::remove_file(&log).unwrap();
+}
+
+#[test]
 fn a_killed_command_gets_no_term() {
     let (path, mut raw, log) = (path("kill"), raw(), file("log"));
     let script = format!("trap 'echo term >{}' TERM; while :; do sleep 0.02; done", log.display());

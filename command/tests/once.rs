@@ -193,6 +193,32 @@ fn a_signal_ends_the_removal_of_a_run_that_did_not_start() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_for_the_beginning_of_a_run() {
+    let (path, proxy) = (path("beginning"), Proxy::start(&ZooKeeper::shared().address()));
+    let record = format!("{path}-runs");
+    let (is_written, flag) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let seen = Arc::clone(&is_written);
+    proxy.hook(move |direction, frame| {
+        if direction == Direction::ToServer && contains(frame, &record) && contains(frame, "zklock_runs") {
+            flag.store(true, Ordering::SeqCst);
+        } else if direction == Direction::ToClient && flag.load(Ordering::SeqCst) {
+            seen.store(true, Ordering::SeqCst);
+            return Verdict::Drop;
+        }
+        Verdict::Forward
+    });
+    let call = zklock_on(&proxy.address(), &["run", "--once-per", "day", &path, "true"]).start();
+    wait_until(TEST_TIMEOUT, || is_written.load(Ordering::SeqCst));
+    let since = Instant::now();
+    call.signal(libc::SIGTERM);
+    let output = call.output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(143), "{errors}");
+    assert!(errors.contains("it may be in the record and count as interrupted"), "{errors}");
+    assert_not_late(since.elapsed(), Duration::from_secs(3));
+}
+
+#[test]
 fn the_time_limit_also_limits_the_read_of_the_record() {
     let (path, proxy) = (path("limit"), Proxy::start(&ZooKeeper::shared().address()));
     let record = format!("{path}-runs");

@@ -1,6 +1,7 @@
 //! `zklock wait`: waits until a lock is free, without joining its queue. The servers report each change of the queue, so the wait does not
 //! poll.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use zklock::{Client, Status};
@@ -11,7 +12,7 @@ use crate::cli::WaitArguments;
 use crate::clock::{BootTime, wall_time};
 use crate::duration;
 use crate::exit::{Exit, Failure};
-use crate::run::acquire::leave;
+use crate::run::acquire::{LEAVE_LIMIT, leave};
 
 /// Waits until the lock is free.
 pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
@@ -22,11 +23,21 @@ pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
         )));
     }
     let client = connect(&arguments.connection)?;
-    let result = wait(&client, arguments);
-    if result.is_err() {
-        leave(client);
-    }
-    result
+    let Some(limit) = arguments.timeout else { return wait(&client, arguments) };
+    let (sender, result) = mpsc::channel();
+    let of_thread = (client.clone(), arguments.clone());
+    // The thread ends with this process if the server stays silent.
+    std::thread::spawn(move || {
+        let (client, arguments) = of_thread;
+        // The other end may have given up.
+        let _ = sender.send(wait(&client, &arguments));
+    });
+    let result = result.recv_timeout(limit.saturating_add(LEAVE_LIMIT));
+    leave(client);
+    result.unwrap_or_else(|_| {
+        let limit = duration::show(limit);
+        Err(Failure::new(Exit::Unavailable, format!("{}: no server has answered within {limit}", arguments.path)))
+    })
 }
 
 fn wait(client: &Client, arguments: &WaitArguments) -> Result<Exit, Failure> {

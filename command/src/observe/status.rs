@@ -90,6 +90,7 @@ fn summary(survey: &Survey) -> String {
     let (holders, waiting) = (survey.count(Role::Holds), survey.waiting());
     let foreign = match survey.foreign() {
         0 => String::new(),
+        1 => "; 1 of them uses another kind of lock, and does not exclude the others".to_owned(),
         count => format!("; {count} of them use another kind of lock, and do not exclude the others"),
     };
     let holders = if holders == 1 { "1 holder".to_owned() } else { format!("{holders} holders") };

@@ -154,12 +154,20 @@ impl Walk {
     /// Says what is missing because of a limit.
     pub(crate) fn missing(&self) -> String {
         [
-            (self.not_shown, "more locks are not shown; a higher --limit shows them"),
-            (self.not_listed, "more nodes were not looked at; give the path of a part of the tree"),
+            (
+                self.not_shown,
+                "lock is not shown; a higher --limit shows it",
+                "locks are not shown; a higher --limit shows them",
+            ),
+            (
+                self.not_listed,
+                "node was not looked at; give the path of a part of the tree",
+                "nodes were not looked at; give the path of a part of the tree",
+            ),
         ]
         .into_iter()
-        .filter(|&(count, _)| count > 0)
-        .map(|(count, what)| format!("... {count} {what}\n"))
+        .filter(|&(count, ..)| count > 0)
+        .map(|(count, one, several)| format!("... {count} more {}\n", if count == 1 { one } else { several }))
         .collect()
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn connect(
 }
 
 /// How long a call that has failed waits for the server before it exits.
-const LEAVE_LIMIT: Duration = Duration::from_millis(500);
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not delay the exit:
 /// the kernel sends the request for the end of the session even after the exit.
@@ -82,7 +82,8 @@ pub(crate) fn acquire(
 fn check_queue(target: &Target, limit: Option<u64>) -> Result<(), Failure> {
     let (Some(limit), Some(waiting)) = (limit, target.waiting()) else { return Ok(()) };
     if waiting.waits_for == WaitsFor::Node && waiting.count > limit {
-        let message = format!("{} participants are ahead; --queue-limit is {limit}", waiting.count);
+        let ahead = if waiting.count == 1 { "participant is" } else { "participants are" };
+        let message = format!("{} {ahead} ahead; --queue-limit is {limit}", waiting.count);
         return Err(Failure::new(Exit::Busy, message));
     }
     Ok(())

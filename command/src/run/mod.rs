@@ -131,6 +131,11 @@ const LONGEST_VALUE: usize = 128 * 1024 - 32;
 /// At least the length of the name of a lock node, with the two separators.
 const NODE_NAME: usize = 96;
 
+/// How long `zklock` waits after a signal until a server confirms the beginning of a run.
+const BEGIN_LIMIT: Duration = Duration::from_secs(2);
+/// The state of a run whose beginning no server has confirmed.
+const UNKNOWN: &str = "the run did not start, but it may be in the record and count as interrupted";
+
 /// The number of session timeouts for which `zklock` tries to write the end of a run.
 const RECORD_TIMEOUTS: u32 = 3;
 /// The time between two of these attempts.
@@ -434,8 +439,10 @@ impl Wrapper<'_> {
             };
             let writing = record.begin(client, &node, run)?;
             let interrupted = self.wait_for(&writing, None).and_then(|()| self.wait(Some(Duration::ZERO)));
-            // A signal does not end the wait for the answer: the next step depends on whether the servers have performed the write.
-            let written = writing.wait();
+            // After a signal, the wait is short. The next step depends on whether the servers have performed the write.
+            let limit = if interrupted.is_ok() { Duration::MAX } else { BEGIN_LIMIT };
+            let no_answer = || Err(Status::Connection.into());
+            let written = writing.wait_for(limit).unwrap_or_else(no_answer);
             if let Ok(Some(version)) = written {
                 record.on_begun(version);
             }
@@ -445,12 +452,13 @@ impl Wrapper<'_> {
                     self.take_back(client, &node, record)?;
                     return Err(failure);
                 }
+                (Err(error), Err(failure)) if error.status() == Status::Connection => {
+                    self.console.warn(UNKNOWN);
+                    return Err(failure);
+                }
                 (_, Err(failure)) => return Err(failure),
                 (Err(error), Ok(())) if error.status() == Status::Connection => {
-                    let why = error.message();
-                    let message =
-                        format!("{why}; the run did not start, but it may be in the record and count as interrupted");
-                    return Err(Failure::new(Exit::Unavailable, message));
+                    return Err(Failure::new(Exit::Unavailable, format!("{}; {UNKNOWN}", error.message())));
                 }
                 (Err(error), Ok(())) => return Err(error.into()),
                 // If someone has changed the record although this process holds the lock, the decision is made again.

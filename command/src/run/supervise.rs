@@ -164,7 +164,7 @@ impl Supervision<'_> {
             Report::NotStarted(error) => return Err(not_started(error)),
             Report::LeaseOver => {
                 progress.is_lost = true;
-                progress.cause.get_or_insert(Cause::Lost);
+                progress.cause = Some(Cause::Lost);
                 self.console.warn("the lock could not be confirmed in time, so the command is ended");
             }
             Report::Exited(ending) => {
@@ -250,7 +250,7 @@ impl Supervision<'_> {
             OnLost::Term => (Order::End, "ended"),
             OnLost::Kill => (Order::Kill, "killed"),
         };
-        progress.cause.get_or_insert(Cause::Lost);
+        progress.cause = Some(Cause::Lost);
         self.order(&order)?;
         self.console.warn(&format!("the lock is lost, so the command is {what}"));
         Ok(())
@@ -263,7 +263,7 @@ impl Supervision<'_> {
         if self.limits.enforce && now > progress.safe_until {
             let survivors = self.guardian.kill_tree();
             progress.is_lost = true;
-            progress.cause.get_or_insert(Cause::Lost);
+            progress.cause = Some(Cause::Lost);
             progress.gone = Some((0, u32::try_from(survivors).unwrap_or(u32::MAX)));
             self.console.warn("the lease is over and the guardian did not end the command, so zklock has killed it");
             return Ok(());
