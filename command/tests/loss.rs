@@ -132,7 +132,7 @@ fn a_loss_while_the_time_limit_ends_the_command_is_a_loss() {
     wait_until(TEST_TIMEOUT, || log.exists());
     assert_eq!(raw.delete(&format!("{path}/{node}")), 0);
     assert_eq!(call.wait(), 5);
-    std::fs::remove_file(&log).unwrap();
+    fs::remove_file(&log).unwrap();
 }
 
 #[test]
