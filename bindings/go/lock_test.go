@@ -749,7 +749,10 @@ func TestTenThousandGoroutinesWithOneDeadline(t *testing.T) {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			if _, err := lock.Acquire(ctx); !errors.Is(err, zklock.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+			// The server of a busy machine may not have answered the last acquires.
+			_, err := lock.Acquire(ctx)
+			isLate := errors.Is(err, zklock.ErrTimeout) || errors.Is(err, zklock.ErrConnection)
+			if !isLate || !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
 			latest.Store(max(latest.Load(), int64(time.Since(deadline))))
