@@ -1,6 +1,6 @@
 //! Calls in progress: queries, releases and other requests that cannot be canceled. A caller can wait until the call
-//! ends, wait for a limited time and repeat this, or await the call as a future. The code in this file does not depend on locks. A
-//! call collects the engines' answers, and a closure converts them to the result of the call.
+//! ends, wait for a limited time and repeat this, or await the call as a future. The code in this file does not depend
+//! on locks. A call collects the engines' answers, and a closure converts them to the result of the call.
 
 use std::cell::RefCell;
 use std::fmt;

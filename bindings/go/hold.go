@@ -162,9 +162,9 @@ type loss struct {
 	reporting sync.Once
 	// lost is closed at a loss, and ended at a loss or a release.
 	lost, ended chan struct{}
+	mutex       sync.Mutex
 	// op waits for the loss. It is nil before the wait begins and after it has ended.
-	mutex sync.Mutex
-	op    *C.zkl_op
+	op *C.zkl_op
 }
 
 func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_status) {

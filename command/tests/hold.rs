@@ -263,10 +263,29 @@ fn a_report_without_a_reader_releases_the_lock() {
     for stdout in [Stdio::from(writer), Stdio::from(read_only)] {
         let mut call = zklock(&["hold", "--pid", &target.pid().to_string(), &path]);
         call.command().stdout(stdout);
-        let running = call.start();
+        let mut running = call.start();
+        assert_eq!(running.wait(), 70);
         wait_until(TEST_TIMEOUT, || running.processes().is_empty());
         assert_eq!(queue(&mut raw, &path), [""; 0]);
     }
+}
+
+#[test]
+fn a_caller_that_ignores_the_ends_of_children_gets_the_exit_code() {
+    let path = path("ignored");
+    let holder = zklock(&["run", &path, "sleep", "60"]).start();
+    holder.wait_for_tree(1);
+    let text = "trap '' CHLD; exec \"$zklock\" hold -n --for 60s \"$lock\"";
+    assert_eq!(script("/bin/sh", &path, text).output().status.code(), Some(75));
+}
+
+#[test]
+fn a_hold_refuses_paths_that_are_too_long_for_a_variable() {
+    let paths: Vec<String> = (0..150).map(|_| path(&"p".repeat(1000))).collect();
+    let arguments: Vec<&str> = ["hold", "--for", "60s"].into_iter().chain(paths.iter().map(String::as_str)).collect();
+    let (code, errors) = code(&arguments);
+    assert_eq!(code, 64);
+    assert!(errors.contains("the paths are too long"), "{errors}");
 }
 
 #[test]

@@ -5,7 +5,9 @@ mod lock;
 mod servers;
 mod words;
 
-use zklock::{Client, ConnectString, Server};
+use std::collections::HashSet;
+
+use zklock::{Client, ConnectString};
 
 use self::finding::{Finding, Report};
 use self::servers::ServerCheck;
@@ -26,10 +28,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Exit, Failure> {
             scope.spawn(move || servers::check(server, chroot, settings))
         };
         // A server that is given twice is checked once.
-        let is_first =
-            |&(at, server): &(usize, &Server)| list.servers.iter().position(|each| each == server) == Some(at);
-        let servers = list.servers.iter().enumerate().filter(is_first).map(|(_, server)| server);
-        let threads: Vec<_> = servers.map(start).collect();
+        let mut seen = HashSet::new();
+        let threads: Vec<_> = list.servers.iter().filter(|server| seen.insert(*server)).map(start).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     let is_available = checks.iter().any(ServerCheck::is_available);

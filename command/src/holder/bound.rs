@@ -77,7 +77,7 @@ impl Bound {
     }
 
     pub(crate) fn has_process_ended(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| is_readable(PollFd::new(&process.pidfd, PollFlags::IN)))
+        self.process.as_ref().is_some_and(|process| is_ready(PollFd::new(&process.pidfd, PollFlags::IN)))
     }
 
     /// Sends TERM to the bound process, because the lock is lost.
@@ -125,7 +125,7 @@ fn session(pid: i32) -> i32 {
 fn has_input_ended() -> bool {
     let mut bytes = [0; 4096];
     for _ in 0..16 {
-        if !is_readable(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)) {
+        if !is_ready(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)) {
             break;
         }
         match read(rustix::stdio::stdin(), &mut bytes) {
@@ -137,7 +137,8 @@ fn has_input_ended() -> bool {
     false
 }
 
-fn is_readable(source: PollFd<'_>) -> bool {
+/// Returns whether a descriptor is ready now.
+pub(super) fn is_ready(source: PollFd<'_>) -> bool {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut [source], Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -122,7 +122,11 @@ fn wait_for_report(pid: i32, mut holder: UnixStream) -> Result<u8, Failure> {
     let status = status.map_err(|error| Failure::system("waiting for the holder process", error))?;
     let code = status.and_then(|(_, status)| status.exit_status()).and_then(|code| u8::try_from(code).ok());
     match code {
-        None => Err(Failure::new(Exit::Internal, "the holder process was killed")),
+        None => {
+            let message =
+                "the holder process was killed; if it held the lock, the lock becomes free when its session ends";
+            Err(Failure::new(Exit::Internal, message))
+        }
         // The holder process has printed why it failed.
         Some(code @ 1..) if report.is_empty() => Ok(code),
         Some(code) if code == Exit::Lost.code() => {

@@ -5,11 +5,11 @@ use std::net::Shutdown;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
-use super::bound::Bound;
+use super::bound::{Bound, is_ready};
 use crate::exit::{Exit, Failure};
 use crate::run::Variables;
 
@@ -116,10 +116,6 @@ pub(crate) fn write_piece(text: &[u8]) -> Result<usize, Failure> {
         Err(Errno::INTR | Errno::AGAIN) => Ok(0),
         Err(error) => Err(Failure::system("writing to standard output", error)),
     }
-}
-
-fn is_ready(source: PollFd<'_>) -> bool {
-    poll(&mut [source], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Writes the variables as JSON. The names are those of the variables, in lower case and without the prefix.

@@ -372,7 +372,7 @@ impl Wrapper<'_> {
         while !call.is_over() {
             let left = deadline.map(|deadline| deadline - BootTime::now());
             if left == Some(Duration::ZERO) {
-                return Err(Failure::new(Exit::Unavailable, "no server has answered in time"));
+                return Err(Failure::new(Exit::Unavailable, "no server has answered within the time of -w"));
             }
             self.wait(left)?;
         }

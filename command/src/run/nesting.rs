@@ -1,4 +1,4 @@
-//! Refuses a lock that a `zklock run` above this process holds. Such a wait could not end before the process above, which waits for this one.
+//! Refuses a lock that a `zklock run` above this process holds. This process could wait for the process above, which waits for this one.
 
 use std::ffi::OsStr;
 
