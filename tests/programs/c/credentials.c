@@ -152,8 +152,10 @@ static void callback_that_hangs_delays_no_deadline(void)
     OK(zkl_config_set_connect_timeout_ms(config, 60000));
     OK(zkl_client_new(servers, config, &client));
     source.hangs = true;
+    /* The first client calls the callback only if its loader thread started within the 300 ms. */
+    int calls = source.calls;
     cut();
-    AWAIT(source.calls >= 3);
+    AWAIT(source.calls > calls);
     start = now_ms();
     zkl_lock *lock = new_mutex(client, fresh_path());
     EXPECT(ZKL_E_CONNECTION, zkl_acquire_timeout(lock, 200));
