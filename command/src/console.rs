@@ -76,6 +76,11 @@ impl Console {
         self.is_json || self.events.is_some() || (self.is_terminal && self.verbosity > Verbosity::Quiet)
     }
 
+    /// Returns whether only errors are printed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.verbosity == Verbosity::Quiet
+    }
+
     /// Prints an event as JSON.
     pub(crate) fn event(&self, name: &str, mut fields: Value) {
         if let Some(fields) = fields.as_object_mut() {

@@ -1,6 +1,8 @@
-//! Durations on the command line, such as `90`, `1.5s`, `500ms`, `5m`, `2h` and `7d`.
+//! Durations on the command line and in messages, such as `90`, `1.5s`, `500ms`, `5m`, `2h` and `7d`.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 /// The longest duration: more than a hundred years.
 const LONGEST_SECONDS: f64 = 4e9;
@@ -38,6 +40,13 @@ pub(crate) fn show(duration: Duration) -> String {
         3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
+}
+
+/// Writes how long ago something happened. The clock of the server can be ahead of the clock of this host.
+pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(since) = since else { return String::new() };
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    show(Duration::from_secs(age.as_secs()))
 }
 
 #[cfg(test)]

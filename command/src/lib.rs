@@ -17,6 +17,7 @@ mod process;
 mod run;
 mod schedule;
 mod settings;
+mod survey;
 mod text;
 
 use std::ffi::OsString;

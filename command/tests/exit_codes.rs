@@ -72,9 +72,18 @@ fn a_busy_lock_is_75_or_the_code_of_the_user() {
     holder.wait_for_tree(1);
     let (busy, errors) = code(&["run", "-n", &path, "false"]);
     assert_eq!(busy, 75);
+    let names_holder = |errors: &str| {
+        errors.contains(&format!(":{} (sleep) for ", holder.pid()))
+            && errors.contains(&format!(", with the node {path}/_c_"))
+    };
+    assert!(errors.starts_with(&format!("zklock: {path}: held by ")) && names_holder(&errors), "{errors}");
+    let (busy, errors) = code(&["run", "-w", "1s", &path, "false"]);
+    assert_eq!(busy, 75);
+    let expected = format!("zklock: {path}: not acquired within 1");
+    assert!(errors.starts_with(&expected) && errors.contains(" ms; held by ") && names_holder(&errors), "{errors}");
+    let (busy, errors) = code(&["try", &path]);
+    assert_eq!(busy, 75);
     assert!(errors.starts_with(&format!("zklock: {path}: held by {path}/_c_")), "{errors}");
-    assert_eq!(code(&["run", "-w", "1s", &path, "false"]).0, 75);
-    assert_eq!(code(&["try", &path]).0, 75);
     assert_eq!(code(&["run", "-E", "9", "-n", "-q", &path, "false"]), (9, String::new()));
 }
 

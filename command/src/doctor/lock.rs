@@ -11,8 +11,8 @@ use super::finding::{Finding, milliseconds};
 use crate::clock::wall_time;
 use crate::duration::show;
 use crate::exit::{Exit, Failure};
-use crate::observe::survey::{Entry, Role, Survey, below, read_contents};
 use crate::run::{Record, record_path};
+use crate::survey::{Entry, Role, Survey, below, read_contents};
 
 /// The name of the test lock, a child of the path. No lock recipe takes it for a participant.
 const TEST_LOCK: &str = "zklock-doctor";

@@ -55,10 +55,10 @@ impl HolderProcess<'_> {
         target.set_data(&owner.data(queued, None))?;
         let waiting = &self.arguments.waiting;
         let timeout = if waiting.nonblock { Some(Duration::ZERO) } else { waiting.timeout };
-        let limit = AcquireLimit { timeout, queue: waiting.queue_limit };
-        let path = self.arguments.paths.first().map_or("", String::as_str);
+        let limit = AcquireLimit { timeout, queue: waiting.queue_limit, names_holder: !self.arguments.quiet };
         let wait = |limit| self.wait(inbox, limit);
-        let (hold, waited) = acquire(&target, path, limit, &console(self.arguments), inbox, wait)?;
+        let (hold, waited) =
+            acquire(client, &target, &self.arguments.paths, limit, &console(self.arguments), inbox, wait)?;
         let acquired = BootTime::now();
         let data = owner.data(queued, Some(wall_time()));
         for node in hold.nodes()? {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use zklock::{Client, Status};
 
-use super::survey::{Entry, Kind, Role, Survey, read_contents};
-use super::{age, connect};
+use super::connect;
 use crate::cli::WaitArguments;
-use crate::clock::{BootTime, wall_time};
+use crate::clock::BootTime;
 use crate::duration;
 use crate::exit::{Exit, Failure};
 use crate::run::acquire::{LEAVE_LIMIT, leave};
+use crate::survey::{Entry, Kind, Role, Survey, read_contents};
 
 /// Waits until the lock is free.
 pub(crate) fn run(arguments: &WaitArguments) -> Result<Exit, Failure> {
@@ -108,10 +108,8 @@ fn directory_to_watch(survey: &Survey, arguments: &WaitArguments) -> String {
 /// Explains why the lock is not free.
 fn busy(survey: &Survey, arguments: &WaitArguments) -> Failure {
     let limit = arguments.timeout.map(duration::show).unwrap_or_default();
-    let holder = survey.entries.first().map(|first| {
-        let verb = if first.role == Role::Holds { "held" } else { "wanted" };
-        format!("; {verb} by {} for {}", first.who(), age(first.since(), wall_time()))
-    });
-    let message = format!("{}: not free within {limit}{}", survey.path, holder.unwrap_or_default());
+    let holder =
+        survey.entries.first().and_then(Entry::describe).map(|holder| format!("; {holder}")).unwrap_or_default();
+    let message = format!("{}: not free within {limit}{holder}", survey.path);
     Failure::new(Exit::Busy, message)
 }

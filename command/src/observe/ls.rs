@@ -1,11 +1,12 @@
 //! `zklock ls`: the locks below a path, as a tree.
 
-use super::survey::{Entry, Kind};
+use super::connect;
 use super::table::{Table, answer, width};
 use super::walk::{Found, Scope, Walk};
-use super::{age, connect};
 use crate::cli::LsArguments;
+use crate::duration::age;
 use crate::exit::{Exit, Failure};
+use crate::survey::{Entry, Kind};
 
 /// Lists the locks.
 pub(crate) fn run(arguments: &LsArguments) -> Result<Exit, Failure> {

@@ -4,14 +4,15 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use zklock::Client;
 
-use super::survey::{Entry, Role, Survey, read_contents};
+use super::connect;
 use super::table::{Table, answer, width};
-use super::{age, connect};
 use crate::cli::StatusArguments;
 use crate::clock::wall_time;
+use crate::duration::age;
 use crate::exit::{Exit, Failure};
 use crate::run::{Record, Run, RunResult, record_path};
 use crate::schedule::show_time;
+use crate::survey::{Entry, Kind, Role, Survey, read_contents};
 
 /// Shows the queue.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Exit, Failure> {
@@ -118,7 +119,7 @@ fn to_json(survey: &Survey, record: &Result<Record, Failure>, limit: usize) -> V
     json!({
         "path": survey.path,
         "exists": survey.exists,
-        "kind": survey.kind.map(super::survey::Kind::name),
+        "kind": survey.kind.map(Kind::name),
         "holders": survey.count(Role::Holds),
         "waiting": survey.waiting(),
         "foreign": survey.foreign(),

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use zklock::{Client, Result as ZkResult, Status};
 
-use super::survey::{BATCH, Entry, Kind, Role, Survey, below, read_contents};
 use crate::clock::wall_time;
+use crate::survey::{BATCH, Entry, Kind, Role, Survey, below, read_contents};
 
 /// The number of nodes that one walk lists. With more nodes, the answer would take long, and would need much memory.
 const MOST_LISTED: usize = 10_000;

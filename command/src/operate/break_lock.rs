@@ -3,9 +3,9 @@
 use crate::cli::BreakArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
-use crate::observe::survey::{Entry, Survey, read_contents};
 use crate::observe::table::answer;
 use crate::owner::printable_line;
+use crate::survey::{Entry, Survey, read_contents};
 
 /// Deletes nodes, or says which nodes it would delete.
 pub(crate) fn run(arguments: &BreakArguments) -> Result<Exit, Failure> {

@@ -5,7 +5,7 @@ use zklock::Client;
 use crate::cli::FenceCheckArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
-use crate::observe::survey::{Entry, Survey, read_contents};
+use crate::survey::{Entry, Survey, read_contents};
 
 /// Checks the token. The library decides whether the token is valid; the queue only explains why it is not.
 pub(crate) fn run(arguments: &FenceCheckArguments) -> Result<Exit, Failure> {

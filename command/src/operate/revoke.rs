@@ -5,9 +5,9 @@ use zklock::{Call, LockFamily, Result as ZkResult};
 use crate::cli::RevokeArguments;
 use crate::exit::{Exit, Failure};
 use crate::observe::connect;
-use crate::observe::survey::{BATCH, Entry, Kind, Survey, read_contents};
 use crate::observe::table::answer;
 use crate::owner::printable_line;
+use crate::survey::{BATCH, Entry, Kind, Survey, read_contents};
 
 /// Asks all holders.
 pub(crate) fn run(arguments: &RevokeArguments) -> Result<Exit, Failure> {

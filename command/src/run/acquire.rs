@@ -1,9 +1,10 @@
 //! Connects and acquires a lock for `run`, `try` and `hold`, in a process that reads its signals from a descriptor.
 
 use std::sync::mpsc;
+use std::thread::Builder;
 use std::time::Duration;
 
-use zklock::{Client, WaitsFor};
+use zklock::{Client, Error, Result as ZkResult, Status, WaitsFor};
 
 use super::hold::{Hold, Target};
 use super::inbox::Inbox;
@@ -12,6 +13,7 @@ use crate::clock::BootTime;
 use crate::console::Console;
 use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
+use crate::survey::{Entry, Survey, read_contents};
 
 /// Connects. `wait` waits until something happens, and fails if the attempt must end. Later changes of the session also wake the process.
 pub(crate) fn connect(
@@ -30,8 +32,11 @@ pub(crate) fn connect(
     Ok(connecting.wait()?)
 }
 
-/// How long a call that has failed waits for the server before it exits.
-pub(crate) const LEAVE_LIMIT: Duration = Duration::from_millis(500);
+/// How long a call whose time is over asks the servers who holds the lock.
+const HOLDER_LIMIT: Duration = Duration::from_millis(200);
+
+/// How long a call that has failed waits for the end of its session before it exits.
+pub(crate) const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 
 /// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not delay the exit:
 /// the kernel sends the request for the end of the session even after the exit.
@@ -51,13 +56,17 @@ pub(crate) struct AcquireLimit {
     pub(crate) timeout: Option<Duration>,
     /// The largest number of participants that may be ahead.
     pub(crate) queue: Option<u64>,
+    /// True if the message of a failure must name the holder of a lock, which takes two more round trips. The message of a semaphore names no
+    /// holder, because it can have many.
+    pub(crate) names_holder: bool,
 }
 
-/// Acquires the lock at `path` and shows the progress. Returns the hold and the time waited. `wait` waits until something happens, for at most
-/// the given time, and fails if the acquire must end.
+/// Acquires the lock at `paths` and shows the progress. Returns the hold and the time waited. `wait` waits until something happens, for at
+/// most the given time, and fails if the acquire must end.
 pub(crate) fn acquire(
+    client: &Client,
     target: &Target,
-    path: &str,
+    paths: &[String],
     limit: AcquireLimit,
     console: &Console,
     inbox: &Inbox,
@@ -65,17 +74,61 @@ pub(crate) fn acquire(
 ) -> Result<(Hold, Duration), Failure> {
     let (started, waker) = (BootTime::now(), inbox.waker());
     let pending = target.start(limit.timeout, move || waker.wake())?;
-    let mut progress = Progress::new(console, path);
+    let mut progress = Progress::new(console, paths.first().map_or("", String::as_str));
     let tick = (console.shows_progress() || limit.queue.is_some()).then_some(TICK);
     loop {
         if let Some(result) = pending.poll() {
             console.clear();
-            return Ok((result?, BootTime::now() - started));
+            let waited = BootTime::now() - started;
+            return match result {
+                Err(error)
+                    if error.status() == Status::Timeout && limit.names_holder && matches!(target, Target::Lock(_)) =>
+                {
+                    Err(busy(error, client, paths, waited, limit.timeout))
+                }
+                result => Ok((result?, waited)),
+            };
         }
         wait(tick)?;
         check_queue(target, limit.queue)?;
         progress.show(target);
     }
+}
+
+/// Makes the failure of an acquire whose time is over. If a server answers in time, the message names the holder.
+fn busy(error: Error, client: &Client, paths: &[String], waited: Duration, timeout: Option<Duration>) -> Failure {
+    let (sender, holder) = mpsc::channel();
+    let of_thread = (client.clone(), paths.to_vec());
+    // If the server is silent, the thread ends with this process.
+    let asking = Builder::new().name("zklock-busy".to_owned()).spawn(move || {
+        let (client, paths) = of_thread;
+        // The other end may have given up.
+        drop(sender.send(find_holder(&client, &paths)));
+    });
+    let holder = asking.ok().and_then(|_| holder.recv_timeout(HOLDER_LIMIT).ok()?.ok()?);
+    match holder {
+        Some((path, holder)) if timeout == Some(Duration::ZERO) => {
+            Failure::new(Exit::Busy, format!("{path}: {holder}"))
+        }
+        Some((path, holder)) => {
+            let message = format!("{path}: not acquired within {} ms; {holder}", waited.as_millis());
+            Failure::new(Exit::Busy, message)
+        }
+        None => error.into(),
+    }
+}
+
+/// Describes the first participant of the first queue that is not empty, and returns it with the path of the queue.
+fn find_holder(client: &Client, paths: &[String]) -> ZkResult<Option<(String, String)>> {
+    for path in paths {
+        let mut survey = Survey::read(client, path)?;
+        read_contents(client, survey.entries.iter_mut().take(1))?;
+        let first = survey.entries.first();
+        if let Some((first, text)) = first.and_then(|first| Some((first, Entry::describe(first)?))) {
+            return Ok(Some((path.clone(), format!("{text}, with the node {}", first.node))));
+        }
+    }
+    Ok(None)
 }
 
 /// Gives up if too many participants are ahead.

@@ -197,7 +197,7 @@ impl Wrapper<'_> {
                 waker.wake();
             })?;
         }
-        let (hold, waited) = self.acquire(&target, &is_revoked, deadline)?;
+        let (hold, waited) = self.acquire(client, &target, &is_revoked, deadline)?;
         let (acquired, session) = (BootTime::now(), client.session_id()?);
         let Some(guardian) = &self.guardian else {
             // The end of the session releases the lock, and saves a round trip.
@@ -299,13 +299,16 @@ impl Wrapper<'_> {
     /// Acquires the lock, and returns the hold and the time waited.
     fn acquire(
         &self,
+        client: &Client,
         target: &Target,
         is_revoked: &AtomicBool,
         deadline: Option<BootTime>,
     ) -> Result<(Hold, Duration), Failure> {
         self.service.status(&format!("waiting for {}", self.job.path()));
         let timeout = deadline.map(|deadline| deadline - BootTime::now()).or(self.job.timeout);
-        let limit = AcquireLimit { timeout, queue: self.job.queue_limit };
+        // `try` has no guardian. It sends as few requests as possible.
+        let names_holder = self.guardian.is_some() && !self.console.is_quiet();
+        let limit = AcquireLimit { timeout, queue: self.job.queue_limit, names_holder };
         let wait = |limit| {
             self.wait(limit)?;
             if is_revoked.load(Ordering::Relaxed) {
@@ -313,7 +316,7 @@ impl Wrapper<'_> {
             }
             Ok(())
         };
-        let (hold, waited) = acquire::acquire(target, self.job.path(), limit, self.console, &self.inbox, wait)?;
+        let (hold, waited) = acquire::acquire(client, target, &self.job.paths, limit, self.console, &self.inbox, wait)?;
         self.console.step(&format!("acquired {} after {} ms", self.job.path(), waited.as_millis()));
         self.console.event(
             "acquired",

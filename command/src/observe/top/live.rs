@@ -15,7 +15,6 @@ use crate::cli::{Order, TopArguments};
 use crate::clock::{BootTime, wall_time};
 use crate::duration;
 use crate::exit::{Exit, Failure};
-use crate::observe::age;
 use crate::observe::table::{answer, width};
 use crate::observe::walk::{Scope, Walk};
 use crate::process::{has_job_control, stop_self};
@@ -217,7 +216,7 @@ impl View<'_> {
     fn status(&self, usual: String) -> String {
         let pause = if self.is_paused { "paused; " } else { "" };
         if let Some(since) = self.lost_since {
-            let (time, lasts) = (show_time(since, &TimeZone::system()), age(Some(since), wall_time()));
+            let (time, lasts) = (show_time(since, &TimeZone::system()), duration::age(Some(since), wall_time()));
             return format!("{pause}no connection since {time} ({lasts})");
         }
         let running = self.refresh.as_ref().map(|refresh| BootTime::now() - refresh.started);

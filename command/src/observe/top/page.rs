@@ -3,12 +3,12 @@
 use jiff::tz::TimeZone;
 
 use crate::cli::Order;
-use crate::observe::age;
-use crate::observe::survey::{Entry, Kind, Survey};
+use crate::duration::age;
 use crate::observe::table::Table;
 use crate::observe::walk::{Found, Walk};
 use crate::owner::printable_line;
 use crate::schedule::show_time;
+use crate::survey::{Entry, Kind, Survey};
 use crate::text::{shorten, shorten_start};
 
 /// The width of all columns but the path and the holder, if each is as wide as possible.

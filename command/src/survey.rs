@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use zklock::{Call, Children, Client, LockFamily, NodeContent, QueueNode, Result as ZkResult, Status};
 
+use crate::clock::wall_time;
+use crate::duration::age;
 use crate::owner::{Described, describe};
 
 /// The number of requests that an observer sends before it reads the replies.
@@ -233,6 +235,12 @@ impl Survey {
 }
 
 impl Entry {
+    /// Names the participant, and how long it has held the lock or waited for it. Returns `None` if the content of its node is unknown.
+    pub(crate) fn describe(&self) -> Option<String> {
+        let verb = if self.is_holder() { "held" } else { "wanted" };
+        Some(format!("{verb} by {} for {}", self.content.as_ref()?.who.text, age(self.since(), wall_time())))
+    }
+
     pub(crate) fn is_holder(&self) -> bool {
         self.role == Role::Holds
     }
