@@ -472,7 +472,8 @@ impl Client {
     /// Returns the length of the session lease. A hold remains safe for at most this time after the client's last
     /// confirmed request. The length is the session timeout minus the lease margin, and at least a third of the session
     /// timeout. While the program holds a lock, the client extends the session lease six times in each session timeout.
-    /// If the client has no session at this moment, the result applies to the requested session timeout. Does not block.
+    /// If the client has no session at this moment, the result applies to the requested session timeout. Does not
+    /// block.
     pub fn lease_length(&self) -> Result<Duration> {
         self.inner.shell.read_engine(|engine, _| engine.lease_length())
     }

@@ -139,8 +139,8 @@ impl Semaphore {
         self.client_lock.waiting()
     }
 
-    /// Sets the data of the nodes that later calls will create. See [`Lock::set_data`](crate::Lock::set_data). Each lease
-    /// has its own node.
+    /// Sets the data of the nodes that later calls will create. See [`Lock::set_data`](crate::Lock::set_data). Each
+    /// lease has its own node.
     pub fn set_data(&self, data: Option<&[u8]>) -> Result<()> {
         self.check_open()?;
         self.client_lock.set_data(data)

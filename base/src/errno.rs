@@ -1,7 +1,7 @@
 //! The values of `errno` on Linux that correspond to statuses.
 //!
-//! This crate does not depend on the C library, so this module contains the numbers. The crate `zklock` compares them with the C library of
-//! the target when it is compiled.
+//! This crate does not depend on the C library, so this module contains the numbers. The crate `zklock` compares them
+//! with the C library of the target when it is compiled.
 
 use std::ffi::c_int;
 

@@ -32,8 +32,8 @@ Exit codes:
 
 /// Run programs under a distributed lock.
 ///
-/// While one host runs a program with `zklock run`, every other host that uses the same path waits or leaves. The lock is kept on a
-/// ZooKeeper ensemble. If this host, its network or the program dies, the lock becomes free by itself.
+/// While one host runs a program with `zklock run`, every other host that uses the same path waits or leaves. The lock
+/// is kept on a ZooKeeper ensemble. If this host, its network or the program dies, the lock becomes free by itself.
 #[derive(Debug, Parser)]
 #[command(name = "zklock", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -45,26 +45,26 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Acquire a lock, run a command, and release the lock.
     ///
-    /// Waits for the lock, runs the command, and returns its exit code. Signals reach the command. When the command ends, or the lock
-    /// is lost, zklock ends every process that the command has started.
+    /// Waits for the lock, runs the command, and returns its exit code. Signals reach the command. When the command
+    /// ends, or the lock is lost, zklock ends every process that the command has started.
     #[command(after_help = RUN_EXAMPLES, override_usage = RUN_USAGE)]
     Run(RunArguments),
     /// Acquire a lock without waiting.
     ///
-    /// With a command, `try` works like `run -n`. Without a command, `try` releases the lock at once: it exits with 0 if the lock was free,
-    /// and with 75 if not. A try that does not acquire the lock writes nothing to the servers.
+    /// With a command, `try` works like `run -n`. Without a command, `try` releases the lock at once: it exits with 0
+    /// if the lock was free, and with 75 if not. A try that does not acquire the lock writes nothing to the servers.
     #[command(after_help = TRY_EXAMPLES, override_usage = TRY_USAGE)]
     Try(TryArguments),
     /// Write the man pages, and the completions for bash, zsh and fish.
     ///
-    /// Makes the files man/man1/*.1, bash-completion/completions/zklock, zsh/site-functions/_zklock and fish/vendor_completions.d/zklock.fish
-    /// below the directory.
+    /// Makes the files man/man1/*.1, bash-completion/completions/zklock, zsh/site-functions/_zklock and
+    /// fish/vendor_completions.d/zklock.fish below the directory.
     #[command(hide = true)]
     Generate(GenerateArguments),
     /// Acquire a lock for a shell script.
     ///
-    /// Waits for the lock, prints what the script needs to know, and returns. A process in the background keeps the lock until the script
-    /// ends, or `zklock release` is called.
+    /// Waits for the lock, prints what the script needs to know, and returns. A process in the background keeps the
+    /// lock until the script ends, or `zklock release` is called.
     #[command(after_help = HOLD_EXAMPLES)]
     Hold(HoldArguments),
     /// Release the lock of `zklock hold`.
@@ -73,7 +73,8 @@ pub(crate) enum Verb {
     Release(ReleaseArguments),
     /// List the locks below a path, with their holders.
     ///
-    /// Shows a tree of all locks that are held or waited for: the kind of lock, how many wait, since when, and who holds it.
+    /// Shows a tree of all locks that are held or waited for: the kind of lock, how many wait, since when, and who
+    /// holds it.
     Ls(LsArguments),
     /// Show the queue of a lock.
     ///
@@ -81,14 +82,15 @@ pub(crate) enum Verb {
     Status(StatusArguments),
     /// Watch the locks below a path.
     ///
-    /// Shows the locks that are held or waited for, and refreshes by itself, as top(1) does. The locks with the longest wait come first. A *
-    /// marks a lock whose holders have changed since the last refresh. Without a terminal, each refresh prints a block of text.
+    /// Shows the locks that are held or waited for, and refreshes by itself, as top(1) does. The locks with the longest
+    /// wait come first. A * marks a lock whose holders have changed since the last refresh. Without a terminal, each
+    /// refresh prints a block of text.
     #[command(after_help = TOP_KEYS)]
     Top(TopArguments),
     /// Wait until a lock is free.
     ///
-    /// Does not join the queue, and acquires nothing: when the command returns, another participant may already have the lock. Exits with 0
-    /// when the lock is free, and with 75 when the time is over.
+    /// Does not join the queue, and acquires nothing: when the command returns, another participant may already have
+    /// the lock. Exits with 0 when the lock is free, and with 75 when the time is over.
     #[command(after_help = WAIT_EXAMPLES)]
     Wait(WaitArguments),
     /// Ask the holders of a lock to release it.
@@ -97,18 +99,19 @@ pub(crate) enum Verb {
     Revoke(RevokeArguments),
     /// Delete the nodes of the holders of a lock.
     ///
-    /// Use this verb only if a holder does not respond and its session does not end. The former holder works on until it notices the loss.
-    /// Without --yes, only prints what would be deleted, and exits with status 64.
+    /// Use this verb only if a holder does not respond and its session does not end. The former holder works on until
+    /// it notices the loss. Without --yes, only prints what would be deleted, and exits with status 64.
     Break(BreakArguments),
     /// Check whether a fencing token belongs to a holder of a lock.
     ///
-    /// Exits with 0 if a holder has the token, with 75 if its participant still waits, and with 79 if no participant has it.
+    /// Exits with 0 if a holder has the token, with 75 if its participant still waits, and with 79 if no participant
+    /// has it.
     FenceCheck(FenceCheckArguments),
     /// Check everything that a lock needs.
     ///
-    /// Checks each server: its name, its port, TLS, the credentials, the session timeout, the round trip and the version. With a path, it also
-    /// checks the rights on the path, acquires and releases a test lock below it, compares the clocks, and looks for nodes that do not belong
-    /// there. Exits with 0 if nothing fails.
+    /// Checks each server: its name, its port, TLS, the credentials, the session timeout, the round trip and the
+    /// version. With a path, it also checks the rights on the path, acquires and releases a test lock below it,
+    /// compares the clocks, and looks for nodes that do not belong there. Exits with 0 if nothing fails.
     Doctor(DoctorArguments),
 }
 
@@ -171,7 +174,8 @@ pub(crate) struct RunArguments {
     pub(crate) waiting: Waiting,
     #[command(flatten)]
     pub(crate) job: JobArguments,
-    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several paths before `--`.
+    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several
+    /// paths before `--`.
     #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<OsString>,
 }
@@ -184,7 +188,8 @@ pub(crate) struct TryArguments {
     pub(crate) lock: LockArguments,
     #[command(flatten)]
     pub(crate) job: JobArguments,
-    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several paths before `--`.
+    /// The path of the lock, and the command with its arguments. To acquire several locks as a unit, write several
+    /// paths before `--`.
     #[arg(value_name = "PATH", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<OsString>,
 }
@@ -365,7 +370,8 @@ pub(crate) struct Connection {
     /// The ZooKeeper servers, with an optional chroot: host:2181,host:2181/app. Default: $ZKLOCK_SERVERS.
     #[arg(long, value_name = "LIST")]
     pub(crate) servers: Option<String>,
-    /// Set an option of the library, for example tls.ca=/etc/zk/ca.pem. Also as a variable: ZKLOCK_TLS_CA=/etc/zk/ca.pem.
+    /// Set an option of the library, for example tls.ca=/etc/zk/ca.pem. Also as a variable:
+    /// ZKLOCK_TLS_CA=/etc/zk/ca.pem.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) options: Vec<(String, String)>,
     /// Read options from a file with one `name = value` on each line. Default: $ZKLOCK_CONFIG.
@@ -410,14 +416,15 @@ pub(crate) struct JobArguments {
     /// Run this text with /bin/sh -c, instead of a command with arguments.
     #[arg(short = 'c', value_name = "TEXT")]
     pub(crate) shell: Option<OsString>,
-    /// Run the command only if it has not run yet in this period: minute, hour, day, week or month, @hourly, @daily, @weekly or @monthly,
-    /// or a time such as 30m or 2h. Otherwise exit with 75.
+    /// Run the command only if it has not run yet in this period: minute, hour, day, week or month, @hourly, @daily,
+    /// @weekly or @monthly, or a time such as 30m or 2h. Otherwise exit with 75.
     #[arg(long, value_name = "PERIOD", value_parser = Schedule::parse)]
     pub(crate) once_per: Option<Schedule>,
     /// With --once-per: run the command also if its last run in this period failed or was interrupted.
     #[arg(long, requires = "once_per")]
     pub(crate) retry_failed: bool,
-    /// With --once-per: the time zone of days, weeks and months, for example Europe/Berlin. Default: the zone of this host.
+    /// With --once-per: the time zone of days, weeks and months, for example Europe/Berlin. Default: the zone of this
+    /// host.
     #[arg(long, value_name = "ZONE", requires = "once_per", value_parser = zone)]
     pub(crate) time_zone: Option<jiff::tz::TimeZone>,
     /// End the command after this time. It gets TERM, and KILL after the grace period.
@@ -429,7 +436,8 @@ pub(crate) struct JobArguments {
     /// The action when the lock is lost: TERM and then KILL, KILL at once, or nothing.
     #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// The action when the connection is lost and the lock is still safe: nothing, stop the command until the lock is confirmed, or end it.
+    /// The action when the connection is lost and the lock is still safe: nothing, stop the command until the lock is
+    /// confirmed, or end it.
     #[arg(long, value_name = "ACTION", default_value = "continue")]
     pub(crate) on_suspend: OnSuspend,
     /// The action when another participant asks for the lock.
@@ -520,8 +528,8 @@ pub(crate) struct Call {
     pub(crate) command: Option<Vec<OsString>>,
 }
 
-/// Parses the arguments of the process. Everything after the first `--` is the command. Without `--`, the command begins after the first
-/// path, and all further arguments belong to the command.
+/// Parses the arguments of the process. Everything after the first `--` is the command. Without `--`, the command
+/// begins after the first path, and all further arguments belong to the command.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Call, clap::Error> {
     let mut words: Vec<OsString> = arguments.into_iter().collect();
     let has_command = words.get(1).is_some_and(|verb| verb == "run" || verb == "try");

@@ -1,5 +1,5 @@
-//! The clocks. The clock of all deadlines is `CLOCK_BOOTTIME`, which also counts the time for which the machine was suspended. The library measures the
-//! session lease with the same clock.
+//! The clocks. The clock of all deadlines is `CLOCK_BOOTTIME`, which also counts the time for which the machine was
+//! suspended. The library measures the session lease with the same clock.
 
 use std::ops::{Add, Sub};
 use std::time::{Duration, SystemTime};
@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Returns the time of day in milliseconds, as the records on the servers contain it, or the latest known time if the clock shows a time after
-/// the year 9999.
+/// Returns the time of day in milliseconds, as the records on the servers contain it, or the latest known time if the
+/// clock shows a time after the year 9999.
 pub(crate) fn wall_time() -> Timestamp {
     let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::MAX);
     Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(Timestamp::MAX)

@@ -1,5 +1,5 @@
-//! What the command prints: messages for people, and events as JSON. Everything goes to standard error, because standard output belongs to
-//! the command that runs under the lock.
+//! What the command prints: messages for people, and events as JSON. Everything goes to standard error, because
+//! standard output belongs to the command that runs under the lock.
 
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
@@ -35,8 +35,8 @@ pub(crate) enum Verbosity {
 pub(crate) struct Console {
     verbosity: Verbosity,
     is_json: bool,
-    /// Standard error, if no output may block this process. The outputs start with the first line, because their threads must not exist
-    /// when the process forks.
+    /// Standard error, if no output may block this process. The outputs start with the first line, because their
+    /// threads must not exist when the process forks.
     lines: Option<OnceCell<Option<Output>>>,
     /// The descriptor of `--status-fd`.
     events: Option<(File, OnceCell<Option<Output>>)>,
@@ -154,7 +154,8 @@ impl Console {
         let start = || Output::start(File::from(io::stderr().as_fd().try_clone_to_owned().ok()?), self.dropped_lines());
         match self.lines.as_ref().and_then(|output| output.get_or_init(start).as_ref()) {
             Some(output) => output.push(text),
-            // One write for each line, so the lines of several processes do not mix. The other end of the output may be closed.
+            // One write for each line, so the lines of several processes do not mix. The other end of the output may be
+            // closed.
             None => drop(io::stderr().write_all(text.as_bytes())),
         }
     }

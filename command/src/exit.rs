@@ -19,7 +19,8 @@ pub(crate) enum Exit {
     Internal,
     /// The lock was not acquired in time, or the job has already run in this period.
     Busy,
-    /// A server refused the credentials, an access control list forbids the operation, or the certificate of a server is not valid.
+    /// A server refused the credentials, an access control list forbids the operation, or the certificate of a server
+    /// is not valid.
     Denied,
     /// The lock was lost, and the command was ended.
     Lost,

@@ -1,4 +1,5 @@
-//! The hidden verb `generate`: writes the man pages and the completions of shells. `scripts/dist` calls it, so that packages contain them.
+//! The hidden verb `generate`: writes the man pages and the completions of shells. `scripts/dist` calls it, so that
+//! packages contain them.
 
 use std::fs::{File, create_dir_all};
 use std::io::{self, Write as _};
@@ -44,8 +45,8 @@ fn write_files(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the definition of the arguments without hidden verbs, which the completions would offer. It also has no verb `help`, because
-/// every verb has the option `--help`.
+/// Returns the definition of the arguments without hidden verbs, which the completions would offer. It also has no verb
+/// `help`, because every verb has the option `--help`.
 fn definition() -> Command {
     let whole = Cli::command();
     let text = |text: Option<&StyledStr>| Resettable::from(text.cloned());

@@ -1,5 +1,5 @@
-//! The command `zklock`, which runs programs under a distributed lock. The program in `bin/zklock.rs` and the Python package call it. This
-//! file turns the arguments into a job.
+//! The command `zklock`, which runs programs under a distributed lock. The program in `bin/zklock.rs` and the Python
+//! package call it. This file turns the arguments into a job.
 
 mod cli;
 mod clock;
@@ -35,8 +35,8 @@ use crate::settings::Settings;
 
 /// Runs the command with the arguments of a process, beginning with the name of the program, and returns its exit code.
 ///
-/// Call this function once, on the first thread of a process that has no other threads: the function forks, and blocks signals. The process
-/// should end with the exit code.
+/// Call this function once, on the first thread of a process that has no other threads: the function forks, and blocks
+/// signals. The process should end with the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     open_standard_streams();
     let words: Vec<OsString> = arguments.into_iter().collect();
@@ -80,8 +80,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Opens `/dev/null` in place of the standard streams that the caller has closed. Otherwise, a descriptor of this process could get the number
-/// of a standard stream. The runtime of a Rust program does the same, and Python's does not.
+/// Opens `/dev/null` in place of the standard streams that the caller has closed. Otherwise, a descriptor of this
+/// process could get the number of a standard stream. The runtime of a Rust program does the same, and Python's does
+/// not.
 fn open_standard_streams() {
     while let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         if null.as_raw_fd() > 2 {

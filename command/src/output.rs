@@ -1,8 +1,8 @@
-//! Writes lines to a descriptor without blocking the caller. A reader that is slow or stopped must not delay the renewal of the lease, the
-//! reaction to a loss, or the release.
+//! Writes lines to a descriptor without blocking the caller. A reader that is slow or stopped must not delay the
+//! renewal of the lease, the reaction to a loss, or the release.
 //!
-//! A thread makes the writes, because no other way works for each kind of file: `O_NONBLOCK` would change the descriptor for all programs
-//! that share it, and after a poll another program can fill the pipe before the write.
+//! A thread makes the writes, because no other way works for each kind of file: `O_NONBLOCK` would change the
+//! descriptor for all programs that share it, and after a poll another program can fill the pipe before the write.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// The number of lines that wait for the reader. Later lines are dropped.
 const LONGEST_QUEUE: usize = 1000;
 
-/// How long a caller waits until its line is written, so that the lines of `zklock` and of the command keep their order. The caller does not
-/// wait if earlier lines are still in the queue.
+/// How long a caller waits until its line is written, so that the lines of `zklock` and of the command keep their
+/// order. The caller does not wait if earlier lines are still in the queue.
 const ORDER_LIMIT: Duration = Duration::from_millis(20);
 
 /// A file and the thread that writes to it.
@@ -41,7 +41,8 @@ struct Queue {
 }
 
 impl Output {
-    /// Starts the thread. The thread ends after the output is dropped. Returns `None` if the machine has no more threads.
+    /// Starts the thread. The thread ends after the output is dropped. Returns `None` if the machine has no more
+    /// threads.
     pub(crate) fn start(file: File, describe_dropped: fn(u64) -> String) -> Option<Self> {
         let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), describe_dropped });
         let of_thread = Arc::clone(&shared);
@@ -103,7 +104,8 @@ impl Shared {
             }
             if let Some(line) = queue.lines.front().cloned() {
                 drop(queue);
-                // One write for each line, so the lines of several processes do not mix. The other end of the output may be closed.
+                // One write for each line, so the lines of several processes do not mix. The other end of the output
+                // may be closed.
                 let _ = file.write_all(line.as_bytes());
                 queue = self.lock();
                 queue.lines.pop_front();

@@ -1,4 +1,5 @@
-//! The participants of a lock, as the data of their nodes describes them. `zklock` writes one line of JSON, and shows the data of other programs as text.
+//! The participants of a lock, as the data of their nodes describes them. `zklock` writes one line of JSON, and shows
+//! the data of other programs as text.
 
 use jiff::Timestamp;
 use rustix::process::{getpid, getuid};
@@ -94,7 +95,8 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|&c| is_printable(c)).take(MAX_LENGTH).collect()
 }
 
-/// Returns whether a character neither controls the terminal, nor changes the direction or the order of the text, nor is invisible.
+/// Returns whether a character neither controls the terminal, nor changes the direction or the order of the text, nor
+/// is invisible.
 fn is_printable(c: char) -> bool {
     let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');

@@ -1,7 +1,8 @@
 //! Processes as the kernel describes them: parents, process groups and sessions.
 //!
-//! rustix cannot represent a process group or session whose leader is in another pid namespace, as in a container that has joined the
-//! session of its caller: the kernel reports the number 0. The functions of this file return `None` for such a group or session.
+//! rustix cannot represent a process group or session whose leader is in another pid namespace, as in a container that
+//! has joined the session of its caller: the kernel reports the number 0. The functions of this file return `None` for
+//! such a group or session.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -56,8 +57,9 @@ fn known(id: i32) -> Option<Pid> {
     if id > 0 { Pid::from_raw(id) } else { None }
 }
 
-/// Returns whether a shell can continue this job after ^Z. The first ancestor outside of the process group is then in the same session.
-/// Otherwise, for example below sshd or in a container, ^Z has no effect (setpgid(2), orphaned process groups).
+/// Returns whether a shell can continue this job after ^Z. The first ancestor outside of the process group is then in
+/// the same session. Otherwise, for example below sshd or in a container, ^Z has no effect (setpgid(2), orphaned
+/// process groups).
 pub(crate) fn has_job_control() -> bool {
     let (group, session) = (own_group(), session_of(getpid()));
     let mut ancestor = getppid();
@@ -70,7 +72,8 @@ pub(crate) fn has_job_control() -> bool {
     false
 }
 
-/// Returns whether another job of the terminal is in the foreground. A job in the background must not write over the terminal.
+/// Returns whether another job of the terminal is in the foreground. A job in the background must not write over the
+/// terminal.
 pub(crate) fn is_in_background(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).is_ok_and(|group| Some(group) != own_group())
 }

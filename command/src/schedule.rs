@@ -9,7 +9,8 @@ use crate::exit::Failure;
 /// A division of time into periods. In each period, a job runs at most once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Schedule {
-    /// Periods of a fixed length in seconds. They are counted from 1970-01-01 00:00 UTC, so all hosts have the same periods.
+    /// Periods of a fixed length in seconds. They are counted from 1970-01-01 00:00 UTC, so all hosts have the same
+    /// periods.
     Seconds(i64),
     Hour,
     Day,
@@ -60,8 +61,8 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|_| "expected the name of a time zone, for example Europe/Berlin or UTC".to_owned())
 }
 
-/// Returns the time zone of this host. An unknown zone in the variable `TZ` is an error: with another zone, the periods would be others than
-/// those that the user wants.
+/// Returns the time zone of this host. An unknown zone in the variable `TZ` is an error: with another zone, the periods
+/// would be others than those that the user wants.
 pub(crate) fn zone_of_host() -> Result<TimeZone, Failure> {
     let zone = TimeZone::try_system();
     match (zone, std::env::var_os("TZ")) {

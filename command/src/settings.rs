@@ -1,5 +1,5 @@
-//! The settings of the client: the servers, and the options of the library. An option on the command line takes precedence over a variable
-//! of the environment, and a variable over the options file.
+//! The settings of the client: the servers, and the options of the library. An option on the command line takes
+//! precedence over a variable of the environment, and a variable over the options file.
 
 use std::ffi::OsString;
 

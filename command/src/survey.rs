@@ -1,7 +1,8 @@
-//! What an observer finds at a path: the kind of lock, its holders and its queue. An observer takes no part in the lock.
+//! What an observer finds at a path: the kind of lock, its holders and its queue. An observer takes no part in the
+//! lock.
 //!
-//! The names of all lock nodes are read, but the content of a limited number of nodes only, because a queue can be long and its nodes can be
-//! large.
+//! The names of all lock nodes are read, but the content of a limited number of nodes only, because a queue can be long
+//! and its nodes can be large.
 
 use std::collections::VecDeque;
 
@@ -140,7 +141,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Adds the participants of a semaphore, if the directories `leases` and `locks` contain nothing but the nodes of a semaphore.
+    /// Adds the participants of a semaphore, if the directories `leases` and `locks` contain nothing but the nodes of a
+    /// semaphore.
     fn add_semaphore(&mut self, client: &Client) -> ZkResult<()> {
         let (leases, locks) = (below(&self.path, "leases"), below(&self.path, "locks"));
         let (held, queued) = (client.start_children(&leases)?, client.start_children(&locks)?);
@@ -235,7 +237,8 @@ impl Survey {
 }
 
 impl Entry {
-    /// Names the participant, and how long it has held the lock or waited for it. Returns `None` if the content of its node is unknown.
+    /// Names the participant, and how long it has held the lock or waited for it. Returns `None` if the content of its
+    /// node is unknown.
     pub(crate) fn describe(&self) -> Option<String> {
         let verb = if self.is_holder() { "held" } else { "wanted" };
         Some(format!("{verb} by {} for {}", self.content.as_ref()?.who.text, age(self.since(), wall_time())))

@@ -72,7 +72,8 @@ pub(crate) fn program(name: &str, arguments: &[&str]) -> Call {
     Call { command, tag }
 }
 
-/// Restores the default actions of signals. The program that runs the tests may ignore signals, as nohup does, and its children inherit this.
+/// Restores the default actions of signals. The program that runs the tests may ignore signals, as nohup does, and its
+/// children inherit this.
 fn reset_signals() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: The default action is no function of this process.

@@ -17,8 +17,9 @@ const CLOSE: i32 = -11;
 /// The exit code of a call that has had no answer in time.
 const UNAVAILABLE: i32 = 69;
 
-/// Runs a call, and returns its exit code and the types of its requests. Leaves out heartbeats, which depend on the speed of the machine, and the
-/// creates of missing directories, which the client sends in one write with the create of the lock node.
+/// Runs a call, and returns its exit code and the types of its requests. Leaves out heartbeats, which depend on the
+/// speed of the machine, and the creates of missing directories, which the client sends in one write with the create of
+/// the lock node.
 fn requests(arguments: &[&str]) -> (Option<i32>, Vec<i32>) {
     // On a busy machine the server may be silent for longer than a call waits for it. Such an attempt does not count.
     let mut attempts = (0..5).map(|_| requests_of_one_attempt(arguments));

@@ -1,8 +1,9 @@
-//! Random kills, stops and network faults against calls that compete for a few locks. The short form belongs to the tests; `make faults` runs the long
-//! one.
+//! Random kills, stops and network faults against calls that compete for a few locks. The short form belongs to the
+//! tests; `make faults` runs the long one.
 //!
-//! The processes of a command share the description of an open file with a `flock`. The kernel frees this flock when the last of them has ended. A
-//! command that finds the flock taken has therefore started while a process of an earlier command was still alive.
+//! The processes of a command share the description of an open file with a `flock`. The kernel frees this flock when
+//! the last of them has ended. A command that finds the flock taken has therefore started while a process of an earlier
+//! command was still alive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -161,7 +162,8 @@ struct Witness {
     overlaps: PathBuf,
 }
 
-/// Makes one call and causes one fault at a random time. Checks how the call ends, and returns the fault and the exit code.
+/// Makes one call and causes one fault at a random time. Checks how the call ends, and returns the fault and the exit
+/// code.
 fn call_with_fault(witness: &Witness, proxy: &Proxy, random: &mut Random) -> (Fault, i32) {
     let fault = random.choose(&Fault::ALL);
     // A command that is longer than the lease can lose the lock.

@@ -230,7 +230,8 @@ fn consul_4439_a_caller_that_ends_while_it_waits_leaves_the_queue() {
     }
 }
 
-/// Starts `hold` with a standard output that is full, and waits until the lock is held. Returns also the end of the pipe that must stay open.
+/// Starts `hold` with a standard output that is full, and waits until the lock is held. Returns also the end of the
+/// pipe that must stay open.
 fn hold_without_space(arguments: &[&str], path: &str) -> (Running, OwnedFd) {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
     while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}

@@ -147,8 +147,8 @@ fn without_a_shell_a_stop_key_has_no_effect() {
     }
 }
 
-/// As with `docker exec -t` or a sandbox: the session and the process group of the terminal belong to a parent pid namespace, and have the
-/// number 0 in the namespace of the command.
+/// As with `docker exec -t` or a sandbox: the session and the process group of the terminal belong to a parent pid
+/// namespace, and have the number 0 in the namespace of the command.
 #[test]
 fn a_group_of_another_pid_namespace_keeps_the_terminal() {
     let container = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "sh", "-c"];

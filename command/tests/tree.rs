@@ -118,7 +118,8 @@ fn the_tree_of_a_killed_wrapper_ends_within_one_second() {
 fn a_signal_after_the_end_of_the_command_ends_the_waits_that_follow() {
     let log = file("events");
     let arguments = ["run", "--json", "--min-hold", "10m", "-o", "session.timeout=60000", &path("late")];
-    // The process that is left behind ignores TERM, so the tree ends after the grace period of 7.5 s. The signal arrives earlier.
+    // The process that is left behind ignores TERM, so the tree ends after the grace period of 7.5 s. The signal
+    // arrives earlier.
     let script = "trap '' TERM; (while :; do sleep 0.1; done) & exit 0";
     let proxy = Proxy::start(&ZooKeeper::shared().address());
     let mut call = zklock_on(&proxy.address(), &[&arguments[..], &["sh", "-c", script]].concat());
@@ -182,8 +183,8 @@ fn start_unprivileged(arguments: &[&str]) -> Running {
     if !rustix::process::geteuid().is_root() {
         return zklock(arguments).env("COMET", COMET).start();
     }
-    // Perhaps only root may read the repository, so the user gets a copy. Another process writes the copy: the children of
-    // other tests would inherit a descriptor of this process, and Linux runs no file that is open for writing.
+    // Perhaps only root may read the repository, so the user gets a copy. Another process writes the copy: the children
+    // of other tests would inherit a descriptor of this process, and Linux runs no file that is open for writing.
     let copy = std::env::temp_dir().join(format!("zklock-{}", std::process::id()));
     assert!(Command::new("install").args(["-m", "755", PROGRAM]).arg(&copy).status().unwrap().success());
     let mut call = program(copy.to_str().unwrap(), arguments).env("COMET", COMET);

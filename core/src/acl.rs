@@ -1,7 +1,7 @@
 //! Access control lists: the lists of the nodes that a client creates, and the permissions that requests require.
 //!
-//! A client creates nodes in three places: the nodes of contenders, the directories of locks, and the ancestors of these directories. A
-//! program can set a list for each place. This module parses the lists. The servers enforce them.
+//! A client creates nodes in three places: the nodes of contenders, the directories of locks, and the ancestors of
+//! these directories. A program can set a list for each place. This module parses the lists. The servers enforce them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -36,7 +36,8 @@ pub struct CreateAcls {
 pub(crate) enum Place {
     /// A node of a contender.
     Contender,
-    /// A directory of a lock: the path of the lock, the inner directories of a semaphore, a shared count, or a record beside a lock.
+    /// A directory of a lock: the path of the lock, the inner directories of a semaphore, a shared count, or a record
+    /// beside a lock.
     LockDirectory,
     /// An ancestor of a lock directory, or the chroot.
     Parent,
@@ -79,13 +80,14 @@ impl AccessList {
         Self(vec![Acl { perms, scheme: "auth".to_owned(), id: String::new() }])
     }
 
-    /// Parses `open`, `creator_all`, or entries of the form `scheme:id:permissions` with commas between them. Blanks may follow a comma.
+    /// Parses `open`, `creator_all`, or entries of the form `scheme:id:permissions` with commas between them. Blanks
+    /// may follow a comma.
     ///
-    /// An id may contain colons and commas. An entry therefore ends only at a colon with permissions behind it, at the end of the text or
-    /// before a comma and the scheme of the next entry.
+    /// An id may contain colons and commas. An entry therefore ends only at a colon with permissions behind it, at the
+    /// end of the text or before a comma and the scheme of the next entry.
     ///
-    /// The error is a description of the first wrong entry. It does not contain the hash of a digest, because a program may have passed a
-    /// password instead of the hash.
+    /// The error is a description of the first wrong entry. It does not contain the hash of a digest, because a program
+    /// may have passed a password instead of the hash.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "open" => return Ok(Self::open()),
@@ -197,8 +199,8 @@ fn bit(letter: char) -> Option<i32> {
     LETTERS.iter().find(|(known, _)| *known == letter).map(|&(_, bit)| bit)
 }
 
-/// Returns whether a text begins with the name of a scheme and a colon. The distinguished name of a certificate has no such part, because
-/// each of its parts contains an equals sign.
+/// Returns whether a text begins with the name of a scheme and a colon. The distinguished name of a certificate has no
+/// such part, because each of its parts contains an equals sign.
 fn starts_with_scheme(text: &str) -> bool {
     let is_scheme = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.split_once(':').is_some_and(|(name, _)| is_scheme(name))

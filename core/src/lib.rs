@@ -1,7 +1,8 @@
 //! The pure core of zklock: all decisions about sessions, locks and operations.
 //!
-//! The core consists of state machines. A state machine receives an input and the time, and returns its outputs. The core uses no clock,
-//! socket or thread, and none of its dependencies does. The shell of the crate `zklock`, the simulation and the fuzzers run the same core.
+//! The core consists of state machines. A state machine receives an input and the time, and returns its outputs. The
+//! core uses no clock, socket or thread, and none of its dependencies does. The shell of the crate `zklock`, the
+//! simulation and the fuzzers run the same core.
 //!
 //! Each layer may use only the layers below it:
 //!
@@ -13,8 +14,8 @@
 //! | [`session`] | connection, lease and watches of one session |
 //! | [`zklock_proto`] | the meaning of the bytes on a connection |
 //!
-//! The other modules, and those of `zklock_base`, contain types that all layers use. The items of this crate may change in any release.
-//! Programs use the crate `zklock`, which re-exports the types of its public interface.
+//! The other modules, and those of `zklock_base`, contain types that all layers use. The items of this crate may change
+//! in any release. Programs use the crate `zklock`, which re-exports the types of its public interface.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of path bytes in one `setWatches` request. The client sends a longer path in a separate
-    /// request. If a server closes the connection after such a request, the client halves its limit, and doubles it after
-    /// an answer.
+    /// request. If a server closes the connection after such a request, the client halves its limit, and doubles it
+    /// after an answer.
     pub watch_batch: usize,
     /// The client never halves the limit of `setWatches` requests below this number of bytes.
     pub least_watch_batch: usize,

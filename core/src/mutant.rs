@@ -232,8 +232,8 @@ impl Mutant {
         ACTIVE.set(mutant);
     }
 
-    /// Asserts that a unit test succeeds, and that it fails with this bug. Bugs that the simulation finds only after many seeds have such
-    /// a test. In a build without deliberate bugs, the function only runs the test.
+    /// Asserts that a unit test succeeds, and that it fails with this bug. Bugs that the simulation finds only after
+    /// many seeds have such a test. In a build without deliberate bugs, the function only runs the test.
     #[cfg(test)]
     pub(crate) fn assert_found_by(self, test: fn()) {
         test();

@@ -1,5 +1,5 @@
-//! Decides what a thread does while it waits for the answer to a call. The thread may have to wait for several calls, one after the other.
-//! This module may not read the clock, take a lock or know what a call does.
+//! Decides what a thread does while it waits for the answer to a call. The thread may have to wait for several calls,
+//! one after the other. This module may not read the clock, take a lock or know what a call does.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl<C: Copy + PartialEq> Wait<C> {
         Self { deadline, end, expired: None, sleeps_for: None, now }
     }
 
-    /// Returns the next step of a thread that waits for the answer to `call`. If `call` is `None`, the thread waits until another thread has
-    /// started the next call.
+    /// Returns the next step of a thread that waits for the answer to `call`. If `call` is `None`, the thread waits
+    /// until another thread has started the next call.
     pub fn next_step(&mut self, now: Time, call: Option<C>) -> WaitStep<C> {
         self.now = self.now.max(now);
         let left_until = |time: Option<Time>| time.map_or(Duration::MAX, |time| time - self.now);
@@ -63,8 +63,8 @@ impl<C: Copy + PartialEq> Wait<C> {
         }
     }
 
-    /// Records that the thread has waited for the whole time limit of the last step. The clock may show an earlier time than the end of this
-    /// step, because the system may measure the limit with another clock.
+    /// Records that the thread has waited for the whole time limit of the last step. The clock may show an earlier time
+    /// than the end of this step, because the system may measure the limit with another clock.
     pub fn has_waited(&mut self, limit: Duration) {
         self.now = self.now + limit;
     }

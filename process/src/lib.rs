@@ -1,5 +1,5 @@
-//! What the client library and the standalone server know about their process: whether it was forked, which signals it blocks, and whether
-//! it lacks a resource. This crate starts no threads and opens no descriptors.
+//! What the client library and the standalone server know about their process: whether it was forked, which signals it
+//! blocks, and whether it lacks a resource. This crate starts no threads and opens no descriptors.
 
 #![deny(missing_debug_implementations, missing_docs)]
 

@@ -30,8 +30,8 @@ codes! {
     OK = 0, "Ok";
     /// The server failed for a reason that no other code describes.
     SYSTEM_ERROR = -1, "SystemError";
-    /// The server detected an inconsistency in its own state. In the reply to a multi request, this code means that an earlier operation
-    /// failed, so the server did not try this operation.
+    /// The server detected an inconsistency in its own state. In the reply to a multi request, this code means that an
+    /// earlier operation failed, so the server did not try this operation.
     RUNTIME_INCONSISTENCY = -2, "RuntimeInconsistency";
     /// The server detected that its data is inconsistent.
     DATA_INCONSISTENCY = -3, "DataInconsistency";

@@ -9,7 +9,8 @@ pub(super) const LENGTH_BYTES: usize = 4;
 /// The largest length of a frame that fits into the length prefix, which is an `i32`.
 const MAX_FRAME: usize = i32::MAX as usize;
 
-/// Reads fields from the front of a byte slice. The parameter `what` of each method is the name of the field for error messages.
+/// Reads fields from the front of a byte slice. The parameter `what` of each method is the name of the field for error
+/// messages.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -84,10 +85,11 @@ impl<'a> Reader<'a> {
         self.vector(what, LENGTH_BYTES, |reader| reader.string(what))
     }
 
-    /// Reads a counted vector whose elements take at least `min_bytes` bytes each. A null vector becomes an empty vector.
+    /// Reads a counted vector whose elements take at least `min_bytes` bytes each. A null vector becomes an empty
+    /// vector.
     ///
-    /// Before the function reads an element, it compares the count with the number of remaining bytes. A wrong count therefore cannot make
-    /// the function allocate too much memory.
+    /// Before the function reads an element, it compares the count with the number of remaining bytes. A wrong count
+    /// therefore cannot make the function allocate too much memory.
     pub(super) fn vector<T>(
         &mut self,
         what: &'static str,
@@ -175,8 +177,8 @@ impl Writer<'_> {
 
 /// Appends one frame, which consists of a length and the output of `body`.
 ///
-/// This function is for small records only. If the body is too long for the length prefix, the function writes the largest possible length,
-/// and every peer refuses this frame. Use [`try_frame`] for records without a size limit.
+/// This function is for small records only. If the body is too long for the length prefix, the function writes the
+/// largest possible length, and every peer refuses this frame. Use [`try_frame`] for records without a size limit.
 pub(super) fn frame(out: &mut Vec<u8>, body: impl FnOnce(&mut Writer<'_>)) {
     let start = begin_frame(out);
     body(&mut Writer { out });
@@ -216,8 +218,8 @@ fn check_length(len: usize) -> Result<(), ProtoError> {
     Ok(())
 }
 
-/// Converts a length to the `i32` of the wire format. A length that does not fit becomes `i32::MAX`, and [`check_length`] then refuses the
-/// frame.
+/// Converts a length to the `i32` of the wire format. A length that does not fit becomes `i32::MAX`, and
+/// [`check_length`] then refuses the frame.
 fn wire_length(len: usize) -> i32 {
     i32::try_from(len).unwrap_or(i32::MAX)
 }

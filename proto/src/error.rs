@@ -2,8 +2,8 @@
 
 /// An error in received bytes, or a record that the wire format cannot represent.
 ///
-/// Most variants contain the name of the field (`what`) and the invalid value. After an error in received bytes, the client and the server
-/// no longer agree on the position in the stream, so the caller must close the connection.
+/// Most variants contain the name of the field (`what`) and the invalid value. After an error in received bytes, the
+/// client and the server no longer agree on the position in the stream, so the caller must close the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtoError {
     /// The bytes end inside a field.

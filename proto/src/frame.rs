@@ -8,14 +8,14 @@ pub const DEFAULT_FRAME_LIMIT: usize = 0xfffff;
 
 /// Splits a byte stream into frames.
 ///
-/// Call [`push`](Self::push) with received bytes, then call [`next`](Self::next) until it returns `None`. If the caller follows this order,
-/// the buffer never contains more than one frame of the maximum length and the bytes of one push.
+/// Call [`push`](Self::push) with received bytes, then call [`next`](Self::next) until it returns `None`. If the caller
+/// follows this order, the buffer never contains more than one frame of the maximum length and the bytes of one push.
 #[derive(Debug)]
 pub struct Frames {
     limit: usize,
     buffer: Vec<u8>,
-    /// The index in `buffer` of the first byte that `next` has not returned. For each frame, `next` advances this index and does not move
-    /// the remaining bytes, because moving the bytes for each small frame would be slow.
+    /// The index in `buffer` of the first byte that `next` has not returned. For each frame, `next` advances this index
+    /// and does not move the remaining bytes, because moving the bytes for each small frame would be slow.
     start: usize,
     /// The number of bytes that must be skipped and have not arrived yet.
     bytes_to_skip: usize,
@@ -39,8 +39,8 @@ impl Frames {
 
     /// Returns the body of the next frame, or `None` if the frame is incomplete.
     ///
-    /// Fails if the length prefix is invalid. Every later call then fails too, because the start of the next frame is unknown. If a valid
-    /// length exceeds the limit, the caller can skip the frame with [`skip`](Self::skip).
+    /// Fails if the length prefix is invalid. Every later call then fails too, because the start of the next frame is
+    /// unknown. If a valid length exceeds the limit, the caller can skip the frame with [`skip`](Self::skip).
     #[expect(clippy::should_implement_trait, reason = "an iterator would end at None, but more frames can follow")]
     pub fn next(&mut self) -> Result<Option<Vec<u8>>, ProtoError> {
         let Some((prefix, rest)) = self.buffer.get(self.start..).and_then(<[u8]>::split_first_chunk) else {
@@ -60,8 +60,8 @@ impl Frames {
         self.buffer.get(self.start..).and_then(<[u8]>::first_chunk).copied()
     }
 
-    /// Skips a frame that exceeds the limit. Returns the first `N` bytes of the frame. If these bytes have not arrived yet, returns `None`
-    /// and skips nothing.
+    /// Skips a frame that exceeds the limit. Returns the first `N` bytes of the frame. If these bytes have not arrived
+    /// yet, returns `None` and skips nothing.
     pub fn skip<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (prefix, rest) = self.buffer.get(self.start..)?.split_first_chunk()?;
         let len = usize::try_from(i32::from_be_bytes(*prefix)).ok()?;

@@ -5,14 +5,14 @@ use super::{Acl, ProtoError};
 
 /// A request without its xid.
 ///
-/// The `Debug` output contains all fields, including the credentials of `Auth`. Log messages should therefore contain [`Request::op`]
-/// instead of the request.
+/// The `Debug` output contains all fields, including the credentials of `Auth`. Log messages should therefore contain
+/// [`Request::op`] instead of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Creates a node. The reply contains the path of the node.
     ///
-    /// A request for a container node has a separate opcode, and its reply contains a stat. With [`CreateMode::Container`], this request
-    /// therefore equals `Create2`, and the decoder returns `Create2`.
+    /// A request for a container node has a separate opcode, and its reply contains a stat. With
+    /// [`CreateMode::Container`], this request therefore equals `Create2`, and the decoder returns `Create2`.
     Create {
         /// The path of the node, without the suffix that a sequential mode appends.
         path: String,
@@ -34,8 +34,8 @@ pub enum Request {
         /// The kind of node.
         mode: CreateMode,
     },
-    /// Creates a node with a time to live. The server deletes the node after the node has had no children and no changes for this time. The
-    /// reply contains the path and the stat of the node.
+    /// Creates a node with a time to live. The server deletes the node after the node has had no children and no
+    /// changes for this time. The reply contains the path and the stat of the node.
     CreateTtl {
         /// The path of the node, without the suffix that a sequential mode appends.
         path: String,
@@ -59,8 +59,8 @@ pub enum Request {
     Exists {
         /// The node.
         path: String,
-        /// True to set a watch. If the node is missing, the watch fires when the node is created. If the node exists, the watch fires when
-        /// the data changes or the node is deleted.
+        /// True to set a watch. If the node is missing, the watch fires when the node is created. If the node exists,
+        /// the watch fires when the data changes or the node is deleted.
         watch: bool,
     },
     /// Requests a node's data and stat.
@@ -131,8 +131,8 @@ pub enum Request {
         /// The version that the node must have; -1 matches any version.
         version: i32,
     },
-    /// Performs either all of these operations or, if an operation fails, none of these operations. Allowed operations are the create
-    /// requests, `Delete`, `SetData` and `Check`.
+    /// Performs either all of these operations or, if an operation fails, none of these operations. Allowed operations
+    /// are the create requests, `Delete`, `SetData` and `Check`.
     Multi(Vec<Self>),
     /// Performs several reads in one request. Allowed operations are `GetData` and `GetChildren`.
     MultiRead(Vec<Self>),
@@ -317,8 +317,8 @@ wire_enum! {
 }
 
 impl Request {
-    /// Returns the path of the node that the request concerns. For a multi, returns the path of the first operation. Returns `None` for a
-    /// request without a path and for a request that sets watches again.
+    /// Returns the path of the node that the request concerns. For a multi, returns the path of the first operation.
+    /// Returns `None` for a request without a path and for a request that sets watches again.
     pub fn path(&self) -> Option<&str> {
         match self {
             Self::Create { path, .. }
@@ -386,8 +386,8 @@ impl Request {
 
     /// Appends a complete frame: the length, the header and the body.
     ///
-    /// Fails if a multi request contains an operation that is not allowed in a multi request, or if the request is too long for a frame. In
-    /// both cases, `out` does not change.
+    /// Fails if a multi request contains an operation that is not allowed in a multi request, or if the request is too
+    /// long for a frame. In both cases, `out` does not change.
     pub fn encode(&self, xid: i32, out: &mut Vec<u8>) -> Result<(), ProtoError> {
         try_frame(out, |w| {
             w.i32(xid);
@@ -402,8 +402,8 @@ impl Request {
         Ok((xid, Self::decode_as(op.try_into()?, rest)?))
     }
 
-    /// Decodes the part of a frame that follows the [`RequestHeader`]. `op` is the type of the request. Like ZooKeeper's servers, this
-    /// function ignores bytes after the record.
+    /// Decodes the part of a frame that follows the [`RequestHeader`]. `op` is the type of the request. Like
+    /// ZooKeeper's servers, this function ignores bytes after the record.
     pub fn decode_as(op: OpCode, body: &[u8]) -> Result<Self, ProtoError> {
         Self::read(op, &mut Reader::new(body))
     }
@@ -541,7 +541,8 @@ impl Request {
 /// The `type` field of an auth packet, which is always 0.
 const AUTH_PACKET: i32 = 0;
 
-/// The header of each operation in a multi request, and of each result in a multi reply. An additional header marks the end of the list.
+/// The header of each operation in a multi request, and of each result in a multi reply. An additional header marks the
+/// end of the list.
 pub(super) struct MultiHeader {
     pub(super) kind: i32,
     pub(super) done: bool,
@@ -619,8 +620,8 @@ fn read_create(op: OpCode, r: &mut Reader<'_>) -> Result<Request, ProtoError> {
     let data = r.nullable("create data")?;
     let acl = r.vector("create acl", Acl::MIN_BYTES, Acl::read)?;
     let mode: CreateMode = r.enum_value("create flags")?;
-    // The opcode and the flags both contain the kind of node, but a server reads only one of the two. The decoder refuses a request if the
-    // opcode and the flags disagree.
+    // The opcode and the flags both contain the kind of node, but a server reads only one of the two. The decoder
+    // refuses a request if the opcode and the flags disagree.
     let is_consistent = match mode {
         CreateMode::Container => op == OpCode::CreateContainer,
         CreateMode::PersistentWithTtl | CreateMode::PersistentSequentialWithTtl => op == OpCode::CreateTtl,

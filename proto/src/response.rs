@@ -40,8 +40,8 @@ pub enum Response {
     Empty,
     /// The reply to a check operation in a multi request, if the node has the required version.
     Checked,
-    /// The reply to addWatch. The body of this reply contains an error code. The code is always 0, because servers report errors in the
-    /// header.
+    /// The reply to addWatch. The body of this reply contains an error code. The code is always 0, because servers
+    /// report errors in the header.
     WatchAdded,
     /// The reply to create contains the path of the created node. The reply to sync contains the path of the request.
     Path(String),
@@ -85,8 +85,8 @@ pub enum Response {
     },
     /// The reply to a multi request, with one result for each operation.
     ///
-    /// If a multi request of changes fails, every result is an error, although the header of the reply reports success. In a multi request
-    /// of reads, each operation succeeds or fails independently.
+    /// If a multi request of changes fails, every result is an error, although the header of the reply reports success.
+    /// In a multi request of reads, each operation succeeds or fails independently.
     Multi(Vec<MultiResult>),
 }
 
@@ -95,8 +95,8 @@ pub enum Response {
 pub struct Identity {
     /// The authentication scheme that defines the format of `id`, such as `ip` or `digest`.
     pub scheme: String,
-    /// The text that names the user of the session. If the identity comes from credentials, this field contains the part of the credentials
-    /// that is not secret.
+    /// The text that names the user of the session. If the identity comes from credentials, this field contains the
+    /// part of the credentials that is not secret.
     pub id: String,
 }
 
@@ -108,11 +108,12 @@ impl Identity {
 /// The result of one operation in a multi request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiResult {
-    /// The operation succeeded. A create operation returns `Path` or `Create2`, setData returns `Stat`, a check returns `Checked`, and a
-    /// delete operation returns `Empty`. A read operation returns `Data` or `Children`.
+    /// The operation succeeded. A create operation returns `Path` or `Create2`, setData returns `Stat`, a check returns
+    /// `Checked`, and a delete operation returns `Empty`. A read operation returns `Data` or `Children`.
     Ok(Response),
-    /// The server has not performed the operation. For the operation that failed, the code is the code of its error. For earlier operations
-    /// the code is [`Code::OK`], and for later operations the code is [`Code::RUNTIME_INCONSISTENCY`].
+    /// The server has not performed the operation. For the operation that failed, the code is the code of its error.
+    /// For earlier operations the code is [`Code::OK`], and for later operations the code is
+    /// [`Code::RUNTIME_INCONSISTENCY`].
     Err(Code),
 }
 
@@ -127,8 +128,8 @@ impl Response {
 
     /// Appends a complete frame: the length, the header of a successful reply, and the body.
     ///
-    /// Fails if a multi reply contains a result that is not allowed in a multi reply, or if the reply is too long for a frame. In both
-    /// cases, `out` does not change.
+    /// Fails if a multi reply contains a result that is not allowed in a multi reply, or if the reply is too long for a
+    /// frame. In both cases, `out` does not change.
     pub fn encode(&self, xid: i32, zxid: i64, out: &mut Vec<u8>) -> Result<(), ProtoError> {
         try_frame(out, |w| {
             ReplyHeader { xid, zxid, err: Code::OK }.write(w);

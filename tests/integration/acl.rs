@@ -1,6 +1,6 @@
-//! Access control lists: the lists of the nodes that a client creates, the permissions that each operation requires, and
-//! the errors if a permission is missing. The tests run on Debian's ZooKeeper and on the newest one, because only newer
-//! servers check the permission to read when they report whether a node exists, and when they send watch events.
+//! Access control lists: the lists of the nodes that a client creates, the permissions that each operation requires,
+//! and the errors if a permission is missing. The tests run on Debian's ZooKeeper and on the newest one, because only
+//! newer servers check the permission to read when they report whether a node exists, and when they send watch events.
 
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
@@ -443,8 +443,8 @@ fn node_disappears_after_the_permission_is_granted() {
     lock.release().unwrap();
 }
 
-/// An acquire of a lease deletes a node in `locks`. If the client may not delete this node, the acquire succeeds, but all
-/// other acquires fail or wait until the client is closed.
+/// An acquire of a lease deletes a node in `locks`. If the client may not delete this node, the acquire succeeds, but
+/// all other acquires fail or wait until the client is closed.
 #[test]
 fn semaphore_without_permission_to_delete_is_blocked_until_its_client_is_closed() {
     let server = ZooKeeper::shared();

@@ -65,8 +65,8 @@ pub(crate) fn assert_ends_at_limit<T>(limit: Duration, mut call: impl FnMut() ->
     panic!("{limit:?}: too late every time, after {times:?}");
 }
 
-/// Asserts that an acquire fails with TIMEOUT at its time limit. If the server owes the client an answer at that time, the
-/// acquire fails with CONNECTION instead, and is tried again.
+/// Asserts that an acquire fails with TIMEOUT at its time limit. If the server owes the client an answer at that time,
+/// the acquire fails with CONNECTION instead, and is tried again.
 #[track_caller]
 pub(crate) fn assert_times_out<T: std::fmt::Debug>(limit: Duration, mut acquire: impl FnMut(Duration) -> Result<T>) {
     let mut last = None;

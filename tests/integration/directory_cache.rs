@@ -33,8 +33,8 @@ fn cycles(locks: &[&Lock], count: usize) {
     (0..count).for_each(|_| locks.iter().for_each(|lock| cycle(lock)));
 }
 
-/// Uses the locks until the server has a number of watches that `is_enough` accepts. On a busy machine, the cycles may be
-/// too slow for a cache.
+/// Uses the locks until the server has a number of watches that `is_enough` accepts. On a busy machine, the cycles may
+/// be too slow for a cache.
 fn cycle_until_watched(server: &ZooKeeper, locks: &[&Lock], is_enough: impl Fn(usize) -> bool) {
     wait_until(TEST_TIMEOUT, || {
         cycles(locks, CYCLES_UNTIL_CACHED);
@@ -65,8 +65,8 @@ fn count(seen: &Mutex<Vec<i32>>, op: i32) -> usize {
 
 #[test]
 fn unreadable_node_ahead_is_not_overtaken() {
-    // The newest ZooKeeper does not report changes of such a node to clients that watch the directory. Debian's ZooKeeper
-    // may also hide them.
+    // The newest ZooKeeper does not report changes of such a node to clients that watch the directory. Debian's
+    // ZooKeeper may also hide them.
     for (server, is_shared) in [
         (server_without_container_checks().start(), true),
         (server_without_container_checks().newest().start(), true),

@@ -59,8 +59,8 @@ fn fence_check_goes_through_the_quorum_not_a_lagging_follower() {
     let leader = ensemble.leader();
     let follower = (leader + 1) % 3;
     let address = |server: usize| ensemble.servers()[server].address();
-    // A client closes a connection without answers after a third of its session timeout, and the answers of the follower
-    // are late.
+    // A client closes a connection without answers after a third of its session timeout, and the answers of the
+    // follower are late.
     let (path, one, other) = (path("lagging"), client(&address(leader)), client_with(&address(follower), 30 * SECOND));
     let lock = one.mutex(&path).unwrap();
     let mut stale = raw(&ensemble.servers()[follower]);

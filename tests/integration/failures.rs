@@ -777,7 +777,8 @@ fn waiter_acquires_within_session_timeout_plus_one_second_of_a_kill() {
         lock.release().unwrap();
         took
     };
-    // The session ends up to half a second late, because the server counts in ticks. The session timeout is four seconds.
+    // The session ends up to half a second late, because the server counts in ticks. The session timeout is four
+    // seconds.
     assert!((0..3).any(|_| acquire_after_kill() < 4 * SECOND + slack()), "late every time");
 }
 

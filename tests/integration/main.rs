@@ -1,6 +1,6 @@
-//! The tests of the Rust API on real servers, with one module for each subject. One program contains all modules, so that
-//! they share a server, and so that Cargo links only once. Tests that observe or change the whole process are separate
-//! programs in `process/`.
+//! The tests of the Rust API on real servers, with one module for each subject. One program contains all modules, so
+//! that they share a server, and so that Cargo links only once. Tests that observe or change the whole process are
+//! separate programs in `process/`.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a failing test may panic")]
 

@@ -1,6 +1,6 @@
-//! No password remains in the memory or in the log of a process that no longer needs it. Each test runs a child process,
-//! which searches its own memory. The child receives the password only in masked form, so that the search itself leaves
-//! no copy.
+//! No password remains in the memory or in the log of a process that no longer needs it. Each test runs a child
+//! process, which searches its own memory. The child receives the password only in masked form, so that the search
+//! itself leaves no copy.
 
 use std::fs::{self, File};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! zklock and other libraries in a closed group: all participants have the same digest identity, and no other client may
-//! join. The other side either creates its nodes for its own identity only, or with its default list.
+//! zklock and other libraries in a closed group: all participants have the same digest identity, and no other client
+//! may join. The other side either creates its nodes for its own identity only, or with its default list.
 
 use std::time::Duration;
 

@@ -139,8 +139,8 @@ impl Options {
     }
 }
 
-/// A directory for the files that the locks protect. The commands of the other programs have no quotes, so its path must not
-/// contain a blank, as the directory of temporary files may.
+/// A directory for the files that the locks protect. The commands of the other programs have no quotes, so its path
+/// must not contain a blank, as the directory of temporary files may.
 struct Files(std::path::PathBuf);
 
 impl Files {

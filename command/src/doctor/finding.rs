@@ -94,7 +94,8 @@ impl Report {
         failure.unwrap_or(Exit::Command(0))
     }
 
-    /// Writes one line for each finding, and below it what to do. Lines that are longer than `width` continue on the next line.
+    /// Writes one line for each finding, and below it what to do. Lines that are longer than `width` continue on the
+    /// next line.
     pub(crate) fn show(&self, width: usize) -> String {
         let mut text = String::new();
         for Finding { level, check, target, detail, advice } in &self.0 {
@@ -121,7 +122,8 @@ pub(super) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
-/// Adds a text in lines of at most `width` columns. All lines but the first begin with `indent` blanks. A longer word has its own line.
+/// Adds a text in lines of at most `width` columns. All lines but the first begin with `indent` blanks. A longer word
+/// has its own line.
 fn wrap(text: &str, indent: usize, width: usize, out: &mut String) {
     let head: String = text.chars().take(indent).collect();
     let rest: String = text.chars().skip(indent).collect();

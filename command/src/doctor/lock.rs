@@ -110,7 +110,8 @@ fn rights(client: &Client, node: &str, is_complete: bool) -> Result<Vec<Finding>
 fn test_lock(client: &Client, path: &str, existed: bool) -> Vec<Finding> {
     let lock_path = below(path, TEST_LOCK);
     let tested = acquire_and_release(client, &lock_path);
-    // The directories may contain the nodes of another call. An empty one is a container, so the server deletes it later.
+    // The directories may contain the nodes of another call. An empty one is a container, so the server deletes it
+    // later.
     let _ = client.delete_node(&lock_path);
     if !existed {
         let _ = client.delete_node(path);
@@ -241,7 +242,8 @@ fn node_finding(
         return Ok(Some(Finding::fail("node", &entry.node, failure).advise(advice)));
     }
     let is_dead = sessions.is_some_and(|sessions| !sessions.contains(&content.session));
-    // The session may have begun after the servers were asked, so the present list decides. A session that has ended takes its node along.
+    // The session may have begun after the servers were asked, so the present list decides. A session that has ended
+    // takes its node along.
     if is_dead && is_older_than_the_list(content.created) && client.read_node(&entry.node)?.is_some() {
         let failure = Failure::new(
             Exit::Unavailable,

@@ -1,4 +1,5 @@
-//! `zklock doctor`: checks everything that a lock needs, one thing after the other, and says what to do about each problem.
+//! `zklock doctor`: checks everything that a lock needs, one thing after the other, and says what to do about each
+//! problem.
 
 mod finding;
 mod lock;

@@ -99,29 +99,31 @@ fn open(pid: i32) -> Result<BoundProcess, Failure> {
     }
 }
 
-/// Opens the process that called this program. A shell runs `$(...)` and `(...)` in a copy of itself, which ends with the command. In this
-/// case, the caller is the shell that made the copy.
+/// Opens the process that called this program. A shell runs `$(...)` and `(...)` in a copy of itself, which ends with
+/// the command. In this case, the caller is the shell that made the copy.
 fn open_caller() -> Result<BoundProcess, Failure> {
     let gone = || Failure::usage("the process that called zklock has ended; expected a running shell, or --pid N");
     let mut pid = getppid().ok_or_else(gone)?;
     while let Some(parent) = parent_of_copy(pid) {
         pid = parent;
     }
-    // The first process of the system adopts the children of processes that have ended. In a container, it can be the shell itself.
+    // The first process of the system adopts the children of processes that have ended. In a container, it can be the
+    // shell itself.
     if pid == Pid::INIT && session(1) != session(0) {
         return Err(gone());
     }
     open(pid.as_raw_nonzero().get()).map_err(|_| gone())
 }
 
-/// Returns the session of a process, or of this process for the number 0. The session is 0 if its first process is outside of the container,
-/// which rustix does not expect.
+/// Returns the session of a process, or of this process for the number 0. The session is 0 if its first process is
+/// outside of the container, which rustix does not expect.
 fn session(pid: i32) -> i32 {
     // SAFETY: The call reads a property of a process, and accepts any number.
     unsafe { libc::getsid(pid) }
 }
 
-/// Reads a limited part of standard input without waiting, and returns whether it has ended. The input of `/dev/zero` never ends.
+/// Reads a limited part of standard input without waiting, and returns whether it has ended. The input of `/dev/zero`
+/// never ends.
 fn has_input_ended() -> bool {
     let mut bytes = [0; 4096];
     for _ in 0..16 {

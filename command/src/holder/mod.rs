@@ -1,8 +1,9 @@
-//! The verbs `hold` and `release`: a lock for a shell script. `hold` acquires the lock and returns, as `ssh-agent` does. A process in the
-//! background, the *holder process*, has the session, and releases the lock when the process ends to which the lock is bound.
+//! The verbs `hold` and `release`: a lock for a shell script. `hold` acquires the lock and returns, as `ssh-agent`
+//! does. A process in the background, the *holder process*, has the session, and releases the lock when the process
+//! ends to which the lock is bound.
 //!
-//! The program forks before the library starts a thread. The child is the holder process, and the parent waits for its report. The holder
-//! process releases the lock if the parent ends before it has confirmed the report.
+//! The program forks before the library starts a thread. The child is the holder process, and the parent waits for its
+//! report. The holder process releases the lock if the parent ends before it has confirmed the report.
 
 mod bound;
 mod process;
@@ -78,7 +79,8 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
     let (to_holder, to_caller) =
         UnixStream::pair().map_err(|error| Failure::system("making a pair of sockets", error))?;
-    // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist there.
+    // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist
+    // there.
     match unsafe { libc::fork() } {
         -1 => Err(Failure::system("starting the holder process", io::Error::last_os_error())),
         0 => {
@@ -100,8 +102,8 @@ fn start(arguments: &HoldArguments) -> Result<u8, Failure> {
     }
 }
 
-/// Closes all descriptors but the standard streams. Otherwise, a program that reads from a pipe of the caller would wait for the end of the
-/// holder process. Old kernels do not know the call.
+/// Closes all descriptors but the standard streams. Otherwise, a program that reads from a pipe of the caller would
+/// wait for the end of the holder process. Old kernels do not know the call.
 fn close_inherited() {
     // SAFETY: The process has opened no descriptor that it still uses.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
@@ -138,8 +140,8 @@ fn wait_for_report(pid: i32, mut holder: UnixStream) -> Result<u8, Failure> {
 
 /// Prints the report of the holder process. Returns false if the process has ended.
 ///
-/// The holder process keeps the lock only after the confirmation. From the confirmation on, this process does not end before it has printed
-/// the last piece. Otherwise, the lock would be held, and the caller would not know it.
+/// The holder process keeps the lock only after the confirmation. From the confirmation on, this process does not end
+/// before it has printed the last piece. Otherwise, the lock would be held, and the caller would not know it.
 fn print_report(mut rest: &[u8], holder: &mut UnixStream) -> Result<bool, Failure> {
     if rest.is_empty() {
         return Ok(false);

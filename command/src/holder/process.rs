@@ -81,7 +81,8 @@ impl HolderProcess<'_> {
         keep(client, hold, bound, delivery, inbox, acquired, arguments)
     }
 
-    /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait fails.
+    /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait
+    /// fails.
     fn wait(&self, inbox: &Inbox, limit: Option<Duration>) -> Result<(), Failure> {
         let mut sources = self.bound.sources();
         sources.extend(self.report_target.source());
@@ -111,8 +112,8 @@ fn ending_signal(inbox: &Inbox) -> Result<Option<i32>, Failure> {
     Ok(None)
 }
 
-/// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until all processes have
-/// closed it.
+/// Leaves the terminal, the job and the streams of the caller. A shell that reads the output of the caller waits until
+/// all processes have closed it.
 fn leave_caller(bound: &Bound, null: &File) {
     let _ = rustix::process::setsid();
     if !bound.has_stdin {
@@ -134,7 +135,8 @@ fn keep(
 ) -> Result<Exit, Failure> {
     let timeout = client.session_timeout()?;
     let limits = Limits::choose(timeout, client.lease_length()?, None);
-    // The bound process gets TERM while the lock is still certainly held, so that it can end before another participant begins.
+    // The bound process gets TERM while the lock is still certainly held, so that it can end before another participant
+    // begins.
     let margin = limits.map_or(Duration::ZERO, |limits| limits.grace + limits.reserve);
     let until = bound.max_hold.map(|max_hold| acquired + max_hold);
     loop {

@@ -75,8 +75,8 @@ fn has_ended_within(pidfd: &OwnedFd, limit: Duration) -> bool {
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns whether a process is a holder process that has not ended. The first thread of a killed process is a zombie before the other
-/// threads have ended. Until then, the process still accepts signals.
+/// Returns whether a process is a holder process that has not ended. The first thread of a killed process is a zombie
+/// before the other threads have ended. Until then, the process still accepts signals.
 fn is_running_holder(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let (Some((start, rest)), Ok(name)) = (stat.rsplit_once(") "), PROCESS_NAME.to_str()) else { return false };

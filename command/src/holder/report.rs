@@ -108,8 +108,8 @@ pub(crate) fn standard_output() -> PollFd<'static> {
     PollFd::from_borrowed_fd(rustix::stdio::stdout(), PollFlags::OUT)
 }
 
-/// Writes the first piece of a text to standard output, and returns the number of bytes written. The buffer of the standard library is not
-/// used: it hides that standard output is not open for writing.
+/// Writes the first piece of a text to standard output, and returns the number of bytes written. The buffer of the
+/// standard library is not used: it hides that standard output is not open for writing.
 pub(crate) fn write_piece(text: &[u8]) -> Result<usize, Failure> {
     match rustix::io::write(rustix::stdio::stdout(), text.get(..PIECE).unwrap_or(text)) {
         Ok(written) => Ok(written),

@@ -1,7 +1,8 @@
 //! What `hold --sh` and `release --sh` print: commands for the shell that evaluates the output.
 //!
-//! A script can hold several locks, and can run below another one. `hold --sh` therefore saves the variables that it replaces in
-//! `ZKLOCK_OUTER`, as JSON, and `release --sh` restores them. The variables of all holds of a script form a stack.
+//! A script can hold several locks, and can run below another one. `hold --sh` therefore saves the variables that it
+//! replaces in `ZKLOCK_OUTER`, as JSON, and `release --sh` restores them. The variables of all holds of a script form a
+//! stack.
 
 use std::collections::BTreeMap;
 
@@ -84,17 +85,20 @@ impl Frame {
     }
 }
 
-/// Writes the output of `hold --sh`: the variables of a hold, whose holder process is `pid`. `outer` are the variables that they replace.
+/// Writes the output of `hold --sh`: the variables of a hold, whose holder process is `pid`. `outer` are the variables
+/// that they replace.
 ///
-/// If the lock is bound to `caller`, this process must be the shell that evaluates the text. It is not if another program calls `zklock`, for
-/// example timeout(1), or if the shell is a copy of the script. The lock would then end too early or too late, so the text releases it.
+/// If the lock is bound to `caller`, this process must be the shell that evaluates the text. It is not if another
+/// program calls `zklock`, for example timeout(1), or if the shell is a copy of the script. The lock would then end too
+/// early or too late, so the text releases it.
 pub(crate) fn assignments(variables: &Variables, pid: i32, caller: Option<i32>, outer: Frame) -> String {
     let own = variables.iter().map(|(name, value)| (name, value.to_owned()));
     let variables = own.chain([(HOLD_PID, pid.to_string())]).collect();
     let assignments = Frame { variables, outer: Some(Box::new(outer)) }.assignments();
     // The shell refuses a text that is cut off, because it lacks the end of the group.
     let Some(caller) = caller else { return format!("{{\n{assignments}}}\n") };
-    // A built-in command of the shell opens the file, so the kernel names the process that evaluates the text, even in a subshell.
+    // A built-in command of the shell opens the file, so the kernel names the process that evaluates the text, even in
+    // a subshell.
     format!(
         "read -r ZKLOCK_SHELL ZKLOCK_REST </proc/self/stat || :;\n\
          if [ \"$ZKLOCK_SHELL\" = {caller} ]; then unset ZKLOCK_SHELL ZKLOCK_REST;\n\

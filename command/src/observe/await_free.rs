@@ -1,5 +1,5 @@
-//! `zklock wait`: waits until a lock is free, without joining its queue. The servers report each change of the queue, so the wait does not
-//! poll.
+//! `zklock wait`: waits until a lock is free, without joining its queue. The servers report each change of the queue,
+//! so the wait does not poll.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -95,8 +95,8 @@ fn has_free_leases(survey: &Survey, arguments: &WaitArguments) -> bool {
     max_leases.saturating_sub(survey.count(Role::Holds)) >= usize::try_from(arguments.qty).unwrap_or(usize::MAX)
 }
 
-/// Returns the directory in which a node must be deleted before the lock is free. The leases of a semaphore and its waiters are in two
-/// directories.
+/// Returns the directory in which a node must be deleted before the lock is free. The leases of a semaphore and its
+/// waiters are in two directories.
 fn directory_to_watch(survey: &Survey, arguments: &WaitArguments) -> String {
     let waits_for_queue = survey.kind == Some(Kind::Semaphore) && has_free_leases(survey, arguments);
     let is_obstacle = |entry: &&Entry| !waits_for_queue || entry.role == Role::Waits;

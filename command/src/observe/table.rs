@@ -26,7 +26,8 @@ impl<const N: usize> Table<N> {
         self.rows.push(row.map(|cell| printable_line(&cell)));
     }
 
-    /// Writes the table in lines of at most `width` columns. `limits` are the largest widths of all columns but the last.
+    /// Writes the table in lines of at most `width` columns. `limits` are the largest widths of all columns but the
+    /// last.
     pub(crate) fn show(&self, width: usize, limits: &[usize]) -> String {
         let widest = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).map(|cell| length(cell)).max();
         let widths: Vec<usize> =
@@ -58,7 +59,8 @@ pub(crate) fn width() -> usize {
     if isatty(&output) { columns().map_or(WIDTH, |columns| columns.max(WIDTH)) } else { WIDTH }
 }
 
-/// Writes the answer of a verb to standard output. The other end may be closed, for example by `head`. Other errors are failures.
+/// Writes the answer of a verb to standard output. The other end may be closed, for example by `head`. Other errors are
+/// failures.
 pub(crate) fn answer(text: &str) -> Result<(), Failure> {
     answer_in_part(text).map(drop)
 }

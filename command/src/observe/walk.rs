@@ -1,7 +1,7 @@
 //! All locks below a path.
 //!
-//! The tree is read level by level, in batches of requests. The number of nodes that are read and the number of locks that are returned have a
-//! limit, so that the walk through a tree of any size ends.
+//! The tree is read level by level, in batches of requests. The number of nodes that are read and the number of locks
+//! that are returned have a limit, so that the walk through a tree of any size ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -139,7 +139,8 @@ impl Walk {
         })
     }
 
-    /// Returns the paths of the locks that each transaction has joined. The members of a multi-lock are created by one transaction.
+    /// Returns the paths of the locks that each transaction has joined. The members of a multi-lock are created by one
+    /// transaction.
     pub(crate) fn multi_locks(&self) -> BTreeMap<i64, BTreeSet<&str>> {
         let mut paths: BTreeMap<i64, BTreeSet<&str>> = BTreeMap::new();
         for survey in self.locks() {
@@ -216,8 +217,9 @@ impl Walk {
     }
 }
 
-/// Returns the entries whose content a list of locks shows: the first holders, and the participants that may have waited longest. A participant
-/// that has created its leases of a semaphore may have come later than the first one in the queue.
+/// Returns the entries whose content a list of locks shows: the first holders, and the participants that may have
+/// waited longest. A participant that has created its leases of a semaphore may have come later than the first one in
+/// the queue.
 fn first_entries(survey: &mut Survey) -> impl Iterator<Item = &mut Entry> {
     let (mut holders, mut acquiring, mut waiting) = (MOST_HOLDERS, 1_usize, 1_usize);
     survey.entries.iter_mut().filter(move |entry| {

@@ -15,7 +15,8 @@ use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
 use crate::survey::{Entry, Survey, read_contents};
 
-/// Connects. `wait` waits until something happens, and fails if the attempt must end. Later changes of the session also wake the process.
+/// Connects. `wait` waits until something happens, and fails if the attempt must end. Later changes of the session also
+/// wake the process.
 pub(crate) fn connect(
     settings: &Settings,
     inbox: &Inbox,
@@ -38,8 +39,8 @@ const HOLDER_LIMIT: Duration = Duration::from_millis(200);
 /// How long a call that has failed waits for the end of its session before it exits.
 pub(crate) const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 
-/// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not delay the exit:
-/// the kernel sends the request for the end of the session even after the exit.
+/// Ends the session of a process that has failed, and that exits after this call. A server that is silent must not
+/// delay the exit: the kernel sends the request for the end of the session even after the exit.
 pub(crate) fn leave(client: Client) {
     let (sender, closed) = mpsc::channel();
     let closing = client.close_in_background(move |result| drop(sender.send(result)));
@@ -56,13 +57,13 @@ pub(crate) struct AcquireLimit {
     pub(crate) timeout: Option<Duration>,
     /// The largest number of participants that may be ahead.
     pub(crate) queue: Option<u64>,
-    /// True if the message of a failure must name the holder of a lock, which takes two more round trips. The message of a semaphore names no
-    /// holder, because it can have many.
+    /// True if the message of a failure must name the holder of a lock, which takes two more round trips. The message
+    /// of a semaphore names no holder, because it can have many.
     pub(crate) names_holder: bool,
 }
 
-/// Acquires the lock at `paths` and shows the progress. Returns the hold and the time waited. `wait` waits until something happens, for at
-/// most the given time, and fails if the acquire must end.
+/// Acquires the lock at `paths` and shows the progress. Returns the hold and the time waited. `wait` waits until
+/// something happens, for at most the given time, and fails if the acquire must end.
 pub(crate) fn acquire(
     client: &Client,
     target: &Target,

@@ -1,5 +1,5 @@
-//! A control group for the command. The kernel can end all processes of a control group in one step, however fast they start others. A
-//! command without a control group is ended process by process.
+//! A control group for the command. The kernel can end all processes of a control group in one step, however fast they
+//! start others. A command without a control group is ended process by process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::BootTime;
 
-/// Returns where a control group for the command of this process would be: below the control group of this process. No other process gets
-/// the same answer. Returns `None` if the machine has no control groups of version 2.
+/// Returns where a control group for the command of this process would be: below the control group of this process. No
+/// other process gets the same answer. Returns `None` if the machine has no control groups of version 2.
 pub(crate) fn locate() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -27,8 +27,8 @@ fn directory(own: &str, mounts: &str) -> Option<PathBuf> {
     Some(Path::new(point).join(below))
 }
 
-/// Makes the control group, and opens the file through which a process enters it. Fails if this process may not make control groups here,
-/// or if the kernel cannot end a control group in one step.
+/// Makes the control group, and opens the file through which a process enters it. Fails if this process may not make
+/// control groups here, or if the kernel cannot end a control group in one step.
 pub(crate) fn create(directory: &Path) -> io::Result<File> {
     fs::create_dir(directory)?;
     let processes = OpenOptions::new().write(true).open(directory.join("cgroup.kill"));
@@ -39,8 +39,8 @@ pub(crate) fn create(directory: &Path) -> io::Result<File> {
     processes
 }
 
-/// Removes the control group and the groups below it, if they have no processes. A command can be a `zklock run` itself, whose guardian was
-/// killed before it could remove its group.
+/// Removes the control group and the groups below it, if they have no processes. A command can be a `zklock run`
+/// itself, whose guardian was killed before it could remove its group.
 pub(crate) fn remove(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -19,17 +19,19 @@ pub(crate) const STATUS_FD: &str = "ZKLOCK_STATUS_FD";
 /// The error number of a start that came too late. No error of exec has this number.
 pub(crate) const TOO_LATE: i32 = libc::ETIME;
 
-/// The process group of the child. On a terminal, it is the group of the wrapper, so the terminal treats both as one job.
+/// The process group of the child. On a terminal, it is the group of the wrapper, so the terminal treats both as one
+/// job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// A new group, if the wrapper has no terminal. Below cron, for example, the child would otherwise be the only process of the group of
-    /// the wrapper with a parent in another group of the session. If the child ended while the wrapper is stopped, the kernel would send HUP
-    /// to the whole group, and so end the caller of the wrapper (setpgid(2), orphaned process groups).
+    /// A new group, if the wrapper has no terminal. Below cron, for example, the child would otherwise be the only
+    /// process of the group of the wrapper with a parent in another group of the session. If the child ended while the
+    /// wrapper is stopped, the kernel would send HUP to the whole group, and so end the caller of the wrapper
+    /// (setpgid(2), orphaned process groups).
     New,
     /// The group of the wrapper, which the child joins.
     Wrapper(Pid),
-    /// The group of the wrapper, which the guardian did not leave. The group belongs to another pid namespace, so no process of this
-    /// namespace can join it.
+    /// The group of the wrapper, which the guardian did not leave. The group belongs to another pid namespace, so no
+    /// process of this namespace can join it.
     Inherited,
 }
 
@@ -46,15 +48,16 @@ pub(crate) struct Origin {
     pub(crate) start_until: BootTime,
 }
 
-/// Starts the program with additional environment variables, and returns its process id. An error is the error of exec, or
-/// [`TOO_LATE`].
+/// Starts the program with additional environment variables, and returns its process id. An error is the error of exec,
+/// or [`TOO_LATE`].
 pub(crate) fn start(command: &[OsString], environment: Vec<(String, OsString)>, origin: Origin) -> io::Result<i32> {
     let Some((program, arguments)) = command.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let guardian = getpid();
     let mut child = Command::new(program);
     child.args(arguments).envs(environment).env(STATUS_FD, origin.status.as_raw_fd().to_string());
     let prepare = move || {
-        // The group may be gone if the wrapper was killed. The child then stays in the group of the guardian, which ends it.
+        // The group may be gone if the wrapper was killed. The child then stays in the group of the guardian, which
+        // ends it.
         let _ = match origin.group {
             Group::New => setpgid(None, None),
             Group::Wrapper(group) => setpgid(None, Some(group)),
@@ -67,8 +70,8 @@ pub(crate) fn start(command: &[OsString], environment: Vec<(String, OsString)>, 
         // If the guardian dies, the kernel kills the child, and the wrapper ends what the child has started.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(guardian) {
-            // The guardian has died since the fork, and the kernel has not killed this process. No process waits for an error.
-            // SAFETY: The call ends this process, and runs no other code of it.
+            // The guardian has died since the fork, and the kernel has not killed this process. No process waits for an
+            // error. SAFETY: The call ends this process, and runs no other code of it.
             unsafe { libc::_exit(1) };
         }
         fcntl_setfd(origin.status.as_fd(), FdFlags::empty())?;
@@ -76,13 +79,14 @@ pub(crate) fn start(command: &[OsString], environment: Vec<(String, OsString)>, 
         // This process may have been stopped for a long time.
         if BootTime::now() < origin.start_until { Ok(()) } else { Err(io::Error::from_raw_os_error(TOO_LATE)) }
     };
-    // SAFETY: The closure runs in the forked child of a process with a single thread. It makes system calls, and neither takes a lock nor
-    // allocates memory.
+    // SAFETY: The closure runs in the forked child of a process with a single thread. It makes system calls, and
+    // neither takes a lock nor allocates memory.
     unsafe { child.pre_exec(prepare) };
     Ok(i32::try_from(child.spawn()?.id()).unwrap_or_default())
 }
 
-/// Replaces standard input and output of this process, so that the other end of a pipe notices when the command closes its own.
+/// Replaces standard input and output of this process, so that the other end of a pipe notices when the command closes
+/// its own.
 pub(crate) fn leave_standard_streams() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);

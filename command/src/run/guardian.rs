@@ -1,8 +1,9 @@
-//! The guardian: a second process that starts the command and ends its process tree, whatever happens to the wrapper. This file starts the
-//! guardian and is the wrapper's view of it.
+//! The guardian: a second process that starts the command and ends its process tree, whatever happens to the wrapper.
+//! This file starts the guardian and is the wrapper's view of it.
 //!
-//! The wrapper forks before the library starts a thread. A copy of a process with a single thread may run any code; an exec of the own
-//! program would be slower and would fail if the file had been replaced or removed. The guardian makes no use of the library.
+//! The wrapper forks before the library starts a thread. A copy of a process with a single thread may run any code; an
+//! exec of the own program would be slower and would fail if the file had been replaced or removed. The guardian makes
+//! no use of the library.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -42,8 +43,8 @@ fn has_terminal() -> bool {
 }
 
 impl Guardian {
-    /// Starts the guardian for a command. `mask` is the signal mask that the command gets. Call this function before the process has a
-    /// second thread.
+    /// Starts the guardian for a command. `mask` is the signal mask that the command gets. Call this function before
+    /// the process has a second thread.
     pub(crate) fn start(command: &[OsString], mask: Mask) -> Result<Self, Failure> {
         tree::check_proc()?;
         let failed = |error: io::Error| Failure::system("starting the guardian process", error);
@@ -56,7 +57,8 @@ impl Guardian {
             (true, Some(group)) => Group::Wrapper(group),
             (true, None) => Group::Inherited,
         };
-        // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist there.
+        // SAFETY: The process has a single thread, so no lock can be held in the copy by a thread that does not exist
+        // there.
         match unsafe { libc::fork() } {
             -1 => Err(failed(io::Error::last_os_error())),
             0 => {
@@ -108,8 +110,8 @@ impl Guardian {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    /// Ends the guardian and the whole tree with KILL, because the guardian is dead or does not act. Returns the number of processes that
-    /// did not end.
+    /// Ends the guardian and the whole tree with KILL, because the guardian is dead or does not act. Returns the number
+    /// of processes that did not end.
     pub(crate) fn kill_tree(&self) -> usize {
         let survivors = self.tree.kill(|_, _| {});
         if let Some(cgroup) = self.tree.cgroup() {

@@ -1,4 +1,5 @@
-//! What the guardian does: it starts the command, passes signals to it, reports its end, and ends the process tree when the policy says so.
+//! What the guardian does: it starts the command, passes signals to it, reports its end, and ends the process tree when
+//! the policy says so.
 
 use std::ffi::OsString;
 use std::io;
@@ -89,7 +90,8 @@ fn guard(link: Link, wrapper: Wrapper, command: &[OsString]) -> io::Result<()> {
     }
 }
 
-/// Sets the timer to a time, or stops it. The clock also runs while the machine is suspended, so the timer expires when the machine wakes.
+/// Sets the timer to a time, or stops it. The clock also runs while the machine is suspended, so the timer expires when
+/// the machine wakes.
 fn set_timer(timer: &OwnedFd, at: Option<BootTime>) -> io::Result<()> {
     let at = at.map_or(std::time::Duration::ZERO, BootTime::since_boot);
     let never = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -185,7 +187,8 @@ impl Guardian {
         }
     }
 
-    /// Does what the policy says now. Returns when the policy must be asked again, or `None` if the guardian has nothing left to do.
+    /// Does what the policy says now. Returns when the policy must be asked again, or `None` if the guardian has
+    /// nothing left to do.
     fn act(&mut self) -> Option<Option<BootTime>> {
         loop {
             let Some(job) = &mut self.job else { return self.link.as_ref().map(|_| None) };

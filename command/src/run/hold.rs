@@ -1,4 +1,5 @@
-//! The lock of one call: how it is made from the arguments, acquired, observed and released. A semaphore has the same methods as a lock.
+//! The lock of one call: how it is made from the arguments, acquired, observed and released. A semaphore has the same
+//! methods as a lock.
 
 use std::time::Duration;
 
@@ -120,7 +121,8 @@ impl Target {
         }
     }
 
-    /// Returns what the acquire waits for. A multi-lock can wait for several reasons; the first one is enough for a person.
+    /// Returns what the acquire waits for. A multi-lock can wait for several reasons; the first one is enough for a
+    /// person.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         let waiting = match self {
             Self::Lock(lock) => lock.waiting(),

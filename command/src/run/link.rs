@@ -1,5 +1,5 @@
-//! The messages between the wrapper and the guardian, on a pair of connected sockets. Each message is one packet. The environment of the
-//! command, which can be longer than a packet, is in a file in memory that both processes have.
+//! The messages between the wrapper and the guardian, on a pair of connected sockets. Each message is one packet. The
+//! environment of the command, which can be longer than a packet, is in a file in memory that both processes have.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -51,7 +51,8 @@ pub(crate) enum Report {
     LeaseOver,
     /// The command has ended.
     Exited(Ending),
-    /// No process of the tree is left, except for `survivors`. The guardian ended `left_behind` processes after the command had ended.
+    /// No process of the tree is left, except for `survivors`. The guardian ended `left_behind` processes after the
+    /// command had ended.
     Gone { left_behind: u32, survivors: u32 },
 }
 
@@ -95,8 +96,8 @@ impl Link {
         self.send(&report.encode())
     }
 
-    /// Receives an order that has arrived. Returns an error with the kind `UnexpectedEof` if the other end is closed, and `WouldBlock` if
-    /// no order has arrived.
+    /// Receives an order that has arrived. Returns an error with the kind `UnexpectedEof` if the other end is closed,
+    /// and `WouldBlock` if no order has arrived.
     pub(crate) fn receive_order(&self) -> io::Result<Order> {
         let mut order = Order::decode(&self.receive()?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         if let Order::Start { environment, .. } = &mut order {
@@ -124,7 +125,8 @@ impl Link {
         let length = loop {
             match recv(&self.socket, &mut packet, RecvFlags::DONTWAIT) {
                 Ok((length, _)) => break length,
-                // The other end was closed before it had read everything. The kernel reports this once, before the packets that arrived.
+                // The other end was closed before it had read everything. The kernel reports this once, before the
+                // packets that arrived.
                 Err(Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
             }

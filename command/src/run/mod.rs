@@ -1,8 +1,9 @@
 //! The verbs `run` and `try`: acquires a lock, runs a command under it, and releases it.
 //!
-//! Three processes take part. The *wrapper*, this process, has the session. The *guardian* is its child and the parent of the command. The
-//! command and everything that it starts are the *tree*. If the wrapper dies, the guardian ends the tree. If the guardian dies, the wrapper
-//! ends the tree. If the wrapper is stopped or hangs, the guardian ends the tree before the lease is over.
+//! Three processes take part. The *wrapper*, this process, has the session. The *guardian* is its child and the parent
+//! of the command. The command and everything that it starts are the *tree*. If the wrapper dies, the guardian ends the
+//! tree. If the guardian dies, the wrapper ends the tree. If the wrapper is stopped or hangs, the guardian ends the
+//! tree before the lease is over.
 
 pub(crate) mod acquire;
 mod cgroup;
@@ -126,7 +127,8 @@ impl Job {
     }
 }
 
-/// The longest value of a variable. The kernel refuses a program if one of its variables is longer than 128 KiB, with its name.
+/// The longest value of a variable. The kernel refuses a program if one of its variables is longer than 128 KiB, with
+/// its name.
 const LONGEST_VALUE: usize = 128 * 1024 - 32;
 /// At least the length of the name of a lock node, with the two separators.
 const NODE_NAME: usize = 96;
@@ -159,7 +161,8 @@ struct Wrapper<'a> {
     owner: Owner,
     /// The value of `ZKLOCK_HELD` for the command.
     held: String,
-    /// True if a signal has arrived after the end of the command. It ends the wait for the servers, and no other wait follows.
+    /// True if a signal has arrived after the end of the command. It ends the wait for the servers, and no other wait
+    /// follows.
     is_interrupted: Cell<bool>,
     /// The time zone of the periods of `--once-per`.
     zone: TimeZone,
@@ -330,7 +333,8 @@ impl Wrapper<'_> {
         Ok((hold, waited))
     }
 
-    /// Writes the time of the acquire to the nodes of the hold, for those who wait. The wrapper does not wait for the servers.
+    /// Writes the time of the acquire to the nodes of the hold, for those who wait. The wrapper does not wait for the
+    /// servers.
     fn show_hold(&self, client: &Client, hold: &Hold, queued: Timestamp) -> Result<(), Failure> {
         let data = self.owner.data(queued, Some(wall_time()));
         for node in hold.nodes()? {
@@ -340,7 +344,8 @@ impl Wrapper<'_> {
         Ok(())
     }
 
-    /// Waits until something happens before the command runs. A signal that would end a process ends the wait with a failure.
+    /// Waits until something happens before the command runs. A signal that would end a process ends the wait with a
+    /// failure.
     fn wait(&self, limit: Option<Duration>) -> Result<(), Failure> {
         self.inbox.wait(self.guardian.as_ref(), limit)?;
         while let Some(received) = self.inbox.signal()? {
@@ -382,7 +387,8 @@ impl Wrapper<'_> {
         Ok(())
     }
 
-    /// Waits for the answer to a request after the command has ended. Returns `None` if a signal that would end a process arrives first.
+    /// Waits for the answer to a request after the command has ended. Returns `None` if a signal that would end a
+    /// process arrives first.
     fn answer_or_signal<T>(&self, call: Call<T>) -> Result<Option<zklock::Result<T>>, Failure> {
         let waker = self.inbox.waker();
         call.on_done(move || waker.wake())?;
@@ -395,7 +401,8 @@ impl Wrapper<'_> {
         Ok(Some(call.wait()))
     }
 
-    /// Waits after the command has ended, until something happens. Returns whether a signal has arrived that would end a process.
+    /// Waits after the command has ended, until something happens. Returns whether a signal has arrived that would end
+    /// a process.
     fn pause(&self, limit: Option<Duration>) -> Result<bool, Failure> {
         self.inbox.wait(None, limit)?;
         let mut is_ending = false;
@@ -410,8 +417,8 @@ impl Wrapper<'_> {
         Ok(variables.iter().map(|(name, value)| (name.to_owned(), value.into())).collect())
     }
 
-    /// Fails if the job has already ended in this period. The check needs no lock and writes nothing. A run that has not ended says nothing
-    /// yet.
+    /// Fails if the job has already ended in this period. The check needs no lock and writes nothing. A run that has
+    /// not ended says nothing yet.
     fn check_runs(&self, client: &Client, schedule: Schedule, deadline: Option<BootTime>) -> Result<(), Failure> {
         let (record, period) = (self.read_record(client, deadline)?, self.period(wall_time(), schedule)?);
         match record.decide(period, self.job.options.retry_failed) {
@@ -470,8 +477,8 @@ impl Wrapper<'_> {
         }
     }
 
-    /// Fails if the last run has not ended and still holds its lock. Its lock is then of another kind, because this process also holds a lock
-    /// of the path.
+    /// Fails if the last run has not ended and still holds its lock. Its lock is then of another kind, because this
+    /// process also holds a lock of the path.
     fn check_unfinished(&self, client: &Client, record: &Record) -> Result<(), Failure> {
         let Some((last, node)) = record.unfinished().and_then(|last| Some((last, last.node.as_deref()?))) else {
             return Ok(());
@@ -519,8 +526,8 @@ impl Wrapper<'_> {
         once::skipped(self.job.path(), last, wall_time(), |time| show_time(time, &self.zone))
     }
 
-    /// Writes the end of the run, and returns whether the record is right. If the lock was lost before the command ended, the run stays in
-    /// the record as interrupted.
+    /// Writes the end of the run, and returns whether the record is right. If the lock was lost before the command
+    /// ended, the run stays in the record as interrupted.
     fn finish_run(
         &self,
         client: &Client,

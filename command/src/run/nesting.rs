@@ -1,4 +1,5 @@
-//! Refuses a lock that a `zklock run` above this process holds. This process could wait for the process above, which waits for this one.
+//! Refuses a lock that a `zklock run` above this process holds. This process could wait for the process above, which
+//! waits for this one.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,5 @@
-//! Messages to a service manager such as systemd, as sd_notify(3) describes them: datagrams to the socket in `NOTIFY_SOCKET`.
+//! Messages to a service manager such as systemd, as sd_notify(3) describes them: datagrams to the socket in
+//! `NOTIFY_SOCKET`.
 
 use std::cell::Cell;
 use std::ffi::OsStr;

@@ -1,8 +1,8 @@
-//! The record of past runs, for `--once-per`. The record is the data of the node `<path>-runs`, beside the directory of the lock. No lock
-//! recipe reads this node, because the contenders of a lock are the children of its directory.
+//! The record of past runs, for `--once-per`. The record is the data of the node `<path>-runs`, beside the directory of
+//! the lock. No lock recipe reads this node, because the contenders of a lock are the children of its directory.
 //!
-//! A run writes to the record when it begins and when it ends. Both writes depend on the version that the run has read and on the node of
-//! its hold, so a program that has lost the lock cannot change the record.
+//! A run writes to the record when it begins and when it ends. Both writes depend on the version that the run has read
+//! and on the node of its hold, so a program that has lost the lock cannot change the record.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -73,8 +73,8 @@ impl Record {
         &self.runs
     }
 
-    /// Decides whether the job runs in the period that begins at `period`. The caller must hold the lock: a run that has not ended was then
-    /// interrupted.
+    /// Decides whether the job runs in the period that begins at `period`. The caller must hold the lock: a run that
+    /// has not ended was then interrupted.
     pub(crate) fn decide(&self, period: Timestamp, retry_failed: bool) -> Decision<'_> {
         match self.runs.first() {
             Some(last) if last.period < period => Decision::Run,
@@ -89,8 +89,8 @@ impl Record {
         self.runs.first().filter(|last| last.result == RunResult::Running)
     }
 
-    /// Starts writing the beginning of a run. The result is the version for [`on_begun`](Self::on_begun), or `None` if another
-    /// program has changed the record.
+    /// Starts writing the beginning of a run. The result is the version for [`on_begun`](Self::on_begun), or `None` if
+    /// another program has changed the record.
     pub(crate) fn begin(&mut self, client: &Client, hold_node: &str, run: Run) -> ZkResult<Call<Option<i32>>> {
         self.runs.insert(0, run);
         self.write(client, hold_node)
@@ -101,7 +101,8 @@ impl Record {
         self.version = Some(version);
     }
 
-    /// Starts writing the end of the run that has begun. The result is `None` if another program has changed the record.
+    /// Starts writing the end of the run that has begun. The result is `None` if another program has changed the
+    /// record.
     pub(crate) fn finish(
         &mut self,
         client: &Client,
@@ -120,8 +121,8 @@ impl Record {
         self.runs.first() == other.runs.first()
     }
 
-    /// Starts removing the run that has begun, because its command never started. The result is `None` if another program has changed the
-    /// record.
+    /// Starts removing the run that has begun, because its command never started. The result is `None` if another
+    /// program has changed the record.
     pub(crate) fn take_back(&mut self, client: &Client, hold_node: &str) -> ZkResult<Call<Option<i32>>> {
         self.runs.drain(..self.runs.len().min(1));
         self.write(client, hold_node)
@@ -140,7 +141,8 @@ pub(crate) fn record_path(lock: &str) -> String {
 }
 
 impl Run {
-    /// Returns whether the period of the run has not begun yet. The clock of this host or of the host that wrote the record is then wrong.
+    /// Returns whether the period of the run has not begun yet. The clock of this host or of the host that wrote the
+    /// record is then wrong.
     pub(crate) fn is_in_future(&self, now: Timestamp) -> bool {
         self.period > now
     }

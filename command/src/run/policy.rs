@@ -1,8 +1,9 @@
-//! Decides when the guardian ends a process tree: with TERM, and then with KILL. This file uses no process and no clock. The caller passes
-//! the time.
+//! Decides when the guardian ends a process tree: with TERM, and then with KILL. This file uses no process and no
+//! clock. The caller passes the time.
 //!
-//! The guardian ends the tree for one of two reasons. First, the wrapper asks for the end, or is gone. Second, the wrapper has not renewed
-//! the lease: then KILL comes before the lease can be over, and TERM comes one grace period before KILL.
+//! The guardian ends the tree for one of two reasons. First, the wrapper asks for the end, or is gone. Second, the
+//! wrapper has not renewed the lease: then KILL comes before the lease can be over, and TERM comes one grace period
+//! before KILL.
 
 use std::time::Duration;
 
@@ -24,9 +25,10 @@ pub(crate) struct Limits {
 impl Limits {
     /// Chooses the durations for a session whose lease has the length `lease`. `grace` is the choice of the user.
     ///
-    /// A healthy client renews its lease six times in a session timeout, so the remaining time is never less than the length minus a sixth
-    /// of the session timeout. TERM must not come in this state, and late answers need time too. The grace period may therefore use at most
-    /// half of the remaining time. If `grace` is longer, the function returns the longest possible grace period as an error.
+    /// A healthy client renews its lease six times in a session timeout, so the remaining time is never less than the
+    /// length minus a sixth of the session timeout. TERM must not come in this state, and late answers need time too.
+    /// The grace period may therefore use at most half of the remaining time. If `grace` is longer, the function
+    /// returns the longest possible grace period as an error.
     pub(crate) fn choose(
         session_timeout: Duration,
         lease: Duration,
@@ -49,8 +51,8 @@ impl Limits {
     }
 }
 
-/// Returns the time between two looks at the state of a hold. The lease lasts for at least a third of the session timeout, and thus for eight
-/// looks.
+/// Returns the time between two looks at the state of a hold. The lease lasts for at least a third of the session
+/// timeout, and thus for eight looks.
 pub(crate) fn look_interval(session_timeout: Duration) -> Duration {
     session_timeout / 24
 }

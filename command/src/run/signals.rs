@@ -1,5 +1,5 @@
-//! Signals as data. A process that uses this file blocks the signals and reads them from a descriptor, so no code runs in a signal handler.
-//! The command that runs under the lock gets back the original signal mask.
+//! Signals as data. A process that uses this file blocks the signals and reads them from a descriptor, so no code runs
+//! in a signal handler. The command that runs under the lock gets back the original signal mask.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,8 +28,8 @@ const HANDLED: [i32; 10] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) signal: i32,
-    /// True if the kernel sent the signal to the whole process group, for example because of a key on the terminal. A process of the group
-    /// that runs the command has then received the signal too.
+    /// True if the kernel sent the signal to the whole process group, for example because of a key on the terminal. A
+    /// process of the group that runs the command has then received the signal too.
     pub(crate) is_from_terminal: bool,
 }
 
@@ -69,7 +69,8 @@ impl Mask {
         Self::of(1..=libc::SIGRTMAX())
     }
 
-    /// Sets this mask for the calling thread, and returns the mask that was set before. The function is safe to call between fork and exec.
+    /// Sets this mask for the calling thread, and returns the mask that was set before. The function is safe to call
+    /// between fork and exec.
     pub(crate) fn set(&self) -> io::Result<Self> {
         let mut before = Self::of([]);
         // SAFETY: Both sets are initialized, and live during the call.
@@ -80,8 +81,8 @@ impl Mask {
     }
 }
 
-/// Blocks the signals that this process reads from a descriptor. Returns the descriptor, and the mask that was set before. A signal that the
-/// caller of this program ignores stays ignored, for example SIGHUP below nohup.
+/// Blocks the signals that this process reads from a descriptor. Returns the descriptor, and the mask that was set
+/// before. A signal that the caller of this program ignores stays ignored, for example SIGHUP below nohup.
 pub(crate) fn block() -> Result<(Signals, Mask), Failure> {
     let failed = |error: io::Error| Failure::system("blocking signals", error);
     restore_child_signal();
@@ -90,8 +91,8 @@ pub(crate) fn block() -> Result<(Signals, Mask), Failure> {
     Ok((Signals::open(&mask).map_err(failed)?, before))
 }
 
-/// Restores the default action of SIGCHLD. A parent that ignores SIGCHLD hands this setting down to its children, and the kernel would then
-/// discard the ends of the children of this process.
+/// Restores the default action of SIGCHLD. A parent that ignores SIGCHLD hands this setting down to its children, and
+/// the kernel would then discard the ends of the children of this process.
 pub(crate) fn restore_child_signal() {
     // SAFETY: The default action is no function of this process.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
@@ -127,7 +128,8 @@ impl Signals {
             Ok(_) | Err(Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        // SAFETY: The kernel has written a whole structure, which consists of integers. The read does not need any alignment.
+        // SAFETY: The kernel has written a whole structure, which consists of integers. The read does not need any
+        // alignment.
         let info = unsafe { ptr::read_unaligned(bytes.as_ptr().cast::<libc::signalfd_siginfo>()) };
         let signal = i32::try_from(info.ssi_signo).unwrap_or_default();
         Ok(Some(Received { signal, is_from_terminal: info.ssi_code == libc::SI_KERNEL }))

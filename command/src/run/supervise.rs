@@ -1,5 +1,5 @@
-//! The wrapper while the command runs: it renews the lease at the guardian, passes on signals, reacts to the loss of the lock, and ends the
-//! tree itself if the guardian cannot.
+//! The wrapper while the command runs: it renews the lease at the guardian, passes on signals, reacts to the loss of
+//! the lock, and ends the tree itself if the guardian cannot.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -121,7 +121,8 @@ impl Supervision<'_> {
         }
     }
 
-    /// Passes the signals that have arrived to the command. After the end of the command, they end the waits that follow.
+    /// Passes the signals that have arrived to the command. After the end of the command, they end the waits that
+    /// follow.
     fn forward_signals(&self, progress: &mut Progress) -> Result<(), Failure> {
         while let Some(received) = self.inbox.signal()? {
             progress.is_interrupted |= progress.ending.is_some() && received.is_ending();
@@ -256,8 +257,8 @@ impl Supervision<'_> {
         Ok(())
     }
 
-    /// Ends the command if its time is over or another participant asks for the lock. Ends the tree if the guardian has not done so before
-    /// the end of the lease.
+    /// Ends the command if its time is over or another participant asks for the lock. Ends the tree if the guardian has
+    /// not done so before the end of the lease.
     fn check_limits(&self, progress: &mut Progress) -> Result<(), Failure> {
         let now = BootTime::now();
         if self.limits.enforce && now > progress.safe_until {
@@ -298,8 +299,8 @@ impl Supervision<'_> {
             self.order(&Order::Signal(signal))?;
         }
         match signal {
-            // The terminal has stopped the whole process group, and no shell would ever continue it. The kernel would not have stopped the
-            // group without the guardian, which is the parent of the command in another group.
+            // The terminal has stopped the whole process group, and no shell would ever continue it. The kernel would
+            // not have stopped the group without the guardian, which is the parent of the command in another group.
             libc::SIGTSTP if is_from_terminal && !has_job_control() => kill_current_process_group(Signal::CONT)
                 .map_err(|error| Failure::system("continuing the process group", error)),
             libc::SIGTSTP => stop_self(),

@@ -1,8 +1,8 @@
 //! The tree of processes below this process: which processes belong to it, and how to end all of them.
 //!
-//! The wrapper and the guardian are subreapers: if a process below them loses its parent, it becomes a child of the guardian, or of the
-//! wrapper if the guardian is gone. A process therefore cannot leave the tree, whether it changes its session, its process group or its
-//! parent. The tree is empty as soon as this process has no children left.
+//! The wrapper and the guardian are subreapers: if a process below them loses its parent, it becomes a child of the
+//! guardian, or of the wrapper if the guardian is gone. A process therefore cannot leave the tree, whether it changes
+//! its session, its process group or its parent. The tree is empty as soon as this process has no children left.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,7 +20,8 @@ use crate::clock::BootTime;
 use crate::exit::{Exit, Failure};
 use crate::process;
 
-/// After KILL, a process that does not end for this long is given up. It is in an uninterruptible system call, or belongs to another user.
+/// After KILL, a process that does not end for this long is given up. It is in an uninterruptible system call, or
+/// belongs to another user.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The processes below this process.
@@ -39,8 +40,8 @@ struct Member {
     parent: i32,
 }
 
-/// Fails if `/proc` does not show the processes of this pid namespace. The tree could then not be found, and processes of others could be
-/// taken for it.
+/// Fails if `/proc` does not show the processes of this pid namespace. The tree could then not be found, and processes
+/// of others could be taken for it.
 pub(crate) fn check_proc() -> Result<(), Failure> {
     check_link(fs::read_link("/proc/self"))
 }
@@ -62,7 +63,8 @@ impl Tree {
         Self { spared: children(own_pid()), cgroup: None }
     }
 
-    /// Sets the control group of the command. [`kill`](Self::kill) then ends all processes of the control group in one step.
+    /// Sets the control group of the command. [`kill`](Self::kill) then ends all processes of the control group in one
+    /// step.
     pub(crate) fn set_cgroup(&mut self, cgroup: Option<PathBuf>) {
         self.cgroup = cgroup;
     }
@@ -84,8 +86,8 @@ impl Tree {
         }
     }
 
-    /// Ends all processes of the tree with KILL, and returns when no process is left. Calls `on_end` for each child of this process that
-    /// has ended. Returns the number of processes that did not end.
+    /// Ends all processes of the tree with KILL, and returns when no process is left. Calls `on_end` for each child of
+    /// this process that has ended. Returns the number of processes that did not end.
     pub(crate) fn kill(&self, mut on_end: impl FnMut(i32, Ending)) -> usize {
         let mut before = Vec::new();
         let mut progress = BootTime::now();
@@ -94,8 +96,8 @@ impl Tree {
                 // If the control group cannot be used, the signals below end its processes.
                 let _ = fs::write(cgroup.join("cgroup.kill"), "1");
             }
-            // A process that starts others faster than this loop reads the whole tree cannot escape: its parent ends, it becomes a child of
-            // this process, and the loop continues without a pause while the tree changes.
+            // A process that starts others faster than this loop reads the whole tree cannot escape: its parent ends,
+            // it becomes a child of this process, and the loop continues without a pause while the tree changes.
             let members = self.members();
             for &member in &members {
                 send(member, Signal::KILL);
@@ -157,8 +159,8 @@ fn has_no_children() -> bool {
     matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
-/// Sends a signal to a process if it is still the child of the same parent. Another process may have got the number of a process that has
-/// ended. The children of this process keep their numbers until this process has read their ends.
+/// Sends a signal to a process if it is still the child of the same parent. Another process may have got the number of
+/// a process that has ended. The children of this process keep their numbers until this process has read their ends.
 fn send(member: Member, signal: Signal) {
     let Some(pid) = Pid::from_raw(member.pid) else { return };
     if member.parent == own_pid() {
@@ -179,8 +181,8 @@ fn own_pid() -> i32 {
 
 /// Returns the children of a process.
 fn children(pid: i32) -> Vec<i32> {
-    // The kernel lists the children of each thread. While a thread ends, the list of threads may lack another one, so a result counts only
-    // if no thread has started or ended meanwhile.
+    // The kernel lists the children of each thread. While a thread ends, the list of threads may lack another one, so a
+    // result counts only if no thread has started or ended meanwhile.
     for _ in 0..10 {
         let before = threads(pid);
         let lists: io::Result<Vec<String>> =

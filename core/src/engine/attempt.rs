@@ -1,4 +1,5 @@
-//! Performs acquires. The engine joins the queues of a lock, waits, and creates the hold. Contenders represent the acquire in the queues.
+//! Performs acquires. The engine joins the queues of a lock, waits, and creates the hold. Contenders represent the
+//! acquire in the queues.
 
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ impl Engine {
         }
     }
 
-    /// Begins a new attempt of an acquire. Returns false if the acquire makes only one attempt and the client has no connection. The acquire
-    /// has then failed.
+    /// Begins a new attempt of an acquire. Returns false if the acquire makes only one attempt and the client has no
+    /// connection. The acquire has then failed.
     pub(super) fn begin_attempt(&mut self, now: Time, op: OpId) -> bool {
         self.set_attempt(op, Attempt::NotStarted);
         let has_failed =
@@ -109,8 +110,8 @@ impl Engine {
         }
     }
 
-    /// Records in an operation whether its contender has waited. The operation needs this information if it continues with another
-    /// contender.
+    /// Records in an operation whether its contender has waited. The operation needs this information if it continues
+    /// with another contender.
     pub(super) fn record_waited(&mut self, machine_id: MachineId, op: OpId) {
         let has_waited = self.machines.contender(machine_id).is_some_and(Contender::has_waited);
         if let Some(acquire) = self.pending_acquire_mut(op) {
@@ -176,8 +177,8 @@ impl Engine {
         })
     }
 
-    /// Returns the node of the hold in which a read lock of `owner` can be nested, or `None` if `owner` has no such hold. While `owner` has
-    /// this hold, no contender that excludes readers can acquire the lock.
+    /// Returns the node of the hold in which a read lock of `owner` can be nested, or `None` if `owner` has no such
+    /// hold. While `owner` has this hold, no contender that excludes readers can acquire the lock.
     fn node_to_nest_in(&self, lock: LockId, owner: Owner) -> Option<String> {
         if !matches!(self.locks.get(&lock)?.recipe, Recipe::Queue(Mode::Read)) {
             return None;
@@ -188,8 +189,8 @@ impl Engine {
         self.machines.contender(machine_id)?.node_name().map(str::to_owned)
     }
 
-    /// Grants the locks of a contender that is first in all its queues. The owner may already hold other members of the multi-lock. If one
-    /// of these holds is not safe, the operation waits or fails.
+    /// Grants the locks of a contender that is first in all its queues. The owner may already hold other members of the
+    /// multi-lock. If one of these holds is not safe, the operation waits or fails.
     pub(super) fn grant_queues(&mut self, now: Time, machine_id: MachineId, op: OpId) {
         let Some(&Acquire { lock, owner, attempt: Attempt::Queues { locks: ref joined, .. }, .. }) =
             self.pending_acquire(op)
@@ -238,8 +239,8 @@ impl Engine {
         }
     }
 
-    /// Creates the hold of a contender that has acquired its lock. `fencing_pass` is the number of local hand-overs under the same fencing
-    /// token before this hold.
+    /// Creates the hold of a contender that has acquired its lock. `fencing_pass` is the number of local hand-overs
+    /// under the same fencing token before this hold.
     pub(super) fn create_hold(
         &mut self,
         now: Time,
@@ -268,7 +269,8 @@ impl Engine {
         }
     }
 
-    /// Completes an acquire that has succeeded. Other operations of the same owner can now re-enter the lock, or nest a read lock in it.
+    /// Completes an acquire that has succeeded. Other operations of the same owner can now re-enter the lock, or nest a
+    /// read lock in it.
     pub(super) fn finish_grant(&mut self, now: Time, op: OpId, joined: &[LockId]) {
         self.record_grant(now, op, joined);
         let Some(OpKind::Acquire(Acquire { lock, owner, .. })) = self.end_op(now, op, Ok(Answer::Done)) else { return };
@@ -285,8 +287,9 @@ impl Engine {
         self.reenter_waiting_ops(now, lock, owner);
     }
 
-    /// Lets other operations of the owner re-enter a lock that the owner has just acquired. These operations leave the queue, because there
-    /// they would wait for their own owner. An operation that also needs other locks joins only the queues of those other locks.
+    /// Lets other operations of the owner re-enter a lock that the owner has just acquired. These operations leave the
+    /// queue, because there they would wait for their own owner. An operation that also needs other locks joins only
+    /// the queues of those other locks.
     fn reenter_waiting_ops(&mut self, now: Time, held: LockId, owner: Owner) {
         for lock in self.with_multi_locks(held) {
             if self.semaphore_of(lock).is_some() {
@@ -311,8 +314,8 @@ impl Engine {
         }
     }
 
-    /// Restarts operations that wait for the read lock of a path, after their owner has acquired the write lock of the path. Without a
-    /// restart, these operations would wait in the queue for their own owner.
+    /// Restarts operations that wait for the read lock of a path, after their owner has acquired the write lock of the
+    /// path. Without a restart, these operations would wait in the queue for their own owner.
     fn rejoin_nested_reads(&mut self, now: Time, lock: LockId, owner: Owner) {
         let mode = |lock: LockId| self.locks.get(&lock).map(|lock| &lock.recipe);
         if mode(lock) != Some(&Recipe::Queue(Mode::Write)) {
@@ -402,8 +405,8 @@ impl Engine {
         self.admit(now, machine_id);
     }
 
-    /// Returns an error if an acquire would wait behind a node that its own client may not delete. The nodes of an earlier session are no
-    /// reason for an error, because they disappear when that session expires.
+    /// Returns an error if an acquire would wait behind a node that its own client may not delete. The nodes of an
+    /// earlier session are no reason for an error, because they disappear when that session expires.
     fn undeletable_error(&self, op: OpId, requests: &[QueueRequest]) -> Option<Error> {
         let (node, directory) = self.machines.undeletable().find_map(|contender| {
             requests.iter().find_map(|QueueRequest { directory, .. }| {

@@ -1,9 +1,10 @@
-//! A queue of notifications for the program. The size of the queue is bounded, even if the program never reads a notification.
+//! A queue of notifications for the program. The size of the queue is bounded, even if the program never reads a
+//! notification.
 //!
-//! The queue keeps every notification separately until it contains a limited number of notifications. After that, the queue merges new
-//! notifications about the same hold or session with each other. The program then receives fewer changes, but each change still begins with
-//! the state in which the previous change ended. If a merged change ends in the state in which it began, the queue drops this change. The
-//! queue never drops the loss of a hold.
+//! The queue keeps every notification separately until it contains a limited number of notifications. After that, the
+//! queue merges new notifications about the same hold or session with each other. The program then receives fewer
+//! changes, but each change still begins with the state in which the previous change ended. If a merged change ends in
+//! the state in which it began, the queue drops this change. The queue never drops the loss of a hold.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -16,16 +17,19 @@ pub struct CoalescingQueue {
     limit: usize,
     /// The notifications up to the limit.
     in_order: VecDeque<Notification>,
-    /// The notifications beyond the limit, sorted by number. The queue merges notifications with the same subject, except losses.
+    /// The notifications beyond the limit, sorted by number. The queue merges notifications with the same subject,
+    /// except losses.
     overflow: BTreeMap<u64, Notification>,
-    /// For each subject, the number of the notification in `overflow` with which the queue can merge a new notification.
+    /// For each subject, the number of the notification in `overflow` with which the queue can merge a new
+    /// notification.
     mergeable: HashMap<Subject, u64>,
     /// The revocation requests in `overflow`.
     revocations: BTreeSet<u64>,
     last: u64,
 }
 
-/// The session, the hold or the node that a notification concerns. The queue merges only notifications with the same subject.
+/// The session, the hold or the node that a notification concerns. The queue merges only notifications with the same
+/// subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Subject {
     Session,
@@ -46,8 +50,9 @@ impl CoalescingQueue {
         }
     }
 
-    /// Returns the number of notifications in the queue. The number never exceeds twice the limit, plus two for the session, two for each
-    /// hold, two for each lost hold, and one for each hold that ends because the program closes the client.
+    /// Returns the number of notifications in the queue. The number never exceeds twice the limit, plus two for the
+    /// session, two for each hold, two for each lost hold, and one for each hold that ends because the program closes
+    /// the client.
     pub fn len(&self) -> usize {
         self.in_order.len() + self.overflow.len()
     }
@@ -123,7 +128,8 @@ impl CoalescingQueue {
         let notification = self.overflow.remove(&at)?;
         self.revocations.remove(&at);
         let subject = Subject::of(&notification);
-        // If `mergeable` refers to a later notification of the same subject, the queue can still merge that notification.
+        // If `mergeable` refers to a later notification of the same subject, the queue can still merge that
+        // notification.
         if self.mergeable.get(&subject) == Some(&at) {
             self.mergeable.remove(&subject);
         }
@@ -372,8 +378,8 @@ mod tests {
                     _ => {}
                 }
                 let lost = ends.values().filter(|(_, was_lost)| *was_lost).count();
-                // Apart from losses, the queue contains at most two notifications for each lock: the end of the previous hold, and one
-                // change of the current hold.
+                // Apart from losses, the queue contains at most two notifications for each lock: the end of the
+                // previous hold, and one change of the current hold.
                 prop_assert!(queue.len() <= limit + 2 + 2 * holds.len() + 2 * lost);
             }
             while !queue.is_empty() {

@@ -1,14 +1,15 @@
-//! Cohorts. A cohort is a group of operations of one client that wait for the same path and share one position in the queue. The operations
-//! hand the lock over to each other locally. The client deletes the node only after several local hand-overs (Dice, Marathe and Shavit,
-//! "Lock Cohorting", 2012).
+//! Cohorts. A cohort is a group of operations of one client that wait for the same path and share one position in the
+//! queue. The operations hand the lock over to each other locally. The client deletes the node only after several local
+//! hand-overs (Dice, Marathe and Shavit, "Lock Cohorting", 2012).
 //!
-//! All operations on locks that have the same path and allow local hand-over form one cohort. One contender represents the cohort. At
-//! first, the contender belongs to the first operation of the cohort. When this operation has acquired the lock, the contender belongs to
-//! the hold. All other operations wait behind the contender, in the order in which they began. These waiting operations have no nodes and
-//! send no requests.
+//! All operations on locks that have the same path and allow local hand-over form one cohort. One contender represents
+//! the cohort. At first, the contender belongs to the first operation of the cohort. When this operation has acquired
+//! the lock, the contender belongs to the hold. All other operations wait behind the contender, in the order in which
+//! they began. These waiting operations have no nodes and send no requests.
 //!
-//! A cohort never has a second contender in the queue. After the contender has left, the next operation of the cohort joins the end of the
-//! queue. Another client's participant behind the contender therefore waits for a limited number of holds.
+//! A cohort never has a second contender in the queue. After the contender has left, the next operation of the cohort
+//! joins the end of the queue. Another client's participant behind the contender therefore waits for a limited number
+//! of holds.
 //!
 //! A local hand-over uses neither the socket nor the I/O thread, and wakes only the thread that receives the hold.
 
@@ -33,9 +34,9 @@ pub(super) struct Successor {
 }
 
 impl Engine {
-    /// Sets how many local hand-overs this lock may have before the client deletes the node. The value 0 disables local hand-over. Only
-    /// operations of this client can receive the lock locally, and only if their lock has the same path and allows local hand-over. The new
-    /// value does not apply to operations that already wait.
+    /// Sets how many local hand-overs this lock may have before the client deletes the node. The value 0 disables local
+    /// hand-over. Only operations of this client can receive the lock locally, and only if their lock has the same path
+    /// and allows local hand-over. The new value does not apply to operations that already wait.
     ///
     /// The method fails with UNSUPPORTED if the lock is not a mutex, and with CLOSED if the lock does not exist.
     pub fn set_local_handover(&mut self, lock: LockId, max_passes: u32) -> Result<()> {
@@ -50,8 +51,9 @@ impl Engine {
 
     // Joining a cohort.
 
-    /// If a contender represents the cohort of this operation, the operation waits behind the contender. The method returns false if the
-    /// operation must join the queue instead. An operation that makes only one attempt fails instead of waiting behind the contender.
+    /// If a contender represents the cohort of this operation, the operation waits behind the contender. The method
+    /// returns false if the operation must join the queue instead. An operation that makes only one attempt fails
+    /// instead of waiting behind the contender.
     pub(super) fn join_cohort(&mut self, now: Time, op: OpId, lock: LockId, try_once: bool) -> bool {
         let is_in_cohort = self.locks.get(&lock).is_some_and(|lock| lock.max_passes > 0);
         if !is_in_cohort || self.cohort_contender(lock).is_none() {
@@ -91,8 +93,9 @@ impl Engine {
 
     // Local hand-over.
 
-    /// Returns the operation that will receive the lock when `owner` releases it. Returns `None` in four cases: the state of the hold is
-    /// not HELD, the limit of local hand-overs is reached, another client has requested a revocation, or no operation waits.
+    /// Returns the operation that will receive the lock when `owner` releases it. Returns `None` in four cases: the
+    /// state of the hold is not HELD, the limit of local hand-overs is reached, another client has requested a
+    /// revocation, or no operation waits.
     pub(super) fn successor(&self, now: Time, lock: LockId, owner: Owner) -> Option<Successor> {
         let held = self.locks.get(&lock).filter(|lock| lock.max_passes > 0)?;
         let hold = held.holds.iter().find(|hold| hold.owner == owner)?;
@@ -106,7 +109,8 @@ impl Engine {
             .then(|| Successor { op, fencing_pass: hold.fencing_pass.saturating_add(1) })
     }
 
-    /// Hands a released lock over to the successor. Returns false if there is no successor. In this case, the caller must delete the node.
+    /// Hands a released lock over to the successor. Returns false if there is no successor. In this case, the caller
+    /// must delete the node.
     pub(super) fn hand_over_locally(&mut self, now: Time, machine_id: MachineId, successor: Option<Successor>) -> bool {
         let Some(Successor { op, fencing_pass }) = successor else { return false };
         let Some(&Acquire { lock, owner, .. }) = self.pending_acquire(op) else { return false };
@@ -117,9 +121,9 @@ impl Engine {
         true
     }
 
-    /// Assigns a contender to the next operation of its cohort, because the contender's operation has ended. Returns false if the contender
-    /// has no new operation. This happens if no operation waits, if another client has requested a revocation, or if the contender makes
-    /// only one attempt.
+    /// Assigns a contender to the next operation of its cohort, because the contender's operation has ended. Returns
+    /// false if the contender has no new operation. This happens if no operation waits, if another client has requested
+    /// a revocation, or if the contender makes only one attempt.
     pub(super) fn reassign(&mut self, now: Time, lock: LockId, machine_id: MachineId) -> bool {
         let Some(held) = self.locks.get(&lock) else { return false };
         let Some(cohort) = self.cohorts.get(&held.directory).filter(|cohort| cohort.contender == Some(machine_id))

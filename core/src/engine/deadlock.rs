@@ -1,9 +1,10 @@
 //! Detects deadlocks between a multi-lock and a client that acquires the same locks one after the other.
 //!
-//! Multi-locks that join their queues in one transaction cannot deadlock each other (decision 6). However, another client may acquire one
-//! lock after the other, as Curator's multi-lock does. Suppose that this client holds the first lock, and waits for the second lock behind
-//! the multi-lock. At the same time, the multi-lock waits for the first lock, so neither can continue. Only the multi-lock can resolve this
-//! deadlock. It leaves all its queues, and joins them again behind the other client.
+//! Multi-locks that join their queues in one transaction cannot deadlock each other (decision 6). However, another
+//! client may acquire one lock after the other, as Curator's multi-lock does. Suppose that this client holds the first
+//! lock, and waits for the second lock behind the multi-lock. At the same time, the multi-lock waits for the first
+//! lock, so neither can continue. Only the multi-lock can resolve this deadlock. It leaves all its queues, and joins
+//! them again behind the other client.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,13 +23,15 @@ impl Engine {
     pub(super) fn start_deadlock_detection(&mut self, now: Time, op: OpId) {
         let Some(acquire) = self.pending_acquire_mut(op) else { return };
         let DeadlockDetector { interval, .. } = std::mem::take(&mut acquire.deadlock);
-        // If the engine has already found a deadlock of this operation, it checks less often, because a second suspicion is probably wrong.
+        // If the engine has already found a deadlock of this operation, it checks less often, because a second
+        // suspicion is probably wrong.
         let limits = self.session.limits();
         let wait = (interval * 2).max(limits.first_deadlock_check).min(limits.longest_deadlock_check);
         self.schedule_deadlock_check(now, op, wait);
     }
 
-    /// Lists the queues of an operation to find deadlocks. If too many contenders are ahead, the engine postpones the check.
+    /// Lists the queues of an operation to find deadlocks. If too many contenders are ahead, the engine postpones the
+    /// check.
     pub(super) fn check_for_deadlock(&mut self, now: Time, op: OpId) {
         let Some(&Acquire { lock, attempt: Attempt::Queues { contender, .. }, .. }) = self.pending_acquire(op) else {
             return;
@@ -44,8 +47,8 @@ impl Engine {
         self.start_machine(now, machine_id, StateMachine::DeadlockCheck(query, op, contender));
     }
 
-    /// Searches for deadlocks among the participants of the queues that an operation has joined. If two consecutive checks find the same pair
-    /// of nodes, the engine treats this pair as a deadlock.
+    /// Searches for deadlocks among the participants of the queues that an operation has joined. If two consecutive
+    /// checks find the same pair of nodes, the engine treats this pair as a deadlock.
     pub(super) fn on_queues_listed(
         &mut self,
         now: Time,
@@ -71,7 +74,8 @@ impl Engine {
         }
         let wait = match cycles.is_empty() {
             true => (detector.interval * 2).min(limits.longest_deadlock_check),
-            // If a pair is not a deadlock, one of its nodes disappears soon. The second check then does not find the pair.
+            // If a pair is not a deadlock, one of its nodes disappears soon. The second check then does not find the
+            // pair.
             false => limits.deadlock_recheck,
         };
         detector.suspects = cycles;
@@ -86,9 +90,10 @@ impl Engine {
     }
 }
 
-/// Returns the pairs of nodes that may form a deadlock with `own`. Both nodes of a pair belong to the same session. One node holds a lock
-/// for which `own` waits, and the other node waits behind `own` in another queue. A client creates such nodes if it acquires locks one
-/// after the other, because it keeps its earlier locks while it waits for the next lock.
+/// Returns the pairs of nodes that may form a deadlock with `own`. Both nodes of a pair belong to the same session. One
+/// node holds a lock for which `own` waits, and the other node waits behind `own` in another queue. A client creates
+/// such nodes if it acquires locks one after the other, because it keeps its earlier locks while it waits for the next
+/// lock.
 fn wait_cycles(queues: &[Participant], own: &Contender) -> BTreeSet<(String, String)> {
     let own: Vec<&str> = own.node_paths().collect();
     let directory = |path: &str| path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();

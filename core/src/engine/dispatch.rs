@@ -1,4 +1,5 @@
-//! Passes the inputs of the shell to the session and to the state machines, and carries out the outputs of the state machines.
+//! Passes the inputs of the shell to the session and to the state machines, and carries out the outputs of the state
+//! machines.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -58,14 +59,14 @@ impl Engine {
         }
     }
 
-    /// Makes the engine treat kazoo's locks in the same directories as contenders of the same queue. The kazoo programs must set
-    /// `extra_lock_patterns`. Without this setting, kazoo ignores this library's nodes.
+    /// Makes the engine treat kazoo's locks in the same directories as contenders of the same queue. The kazoo programs
+    /// must set `extra_lock_patterns`. Without this setting, kazoo ignores this library's nodes.
     pub fn enable_kazoo_queuing(&mut self) {
         self.with_kazoo = true;
     }
 
-    /// Sets the maximum total length of the node paths of the session, in bytes. An acquire that would exceed the limit fails with
-    /// EXHAUSTED.
+    /// Sets the maximum total length of the node paths of the session, in bytes. An acquire that would exceed the limit
+    /// fails with EXHAUSTED.
     pub fn set_max_path_bytes(&mut self, limit: usize) {
         self.machines.path_bytes.set_limit(limit);
     }
@@ -82,8 +83,8 @@ impl Engine {
 
     // Inputs from the shell.
 
-    /// Handles one input. The engine first checks whether the session lease has ended, and finally processes all events that the input has
-    /// caused. Every public method that can cause events must call this method.
+    /// Handles one input. The engine first checks whether the session lease has ended, and finally processes all events
+    /// that the input has caused. Every public method that can cause events must call this method.
     pub(super) fn handle<T>(&mut self, now: Time, input: impl FnOnce(&mut Self) -> T) -> T {
         self.check_lease(now);
         let result = input(self);
@@ -96,8 +97,8 @@ impl Engine {
         self.handle(now, |engine| engine.session.connected(now, local_address));
     }
 
-    /// Sets the credentials for the next connection. The engine forgets credentials after it has sent them, so the shell must call this
-    /// method before each connection.
+    /// Sets the credentials for the next connection. The engine forgets credentials after it has sent them, so the
+    /// shell must call this method before each connection.
     pub fn set_credentials(&mut self, credentials: Vec<Credentials>) {
         self.session.set_credentials(credentials);
     }
@@ -117,20 +118,20 @@ impl Engine {
         self.handle(now, |engine| engine.session.finish_loading(now));
     }
 
-    /// Makes the engine send [`Command::Load`] before it leaves a server on purpose. The shell must call this method if it loads inputs before
-    /// it connects, and if loading can fail or block.
+    /// Makes the engine send [`Command::Load`] before it leaves a server on purpose. The shell must call this method if
+    /// it loads inputs before it connects, and if loading can fail or block.
     pub fn require_loading(&mut self) {
         self.session.require_loading();
     }
 
-    /// Reports that the shell could not carry out [`Command::Load`]. The engine keeps its connection, and sends the command again after a
-    /// third of the session timeout.
+    /// Reports that the shell could not carry out [`Command::Load`]. The engine keeps its connection, and sends the
+    /// command again after a third of the session timeout.
     pub fn postpone_departure(&mut self, now: Time) {
         self.session.postpone_departure(now);
     }
 
-    /// Reports that the shell could not load the inputs for a connection. `is_final` is true if the shell has never loaded these inputs. In
-    /// this case, the operations that wait for the first connection fail at once.
+    /// Reports that the shell could not load the inputs for a connection. `is_final` is true if the shell has never
+    /// loaded these inputs. In this case, the operations that wait for the first connection fail at once.
     pub fn loading_failed(&mut self, now: Time, error: &Error, is_final: bool) {
         self.handle(now, |engine| {
             engine.session.log_buffer().add(Level::Warn, || LogRecord::LoadingFailed { error: error.clone() });
@@ -140,15 +141,15 @@ impl Engine {
         });
     }
 
-    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell calls
-    /// [`connected`](Self::connected) or a method that reports a failure.
+    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell
+    /// calls [`connected`](Self::connected) or a method that reports a failure.
     pub fn start_securing(&mut self, now: Time) {
         self.session.start_securing(now);
     }
 
-    /// Reports that the connection has failed because the client refused the certificate of the server, or the server refused the
-    /// certificate of the client. If this is the last failure of every server, the operations that wait for the first connection fail with
-    /// AUTH at once.
+    /// Reports that the connection has failed because the client refused the certificate of the server, or the server
+    /// refused the certificate of the client. If this is the last failure of every server, the operations that wait for
+    /// the first connection fail with AUTH at once.
     pub fn certificate_refused(&mut self, now: Time, cause: &str) {
         self.handle(now, |engine| engine.session.certificate_refused(now, cause));
     }
@@ -168,8 +169,8 @@ impl Engine {
         self.handle(now, |engine| engine.session.received(now, bytes))
     }
 
-    /// Performs all actions whose time has come. Before this call, the shell should pass all bytes that have already arrived to
-    /// [`received`](Self::received).
+    /// Performs all actions whose time has come. Before this call, the shell should pass all bytes that have already
+    /// arrived to [`received`](Self::received).
     pub fn advance(&mut self, now: Time) {
         self.handle(now, |engine| engine.session.advance(now));
         self.handle(now, |engine| {
@@ -201,8 +202,8 @@ impl Engine {
 
     /// Replaces the server list. The chroot of `target` must be the chroot of the client, or empty.
     ///
-    /// If the client must move to another server, it does so when no request is without an answer, and at the latest after a sixth of the
-    /// session timeout. The session and all holds remain.
+    /// If the client must move to another server, it does so when no request is without an answer, and at the latest
+    /// after a sixth of the session timeout. The session and all holds remain.
     pub fn set_servers(&mut self, now: Time, target: ConnectString) -> Result<()> {
         if !target.chroot.is_empty() && target.chroot != self.chroot.path {
             let own = match self.chroot.path.as_str() {
@@ -224,7 +225,8 @@ impl Engine {
         layers.into_iter().chain([lease_end]).flatten().min()
     }
 
-    /// Returns the buffer with the bytes to send. After the shell has sent bytes, it removes these bytes from the front of the buffer.
+    /// Returns the buffer with the bytes to send. After the shell has sent bytes, it removes these bytes from the front
+    /// of the buffer.
     pub fn output(&mut self) -> &mut Vec<u8> {
         self.session.output()
     }
@@ -239,8 +241,9 @@ impl Engine {
         self.answers.pop_front()
     }
 
-    /// Returns the next notification for the program. The method returns notifications in the order in which the changes happened. The
-    /// engine reports revocation requests only for revocable locks (see [`set_revocable`](Self::set_revocable)).
+    /// Returns the next notification for the program. The method returns notifications in the order in which the
+    /// changes happened. The engine reports revocation requests only for revocable locks (see
+    /// [`set_revocable`](Self::set_revocable)).
     pub fn poll_notification(&mut self) -> Option<Notification> {
         self.notifications.pop_front()
     }
@@ -252,8 +255,8 @@ impl Engine {
 
     // Queries.
 
-    /// Returns whether an operation has not ended yet. After the operation has ended, [`poll_answer`](Self::poll_answer) returns or has
-    /// already returned its answer.
+    /// Returns whether an operation has not ended yet. After the operation has ended,
+    /// [`poll_answer`](Self::poll_answer) returns or has already returned its answer.
     pub fn is_pending(&self, op: OpId) -> bool {
         self.ops.contains_key(&op)
     }
@@ -324,8 +327,8 @@ impl Engine {
         }
     }
 
-    /// Returns the next event of the session. The events of the directory caches are older. The method therefore first passes these events
-    /// to the contenders.
+    /// Returns the next event of the session. The events of the directory caches are older. The method therefore first
+    /// passes these events to the contenders.
     fn next_event(&mut self, now: Time) -> Option<session::Event<Tag>> {
         while let Some((machine_id, event)) = self.caches.poll_event() {
             match event {
@@ -346,8 +349,8 @@ impl Engine {
     }
 
     fn on_connected(&mut self, now: Time, resumed: bool) {
-        // The paths of all contenders may be too long for one session. In this case, a contender that has not joined yet must wait until
-        // other contenders have left.
+        // The paths of all contenders may be too long for one session. In this case, a contender that has not joined
+        // yet must wait until other contenders have left.
         let is_outside = |machine: &StateMachine| matches!(machine, StateMachine::Contender(contender, _) if contender.has_not_joined());
         let is_full = !self.machines.path_bytes.has_room();
         let outside = self.machines.iter().filter(|(_, machine)| is_full && is_outside(machine));
@@ -370,8 +373,8 @@ impl Engine {
         self.caches.on_disconnected(now, &mut self.session);
         self.broadcast_input(now, |_| Input::Disconnected);
         self.report_all_states(now);
-        // An acquire that makes only one attempt fails, because it does not wait for the next connection. A re-entry waits, because its owner
-        // already holds the lock.
+        // An acquire that makes only one attempt fails, because it does not wait for the next connection. A re-entry
+        // waits, because its owner already holds the lock.
         let gives_up =
             |kind: &OpKind| matches!(kind, OpKind::Acquire(acquire) if acquire.try_once && !acquire.is_reentering());
         for op in self.ops_where(gives_up) {
@@ -390,7 +393,8 @@ impl Engine {
             );
             self.answer_op(now, op, Err(Error::new(Status::Lost, message)));
         }
-        // The contenders that were held back do not join. Each of these contenders ends with the session, and a new contender replaces it.
+        // The contenders that were held back do not join. Each of these contenders ends with the session, and a new
+        // contender replaces it.
         self.held_back.clear();
         self.machines.path_bytes.session_ended();
         self.broadcast_input(now, |_| Input::SessionEnded { nodes_until });
@@ -413,8 +417,8 @@ impl Engine {
         }
     }
 
-    /// Fails the operations that wait for the first connection. Other operations wait until their deadline, because the servers or the files
-    /// of the client may change: certificates are rotated while programs run.
+    /// Fails the operations that wait for the first connection. Other operations wait until their deadline, because the
+    /// servers or the files of the client may change: certificates are rotated while programs run.
     fn on_certificates_refused(&mut self, now: Time) {
         for op in self.ops_where(|kind| matches!(kind, OpKind::Connect { .. })) {
             let started = self.ops.get(&op).map_or(now, |op| op.started);
@@ -442,7 +446,8 @@ impl Engine {
         }
     }
 
-    /// Adds a state machine. The state machine sends its requests at once if the client is connected, and otherwise after the next connect.
+    /// Adds a state machine. The state machine sends its requests at once if the client is connected, and otherwise
+    /// after the next connect.
     pub(super) fn start_machine(&mut self, now: Time, machine_id: MachineId, machine: StateMachine) {
         self.machines.insert(machine_id, machine);
         if self.session.is_connected() {
@@ -450,8 +455,8 @@ impl Engine {
         }
     }
 
-    /// Passes an input to a state machine, and applies its output. The order for a contender: first its revocation request, then its output,
-    /// which may give the contender another role, then its next retry, and at last its end.
+    /// Passes an input to a state machine, and applies its output. The order for a contender: first its revocation
+    /// request, then its output, which may give the contender another role, then its next retry, and at last its end.
     pub(super) fn handle_input(&mut self, now: Time, machine_id: MachineId, input: Input<'_>) {
         let mut cx = Context::new(now, machine_id, &mut self.session, &mut self.caches, &self.chroot, &self.acls);
         match self.machines.get_mut(machine_id) {
@@ -524,10 +529,10 @@ impl Engine {
 
     /// Lets a contender join the queue, or holds the contender back.
     ///
-    /// The engine holds the contender back while too many contenders are leaving. A program may start and cancel acquires faster than a
-    /// server deletes nodes. Without this limit, the remaining nodes would fill the directory and the client's memory, and would make the
-    /// lists of all clients longer. The engine also holds the contender back while the paths of leaving contenders leave no room for its
-    /// own paths.
+    /// The engine holds the contender back while too many contenders are leaving. A program may start and cancel
+    /// acquires faster than a server deletes nodes. Without this limit, the remaining nodes would fill the directory
+    /// and the client's memory, and would make the lists of all clients longer. The engine also holds the contender
+    /// back while the paths of leaving contenders leave no room for its own paths.
     pub(super) fn admit(&mut self, now: Time, machine_id: MachineId) {
         if !self.session.is_connected() {
             return;
@@ -572,7 +577,8 @@ impl Engine {
             self.held_back.pop_front();
             match (waits, refusal) {
                 (Some(op), Some(error)) => {
-                    // Another operation of the cohort may take over this contender, so the contender remains in `held_back`.
+                    // Another operation of the cohort may take over this contender, so the contender remains in
+                    // `held_back`.
                     if !Mutant::ForgetReassignedHeldBack.is_active() {
                         self.held_back.push_front(next);
                     }
@@ -600,8 +606,8 @@ impl Engine {
             (Role::Acquiring(op), Output::Removed(_)) => {
                 self.record_waited(machine_id, op);
                 self.detach_from_op(machine_id);
-                // The lost node may have been a read node under the write node of a hold. If the write node no longer exists, the engine
-                // must detect this before the next contender joins.
+                // The lost node may have been a read node under the write node of a hold. If the write node no longer
+                // exists, the engine must detect this before the next contender joins.
                 self.verify_holds(now, |contender| !contender.are_nodes_watched());
                 self.retry_attempt(now, op);
             }
@@ -641,8 +647,9 @@ impl Engine {
         self.machines.set_role(machine_id, Role::Leaving(None));
     }
 
-    /// Marks a leaving contender that must wait before it sends a delete request: a server has refused the last request, or the program may
-    /// still rely on the hold. The contenders that were held back no longer wait for this contender.
+    /// Marks a leaving contender that must wait before it sends a delete request: a server has refused the last
+    /// request, or the program may still rely on the hold. The contenders that were held back no longer wait for this
+    /// contender.
     fn postpone_delete(&mut self, now: Time, machine_id: MachineId) {
         if matches!(self.machines.get(machine_id), Some(StateMachine::Contender(_, Role::Leaving(None)))) {
             self.machines.set_role(machine_id, Role::DeletePostponed);

@@ -1,8 +1,8 @@
 //! Records which owners hold which locks and whether the holds are safe, and reports changes of holds to the program.
 //!
-//! An operator can delete the node of a hold. At the first heartbeat after the grant, the engine therefore reads the node and sets a watch
-//! on it. From then on, the watch reports a deletion at once. If a directory cache contains the node, the cache reports a deletion even
-//! before this heartbeat.
+//! An operator can delete the node of a hold. At the first heartbeat after the grant, the engine therefore reads the
+//! node and sets a watch on it. From then on, the watch reports a deletion at once. If a directory cache contains the
+//! node, the cache reports a deletion even before this heartbeat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,8 +81,9 @@ impl Engine {
         }
     }
 
-    /// Checks whether the session lease has ended. The engine calls this method before it handles answers that can extend the lease. If the
-    /// lease has ended, the state of each hold is unknown until the client has read the node of the hold again.
+    /// Checks whether the session lease has ended. The engine calls this method before it handles answers that can
+    /// extend the lease. If the lease has ended, the state of each hold is unknown until the client has read the node
+    /// of the hold again.
     pub(super) fn check_lease(&mut self, now: Time) {
         if self.machines.has_holds()
             && !self.is_lease_over
@@ -180,8 +181,8 @@ impl Engine {
         let locks = self.locks_of(machine_id);
         let directory = node.rsplit_once('/').map(|(directory, _)| directory);
         let is_of = |lock: &LockId| self.locks.get(lock).is_some_and(|lock| Some(&*lock.directory) == directory);
-        // The nodes of a semaphore are in subdirectories of its path, so the search by directory does not find the semaphore. However, an
-        // operation on a semaphore has no other locks.
+        // The nodes of a semaphore are in subdirectories of its path, so the search by directory does not find the
+        // semaphore. However, an operation on a semaphore has no other locks.
         let lock = locks.iter().copied().find(is_of).or_else(|| locks.first().copied());
         let node_path = node.get(self.chroot.path.len()..).unwrap_or_default().to_owned();
         if let Some(path) = lock.and_then(|lock| self.locks.get(&lock)).map(|lock| Arc::clone(&lock.path)) {
@@ -227,8 +228,8 @@ impl Engine {
         self.locks.get(&lock)?.holds.iter().find(|hold| hold.owner == owner)
     }
 
-    /// Returns the hold of this contender. The owner alone does not identify the hold, because it may have another hold that is lost but
-    /// not yet released.
+    /// Returns the hold of this contender. The owner alone does not identify the hold, because it may have another hold
+    /// that is lost but not yet released.
     pub(super) fn hold_by_machine(&mut self, lock: LockId, machine_id: MachineId) -> Option<&mut Hold> {
         self.locks.get_mut(&lock)?.holds.iter_mut().find(|hold| hold.machine_id == machine_id)
     }

@@ -36,8 +36,8 @@ pub enum Recipe {
         /// The initial value with which the client creates a missing shared count.
         initial: i32,
     },
-    /// A multi-lock. Either all members are queues, which a contender joins in one transaction, or the only member is a lock of another
-    /// recipe.
+    /// A multi-lock. Either all members are queues, which a contender joins in one transaction, or the only member is a
+    /// lock of another recipe.
     MultiLock(Box<[LockId]>),
 }
 
@@ -58,8 +58,8 @@ impl Recipe {
 /// The time limit of an acquire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireLimit {
-    /// The acquire makes one attempt and does not wait for other participants. If no server answers before the given time, the acquire
-    /// fails.
+    /// The acquire makes one attempt and does not wait for other participants. If no server answers before the given
+    /// time, the acquire fails.
     TryOnce(Time),
     /// The acquire waits until the given time.
     Until(Time),
@@ -76,7 +76,8 @@ pub enum LockState {
     Free = 10,
     /// The hold is safe.
     Held = 11,
-    /// The hold is safe while the session lease lasts. The client has no connection, or has not verified the node since it reconnected.
+    /// The hold is safe while the session lease lasts. The client has no connection, or has not verified the node since
+    /// it reconnected.
     Suspended = 12,
     /// The session lease has ended, so the hold may be lost.
     Uncertain = 13,
@@ -199,7 +200,8 @@ impl HoldView {
         matches!(self.state, LockState::Held | LockState::Suspended)
     }
 
-    /// Combines the states of two holds. The result has the worse state, the smaller token and the shorter remaining time.
+    /// Combines the states of two holds. The result has the worse state, the smaller token and the shorter remaining
+    /// time.
     pub fn and(self, other: Self) -> Self {
         let (token, fencing_pass) = (self.token, self.fencing_pass).min((other.token, other.fencing_pass));
         Self {

@@ -12,8 +12,8 @@ use crate::session::MachineId;
 use crate::time::Time;
 
 impl Engine {
-    /// Adds a lock. The caller must have checked that `path` is valid. For a multi-lock, `path` is only a name for messages. The members of
-    /// a multi-lock must be locks of this engine and must have different paths.
+    /// Adds a lock. The caller must have checked that `path` is valid. For a multi-lock, `path` is only a name for
+    /// messages. The members of a multi-lock must be locks of this engine and must have different paths.
     pub fn add_lock(&mut self, path: impl Into<Arc<str>>, recipe: Recipe) -> LockId {
         let id = self.next_id();
         let path = path.into();
@@ -40,8 +40,8 @@ impl Engine {
         id
     }
 
-    /// Removes a lock. Operations that wait for this lock, or for a multi-lock that contains it, fail with CLOSED. The engine releases all
-    /// holds of the lock.
+    /// Removes a lock. Operations that wait for this lock, or for a multi-lock that contains it, fail with CLOSED. The
+    /// engine releases all holds of the lock.
     pub fn remove_lock(&mut self, now: Time, lock: LockId) {
         self.handle(now, |engine| {
             for waited_for in engine.with_multi_locks(lock) {
@@ -75,8 +75,8 @@ impl Engine {
         self.locks.contains_key(&lock) && self.members(lock).iter().all(|member| self.locks.contains_key(member))
     }
 
-    /// Sets the data of each node that a later acquire call creates. If `data` is `None`, these nodes contain the IP address of this
-    /// machine.
+    /// Sets the data of each node that a later acquire call creates. If `data` is `None`, these nodes contain the IP
+    /// address of this machine.
     pub fn set_data(&mut self, lock: LockId, data: Option<&[u8]>) {
         for member in self.members(lock) {
             if let Some(lock) = self.locks.get_mut(&member) {
@@ -164,8 +164,8 @@ impl Engine {
         }
     }
 
-    /// Makes a contender detect revocation requests if one of these locks is revocable. Otherwise, the contender no longer detects revocation
-    /// requests.
+    /// Makes a contender detect revocation requests if one of these locks is revocable. Otherwise, the contender no
+    /// longer detects revocation requests.
     pub(super) fn set_revocable_for(&mut self, now: Time, machine_id: MachineId, locks: &[LockId]) {
         let is_revocable = locks.iter().any(|&lock| self.is_revocable(lock));
         if let Some(StateMachine::Contender(contender, _)) = self.machines.get_mut(machine_id) {

@@ -1,4 +1,5 @@
-//! The state machines of a client, with the counts that depend on their roles. The code in this file does not pass inputs to state machines.
+//! The state machines of a client, with the counts that depend on their roles. The code in this file does not pass
+//! inputs to state machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +9,15 @@ use super::path_bytes::PathBytes;
 use crate::recipe::{Contender, FenceCheck, ParticipantQuery, RetriedRequest, SharedCount};
 use crate::session::MachineId;
 
-/// A state machine of the client. The variants are boxed, because the map of state machines also reserves memory for unused entries.
+/// A state machine of the client. The variants are boxed, because the map of state machines also reserves memory for
+/// unused entries.
 pub(super) enum StateMachine {
     Contender(Box<Contender>, Role),
     ParticipantQuery(Box<ParticipantQuery>, OpId),
     RetriedRequest(Box<RetriedRequest>, OpId),
     FenceCheck(Box<FenceCheck>, OpId),
-    /// Reads the queues of an operation to detect a deadlock. The [`MachineId`] names the contender that represents the operation.
+    /// Reads the queues of an operation to detect a deadlock. The [`MachineId`] names the contender that represents the
+    /// operation.
     DeadlockCheck(Box<ParticipantQuery>, OpId, MachineId),
     SharedCount(Box<SharedCount>, LockId),
 }
@@ -27,7 +30,8 @@ pub(super) enum Role {
     /// The contender has acquired the inner mutex of a semaphore, and the operation waits for leases.
     InnerMutex(OpId),
     Holding(LockId, Owner),
-    /// The contender is leaving. If the variant contains an operation, the operation waits until the contender has left.
+    /// The contender is leaving. If the variant contains an operation, the operation waits until the contender has
+    /// left.
     Leaving(Option<OpId>),
     /// The contender is leaving, but must wait before it sends the next delete request. It does not count for
     /// `Limits::max_leaving`, because it may have to wait for long.
@@ -141,7 +145,8 @@ impl StateMachines {
         }
     }
 
-    /// Replaces a contender that has acquired its locks by the contenders into which `split` splits it. Returns their ids.
+    /// Replaces a contender that has acquired its locks by the contenders into which `split` splits it. Returns their
+    /// ids.
     pub(super) fn split(
         &mut self,
         id: MachineId,

@@ -48,8 +48,9 @@ macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $field:ident: $kind:ident($type:ty) = $name:literal $([$label:literal = $as:literal, $family:literal])?;)+) => {
         /// The metrics of a client since its creation, and its state at one time. Counters never decrease.
         ///
-        /// An acquire of a multi-lock in one transaction counts as one acquire, and as one hold for each member lock. If the members are
-        /// acquired step by step, each step counts as one acquire of its client. Operations with invalid arguments are not counted.
+        /// An acquire of a multi-lock in one transaction counts as one acquire, and as one hold for each member lock.
+        /// If the members are acquired step by step, each step counts as one acquire of its client. Operations with
+        /// invalid arguments are not counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Metrics {
@@ -81,7 +82,8 @@ metrics! {
     acquires_ok: Number(u64) = "zklock_acquires_total" ["outcome" = "ok", "Number of acquires that have ended, by outcome."];
     /// Number of acquires that ended with TIMEOUT because other participants were ahead.
     acquires_timeout: Number(u64) = "zklock_acquires_total" ["outcome" = "timeout", "Number of acquires that have ended, by outcome."];
-    /// Number of acquires that the program ended: with CANCELED, or with CLOSED because it closed the lock, the acquire or the client.
+    /// Number of acquires that the program ended: with CANCELED, or with CLOSED because it closed the lock, the acquire
+    /// or the client.
     acquires_canceled: Number(u64) = "zklock_acquires_total" ["outcome" = "canceled", "Number of acquires that have ended, by outcome."];
     /// Number of acquires that ended with CONNECTION because no server answered in time.
     acquires_connection: Number(u64) = "zklock_acquires_total" ["outcome" = "connection", "Number of acquires that have ended, by outcome."];
@@ -103,11 +105,13 @@ metrics! {
     losses_session: Number(u64) = "zklock_losses_total" ["cause" = "session", "Number of holds that were lost, by cause."];
     /// Number of holds that were lost because another client or an operator deleted their node.
     losses_deleted: Number(u64) = "zklock_losses_total" ["cause" = "deleted", "Number of holds that were lost, by cause."];
-    /// Number of times that a hold became SUSPENDED: safe, but the client has no connection or has not verified the hold since it reconnected.
+    /// Number of times that a hold became SUSPENDED: safe, but the client has no connection or has not verified the
+    /// hold since it reconnected.
     suspensions: Number(u64) = "zklock_suspensions_total";
     /// Number of times that a hold became UNCERTAIN because the session lease ended.
     uncertainties: Number(u64) = "zklock_uncertainties_total";
-    /// Number of times that a server refused to delete a node of this client. The client repeats the request until the node is deleted.
+    /// Number of times that a server refused to delete a node of this client. The client repeats the request until the
+    /// node is deleted.
     deletes_refused: Number(u64) = "zklock_deletes_refused_total";
     /// Number of attempts to connect to a server.
     connection_attempts: Number(u64) = "zklock_connection_attempts_total";
@@ -119,7 +123,8 @@ metrics! {
     connections_lost: Number(u64) = "zklock_connections_lost_total";
     /// Number of sessions that began.
     sessions: Number(u64) = "zklock_sessions_total";
-    /// Number of sessions that ended although the program had not closed the client. All holds of such a session were lost.
+    /// Number of sessions that ended although the program had not closed the client. All holds of such a session were
+    /// lost.
     sessions_lost: Number(u64) = "zklock_sessions_lost_total";
     /// Number of requests that the client sent to servers, without pings and handshakes.
     requests: Number(u64) = "zklock_requests_total";
@@ -139,7 +144,8 @@ metrics! {
     held: Number(u64) = "zklock_held";
     /// Current number of waiting acquires.
     waiting: Number(u64) = "zklock_waiting";
-    /// Current number of contenders that are leaving their queues: no server has confirmed the deletion of their nodes yet.
+    /// Current number of contenders that are leaving their queues: no server has confirmed the deletion of their nodes
+    /// yet.
     leaving: Number(u64) = "zklock_leaving";
     /// Number of watches that a server keeps for the session, according to the client.
     watches: Number(u64) = "zklock_watches";

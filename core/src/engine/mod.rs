@@ -1,11 +1,12 @@
-//! The engine contains the logic of one client: the session, the locks and the operations. The engine performs no I/O. Only the engine
-//! grants locks, ends operations at their deadlines, and decides whether holds are lost.
+//! The engine contains the logic of one client: the session, the locks and the operations. The engine performs no I/O.
+//! Only the engine grants locks, ends operations at their deadlines, and decides whether holds are lost.
 //!
-//! The shell passes operations, received bytes and the time to the engine. The engine returns bytes to send, connections to open, results
-//! of operations and notifications for the program. The engine also returns the time at which the shell must call the engine next.
+//! The shell passes operations, received bytes and the time to the engine. The engine returns bytes to send,
+//! connections to open, results of operations and notifications for the program. The engine also returns the time at
+//! which the shell must call the engine next.
 //!
-//! `interface.rs` contains the values that the shell passes and receives, and `state.rs` contains the data of the engine. The methods of
-//! [`Engine`] are in the other files, by subject.
+//! `interface.rs` contains the values that the shell passes and receives, and `state.rs` contains the data of the
+//! engine. The methods of [`Engine`] are in the other files, by subject.
 
 mod attempt;
 mod coalescing_queue;

@@ -1,9 +1,9 @@
 //! Starts and ends operations, and decides with which status an operation fails when its deadline has expired.
 //!
-//! At its deadline, an acquire fails with CONNECTION if the client has no connection. With a connection, the acquire fails with TIMEOUT if
-//! the client knows what the acquire waits for. If the client does not know this yet, the acquire fails with CONNECTION if the server has
-//! owed an answer for at least `MAX_SERVER_SILENCE`. If the server has been silent for a shorter time, the acquire fails with TIMEOUT,
-//! because the server may only be slow.
+//! At its deadline, an acquire fails with CONNECTION if the client has no connection. With a connection, the acquire
+//! fails with TIMEOUT if the client knows what the acquire waits for. If the client does not know this yet, the acquire
+//! fails with CONNECTION if the server has owed an answer for at least `MAX_SERVER_SILENCE`. If the server has been
+//! silent for a shorter time, the acquire fails with TIMEOUT, because the server may only be slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,8 @@ use crate::time::Time;
 
 /// An acquire that makes only one attempt waits for the server at most this long.
 pub const TRY_ONCE_LIMIT: Duration = Duration::from_secs(1);
-/// If a server has owed an answer for at least this time when a deadline expires, the operation fails with CONNECTION instead of TIMEOUT.
+/// If a server has owed an answer for at least this time when a deadline expires, the operation fails with CONNECTION
+/// instead of TIMEOUT.
 const MAX_SERVER_SILENCE: Duration = Duration::from_millis(100);
 /// When the program closes a client, the client waits at most this long for a server that does not answer.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -42,8 +43,9 @@ enum Admission {
 }
 
 impl Engine {
-    /// Starts an operation that ends when the client has a session and the chroot exists. The operation fails if the chroot is
-    /// missing, the deadline expires, the server refuses the credentials, or the client cannot use its own files or is closed.
+    /// Starts an operation that ends when the client has a session and the chroot exists. The operation fails if the
+    /// chroot is missing, the deadline expires, the server refuses the credentials, or the client cannot use its own
+    /// files or is closed.
     pub fn connect(&mut self, now: Time, deadline: Time) -> OpId {
         self.handle(now, |engine| {
             let op = engine.start_op(now, OpKind::Connect { machine_id: None }, Some(deadline));
@@ -57,7 +59,8 @@ impl Engine {
         })
     }
 
-    /// Checks the chroot for an operation that has waited for the connection. The operation ends when the client has found the chroot.
+    /// Checks the chroot for an operation that has waited for the connection. The operation ends when the client has
+    /// found the chroot.
     pub(super) fn find_chroot(&mut self, now: Time, op: OpId) {
         if self.chroot.path.is_empty() {
             return self.answer_op(now, op, Ok(Answer::Done));
@@ -69,8 +72,9 @@ impl Engine {
         self.start_machine(now, id, StateMachine::RetriedRequest(Box::new(RetriedRequest::new(request)), op));
     }
 
-    /// Ends all operations with CLOSED, and ends all holds. After this call, the engine grants no lock. The session and its nodes remain
-    /// until [`close`](Self::close). The program can thus react to the end of its holds before another client acquires the locks.
+    /// Ends all operations with CLOSED, and ends all holds. After this call, the engine grants no lock. The session and
+    /// its nodes remain until [`close`](Self::close). The program can thus react to the end of its holds before another
+    /// client acquires the locks.
     pub fn begin_close(&mut self, now: Time) {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
@@ -86,8 +90,9 @@ impl Engine {
         self.cohorts.clear();
     }
 
-    /// Closes the session. The caller must have called [`begin_close`](Self::begin_close) before. The operation ends when the server has
-    /// confirmed the end of the session, or after a short time limit that ends at `deadline` or earlier.
+    /// Closes the session. The caller must have called [`begin_close`](Self::begin_close) before. The operation ends
+    /// when the server has confirmed the end of the session, or after a short time limit that ends at `deadline` or
+    /// earlier.
     pub fn close(&mut self, now: Time, deadline: Time) -> OpId {
         self.handle(now, |engine| {
             engine.begin_close(now);
@@ -103,12 +108,12 @@ impl Engine {
         self.is_closing || self.session.state() == ClientState::Closed
     }
 
-    /// Deletes the nodes of a large session before the client closes the session. As a result, the transaction that ends the session is
-    /// short.
+    /// Deletes the nodes of a large session before the client closes the session. As a result, the transaction that
+    /// ends the session is short.
     ///
-    /// A server performs the requests of a session in order. The engine therefore sends the delete requests and the close request in one
-    /// write, without waiting for replies. The client does not send a delete request that is too large. At the end of the session, the
-    /// server deletes all nodes that still exist.
+    /// A server performs the requests of a session in order. The engine therefore sends the delete requests and the
+    /// close request in one write, without waiting for replies. The client does not send a delete request that is too
+    /// large. At the end of the session, the server deletes all nodes that still exist.
     fn delete_session_nodes(&mut self, now: Time) {
         if !self.machines.path_bytes.is_large() || !self.session.is_connected() {
             return;
@@ -133,8 +138,8 @@ impl Engine {
         }
     }
 
-    /// Marks all holds as lost and the client as closed. The shell calls this method after a failure, when it will pass no further input to
-    /// the session.
+    /// Marks all holds as lost and the client as closed. The shell calls this method after a failure, when it will pass
+    /// no further input to the session.
     pub fn fail_client(&mut self, now: Time) {
         self.on_session_ended(now, None);
         let previous = std::mem::replace(&mut self.reported_state, ClientState::Closed);
@@ -158,22 +163,23 @@ impl Engine {
         })
     }
 
-    /// Starts an operation that ends with LOST when the hold of `owner` is lost, and with NOT_OWNER when the hold is released. For a
-    /// multi-lock, the first loss or release of a member lock ends the operation.
+    /// Starts an operation that ends with LOST when the hold of `owner` is lost, and with NOT_OWNER when the hold is
+    /// released. For a multi-lock, the first loss or release of a member lock ends the operation.
     pub fn wait_until_ended(&mut self, now: Time, lock: LockId, owner: Owner) -> OpId {
         self.start_hold_wait(now, lock, owner, HoldCondition::Ended, None)
     }
 
-    /// Starts an operation that ends when the session lease for the hold of `owner` has ended. The operation ends even if the lease becomes
-    /// valid again a moment later. The operation also ends when the hold is lost or released, as in
-    /// [`wait_until_ended`](Self::wait_until_ended). Because the operation does not wait for the lock, [`cancel_waits`](Self::cancel_waits)
-    /// does not end the operation.
+    /// Starts an operation that ends when the session lease for the hold of `owner` has ended. The operation ends even
+    /// if the lease becomes valid again a moment later. The operation also ends when the hold is lost or released, as
+    /// in [`wait_until_ended`](Self::wait_until_ended). Because the operation does not wait for the lock,
+    /// [`cancel_waits`](Self::cancel_waits) does not end the operation.
     pub fn wait_until_unsafe(&mut self, now: Time, lock: LockId, owner: Owner) -> OpId {
         self.start_hold_wait(now, lock, owner, HoldCondition::Unsafe, None)
     }
 
-    /// Starts an operation that waits until the hold of `owner` is safe. If the hold is lost or released, the operation fails with the same
-    /// status as [`wait_until_ended`](Self::wait_until_ended). If the deadline expires, the operation fails with CONNECTION.
+    /// Starts an operation that waits until the hold of `owner` is safe. If the hold is lost or released, the operation
+    /// fails with the same status as [`wait_until_ended`](Self::wait_until_ended). If the deadline expires, the
+    /// operation fails with CONNECTION.
     pub fn wait_until_safe(&mut self, now: Time, lock: LockId, owner: Owner, acquire_limit: AcquireLimit) -> OpId {
         self.start_hold_wait(now, lock, owner, HoldCondition::Safe, acquire_limit.deadline())
     }
@@ -246,8 +252,8 @@ impl Engine {
         }
     }
 
-    /// Starts a query for the holders and waiters of a lock. If `both` is true, the result for a read lock or a write lock includes the
-    /// participants of both locks.
+    /// Starts a query for the holders and waiters of a lock. If `both` is true, the result for a read lock or a write
+    /// lock includes the participants of both locks.
     pub fn participants(&mut self, now: Time, lock: LockId, both: bool) -> OpId {
         let scopes: Vec<QueryScope> =
             self.members(lock).iter().filter_map(|&member| self.query_scope(member, both)).collect();
@@ -278,7 +284,8 @@ impl Engine {
         QueueNode::order(names, self.with_kazoo)
     }
 
-    /// Starts a check whether a fencing token belongs to a current holder on this path. The check includes the nodes of all recipes.
+    /// Starts a check whether a fencing token belongs to a current holder on this path. The check includes the nodes of
+    /// all recipes.
     pub fn fence_check(&mut self, now: Time, path: &str, token: i64) -> OpId {
         let check = FenceCheck::new(format!("{}{path}", self.chroot.path), token, self.with_kazoo);
         self.start_query(now, true, |op| StateMachine::FenceCheck(Box::new(check), op))
@@ -308,8 +315,8 @@ impl Engine {
         })
     }
 
-    /// Ends an operation if its deadline has expired at the time `now`. If the operation has already ended or its deadline has not expired,
-    /// the method does nothing.
+    /// Ends an operation if its deadline has expired at the time `now`. If the operation has already ended or its
+    /// deadline has not expired, the method does nothing.
     pub fn expire_op(&mut self, now: Time, op: OpId) {
         let Some(due) = self.ops.get(&op) else { return };
         if due.deadline.is_none_or(|deadline| now < deadline) {
@@ -325,8 +332,8 @@ impl Engine {
 
     // Acquiring.
 
-    /// Returns how `owner` may acquire the lock, or an error if the owner may not acquire it. The owner re-enters a multi-lock only if it
-    /// holds all members.
+    /// Returns how `owner` may acquire the lock, or an error if the owner may not acquire it. The owner re-enters a
+    /// multi-lock only if it holds all members.
     fn check_acquire(&self, now: Time, lock: LockId, owner: Owner) -> Result<Admission> {
         if self.is_closed() || !self.locks.contains_key(&lock) {
             return Err(Status::Closed.into());
@@ -343,8 +350,8 @@ impl Engine {
     fn check_acquire_member(&self, now: Time, lock: LockId, owner: Owner) -> Result<Admission> {
         let Some(wanted) = self.locks.get(&lock) else { return Err(Status::Closed.into()) };
         let Recipe::Queue(mode) = wanted.recipe else {
-            // The lock is not re-entrant. However, an owner that has a lost hold must release this hold before it can acquire the lock
-            // again.
+            // The lock is not re-entrant. However, an owner that has a lost hold must release this hold before it can
+            // acquire the lock again.
             return match self.hold(lock, owner).map(|hold| hold.node_status) {
                 Some(NodeStatus::Lost(removal)) => Err(lost_error(&wanted.path, removal)),
                 _ => Ok(Admission::Join),
@@ -380,8 +387,8 @@ impl Engine {
         Error::new(Status::Deadlock, format!("{path}: {why}"))
     }
 
-    /// Completes operations of `owner` after the state of a hold has changed. Such an operation re-enters the hold, or waits for a change
-    /// of the hold.
+    /// Completes operations of `owner` after the state of a hold has changed. Such an operation re-enters the hold, or
+    /// waits for a change of the hold.
     pub(super) fn answer_ops_on_hold(&mut self, now: Time, lock: LockId, owner: Owner) {
         for lock in self.with_multi_locks(lock) {
             let members = self.members(lock);
@@ -417,7 +424,8 @@ impl Engine {
         }
     }
 
-    /// Re-enters the locks of an acquire whose owner already holds all of them. If a hold is not safe, the acquire waits.
+    /// Re-enters the locks of an acquire whose owner already holds all of them. If a hold is not safe, the acquire
+    /// waits.
     pub(super) fn reenter(&mut self, now: Time, op: OpId) {
         self.set_attempt(op, Attempt::Reentering);
         if let Some(&Acquire { lock, owner, .. }) = self.pending_acquire(op) {
@@ -436,7 +444,8 @@ impl Engine {
         }
     }
 
-    /// Ends an operation with an error. The method also ends the attempt of an acquire, and removes the state machine of a query.
+    /// Ends an operation with an error. The method also ends the attempt of an acquire, and removes the state machine
+    /// of a query.
     pub(super) fn fail_op(&mut self, now: Time, op: OpId, error: Error) {
         match self.end_op(now, op, Err(error)) {
             Some(OpKind::Acquire(_)) if Mutant::LeaveNode.is_active() => {}
@@ -453,7 +462,8 @@ impl Engine {
         }
     }
 
-    /// Fails an operation that makes only one attempt, because another participant holds the lock or is ahead in the queue.
+    /// Fails an operation that makes only one attempt, because another participant holds the lock or is ahead in the
+    /// queue.
     pub(super) fn fail_would_block(&mut self, now: Time, op: OpId) {
         let path = self.path_of(op);
         let reason_text = self
@@ -535,8 +545,8 @@ impl Engine {
         self.end_op(now, op, result);
     }
 
-    /// Completes an operation, stores its result, and returns what the operation did. Its state machines remain. Only this method completes
-    /// operations. Each operation is completed once.
+    /// Completes an operation, stores its result, and returns what the operation did. Its state machines remain. Only
+    /// this method completes operations. Each operation is completed once.
     pub(super) fn end_op(&mut self, now: Time, op: OpId, result: Result<Answer>) -> Option<OpKind> {
         if self.pending_acquire(op).is_some_and(|acquire| acquire.attempt == Attempt::WaitingInCohort) {
             self.set_attempt(op, Attempt::NotStarted);
@@ -554,8 +564,8 @@ impl Engine {
         self.timers.stop(Timer::Deadline(op));
         self.timers.stop(Timer::DeadlockCheck(op));
         match &kind {
-            // The engine returns new holds before other results. The sooner the program uses its lock, the sooner other participants can
-            // acquire the lock.
+            // The engine returns new holds before other results. The sooner the program uses its lock, the sooner other
+            // participants can acquire the lock.
             OpKind::Acquire(acquire) if result.is_ok() && !acquire.is_reentering() => {
                 self.answers.push_front((op, result));
             }
@@ -616,8 +626,9 @@ impl AcquireLimit {
     }
 }
 
-/// Rounds a duration to milliseconds for a message. A call computes its deadline shortly before the engine receives the operation, so the
-/// engine measures slightly less than the timeout. Without rounding, a message would show 99 ms for a timeout of 100 ms.
+/// Rounds a duration to milliseconds for a message. A call computes its deadline shortly before the engine receives the
+/// operation, so the engine measures slightly less than the timeout. Without rounding, a message would show 99 ms for a
+/// timeout of 100 ms.
 const fn milliseconds(duration: Duration) -> u128 {
     (duration.as_nanos() + 500_000) / 1_000_000
 }

@@ -1,8 +1,9 @@
 //! Counts the bytes in the paths of all nodes of a session.
 //!
-//! The transaction that ends a session contains the paths of all ephemeral nodes of the session. A server cannot start again if its log
-//! contains a transaction that is longer than twice its `jute.maxbuffer`. A session can end at any time without a request from its client.
-//! The limit therefore applies at all times, and includes every node that may exist.
+//! The transaction that ends a session contains the paths of all ephemeral nodes of the session. A server cannot start
+//! again if its log contains a transaction that is longer than twice its `jute.maxbuffer`. A session can end at any
+//! time without a request from its client. The limit therefore applies at all times, and includes every node that may
+//! exist.
 
 use std::collections::HashMap;
 
@@ -10,16 +11,16 @@ use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::session::MachineId;
 
-/// Three quarters of 1 MiB, which is the default of `jute.maxbuffer`. A server can read transactions of up to 1 MiB, whatever its settings
-/// are. The remaining quarter is for the transaction's header and a safety margin.
+/// Three quarters of 1 MiB, which is the default of `jute.maxbuffer`. A server can read transactions of up to 1 MiB,
+/// whatever its settings are. The remaining quarter is for the transaction's header and a safety margin.
 pub const DEFAULT_MAX_PATH_BYTES: usize = 768 * 1024;
 
 /// Counts the path bytes of all contenders of one session.
 #[derive(Debug)]
 pub(super) struct PathBytes {
     limit: usize,
-    /// The contenders of this session. The engine adds a contender before the contender creates its nodes, and removes it after it has left
-    /// completely.
+    /// The contenders of this session. The engine adds a contender before the contender creates its nodes, and removes
+    /// it after it has left completely.
     contenders: HashMap<MachineId, ContenderBytes>,
     /// The bytes of all contenders.
     all: usize,
@@ -42,8 +43,8 @@ impl PathBytes {
         self.limit = limit;
     }
 
-    /// Returns an error if `bytes` additional path bytes would exceed the limit. The check ignores leaving contenders, because the client
-    /// will soon have deleted their nodes.
+    /// Returns an error if `bytes` additional path bytes would exceed the limit. The check ignores leaving contenders,
+    /// because the client will soon have deleted their nodes.
     pub(super) fn check(&self, path: &str, bytes: usize) -> Result<(), Error> {
         let leaving = if Mutant::RefuseBeforeDeletion.is_active() { 0 } else { self.leaving };
         let staying = self.all.saturating_sub(leaving).saturating_add(bytes);
@@ -68,8 +69,8 @@ impl PathBytes {
         self.all > self.limit / 8
     }
 
-    /// Returns how many path bytes one transaction may contain when the client deletes its nodes before it closes the session. This number
-    /// is far below the servers' limits, and a failed transaction leaves only few nodes behind.
+    /// Returns how many path bytes one transaction may contain when the client deletes its nodes before it closes the
+    /// session. This number is far below the servers' limits, and a failed transaction leaves only few nodes behind.
     pub(super) const fn delete_batch_bytes(&self) -> usize {
         self.limit / 64
     }

@@ -83,7 +83,8 @@ impl Engine {
             return;
         }
         *match error.status() {
-            // The metrics do not count operations with invalid arguments or operations that the engine refuses before they start.
+            // The metrics do not count operations with invalid arguments or operations that the engine refuses before
+            // they start.
             Status::Invalid => return,
             Status::Timeout => &mut self.metrics.acquires_timeout,
             Status::Canceled | Status::Closed => &mut self.metrics.acquires_canceled,

@@ -12,12 +12,13 @@ use crate::session::MachineId;
 use crate::time::Time;
 
 impl Engine {
-    /// Starts an operation that decrements the hold count of `owner` by one. When the count reaches zero, the engine deletes the node of
-    /// the hold.
+    /// Starts an operation that decrements the hold count of `owner` by one. When the count reaches zero, the engine
+    /// deletes the node of the hold.
     ///
-    /// If `wait` is true, the operation ends when the server has confirmed the deletion or the session timeout has passed. For a
-    /// multi-lock, the operation releases all members that `owner` holds, in reverse order. If the release of a member fails, the operation
-    /// still releases the other members. At the end, the operation reports the first failure.
+    /// If `wait` is true, the operation ends when the server has confirmed the deletion or the session timeout has
+    /// passed. For a multi-lock, the operation releases all members that `owner` holds, in reverse order. If the
+    /// release of a member fails, the operation still releases the other members. At the end, the operation reports the
+    /// first failure.
     pub fn release(&mut self, now: Time, lock: LockId, owner: Owner, wait: bool) -> OpId {
         self.handle(now, |engine| {
             let op = engine.next_op_id();
@@ -77,8 +78,8 @@ impl Engine {
         self.answer_op(now, op, result);
     }
 
-    /// Decrements the hold count of `owner`. When the count reaches zero, the method returns the contender of the hold. The caller must
-    /// then hand the lock over, or make the contender leave the queue.
+    /// Decrements the hold count of `owner`. When the count reaches zero, the method returns the contender of the hold.
+    /// The caller must then hand the lock over, or make the contender leave the queue.
     fn decrement_hold_count(&mut self, now: Time, lock: LockId, owner: Owner) -> Result<Option<MachineId>> {
         if self.is_closed() {
             return Err(Status::Closed.into());
@@ -118,8 +119,8 @@ impl Engine {
         let Lock { holds, recipe, .. } = &**self.locks.get(&lock)?;
         let own = holds.iter().position(|hold| hold.owner == owner);
         match recipe {
-            // Any owner may release a semaphore mutex. However, if the calling owner has a lost hold, its release fails with LOST and does
-            // not release the hold of another owner.
+            // Any owner may release a semaphore mutex. However, if the calling owner has a lost hold, its release fails
+            // with LOST and does not release the hold of another owner.
             Recipe::SemaphoreMutex => {
                 let live = holds.iter().position(|hold| !matches!(hold.node_status, NodeStatus::Lost(_)));
                 let own = own.filter(|_| !Mutant::ReleaseOtherOwnersHold.is_active());

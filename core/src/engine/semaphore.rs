@@ -1,8 +1,9 @@
 //! Acquires leases of semaphores.
 //!
-//! An acquire first joins the inner mutex of the semaphore, and then creates its leases. The inner mutex makes sure that an acquire receives
-//! all its leases at once, and that acquires succeed in the order of the queue. While the semaphore has fewer leases than an acquire needs,
-//! the acquire waits outside the inner mutex, because it would block other acquires there.
+//! An acquire first joins the inner mutex of the semaphore, and then creates its leases. The inner mutex makes sure
+//! that an acquire receives all its leases at once, and that acquires succeed in the order of the queue. While the
+//! semaphore has fewer leases than an acquire needs, the acquire waits outside the inner mutex, because it would block
+//! other acquires there.
 
 use std::sync::Arc;
 
@@ -35,8 +36,8 @@ impl Engine {
         }
     }
 
-    /// Counts the leases before the acquire joins the inner mutex. If too few leases are free, the acquire writes nothing and blocks no other
-    /// contender.
+    /// Counts the leases before the acquire joins the inner mutex. If too few leases are free, the acquire writes
+    /// nothing and blocks no other contender.
     fn count_leases(&mut self, now: Time, op: OpId, semaphore: LockId) {
         let Some(directory) = self.locks.get(&semaphore).map(|lock| &lock.directory) else { return };
         let count_request = RetriedRequest::new(NodeRequest::CountChildren { path: format!("{directory}/leases") });
@@ -45,7 +46,8 @@ impl Engine {
         self.start_machine(now, machine_id, StateMachine::RetriedRequest(Box::new(count_request), op));
     }
 
-    /// Joins the inner mutex if enough leases are free. `result` contains the number of leases that other contenders have taken.
+    /// Joins the inner mutex if enough leases are free. `result` contains the number of leases that other contenders
+    /// have taken.
     pub(super) fn on_leases_counted(&mut self, now: Time, op: OpId, result: Result<NodeReply>) {
         let Some(&Acquire { lock, quantity, .. }) = self.pending_acquire(op) else { return };
         let Some(semaphore) = self.semaphore_of(lock) else { return };
@@ -105,9 +107,9 @@ impl Engine {
         self.add_contender(now, op, vec![request], try_once, is_revocable, attempt);
     }
 
-    /// Watches the acquire's node in the inner mutex while the acquire waits for leases. Without this watch, the client would not notice the
-    /// deletion of the node. Another contender could then acquire the inner mutex, and the two contenders would wait for each other's
-    /// leases.
+    /// Watches the acquire's node in the inner mutex while the acquire waits for leases. Without this watch, the client
+    /// would not notice the deletion of the node. Another contender could then acquire the inner mutex, and the two
+    /// contenders would wait for each other's leases.
     pub(super) fn watch_inner_mutex(&mut self, now: Time, op: OpId) {
         let Some(&Acquire { attempt: Attempt::Leases { inner_mutex, .. }, .. }) = self.pending_acquire(op) else {
             return;
@@ -128,8 +130,8 @@ impl Engine {
 
     // The maximum number of leases.
 
-    /// Returns the maximum number of leases of a semaphore. If the engine does not know the maximum, it requests the value from the server and
-    /// returns `None`.
+    /// Returns the maximum number of leases of a semaphore. If the engine does not know the maximum, it requests the
+    /// value from the server and returns `None`.
     fn max_leases(&mut self, now: Time, semaphore: LockId) -> Option<i32> {
         match &self.locks.get(&semaphore)?.recipe {
             Recipe::Semaphore(max) => Some(*max),

@@ -1,4 +1,5 @@
-//! The data of an engine: its operations, locks and holds. The other files of this directory decide; this file does not.
+//! The data of an engine: its operations, locks and holds. The other files of this directory decide; this file does
+//! not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -34,8 +35,8 @@ pub struct Engine {
     pub(super) timers: TimerTable,
     /// Contenders that must wait until other contenders have left before they may join.
     pub(super) held_back: VecDeque<MachineId>,
-    /// True while the engine admits contenders that were held back. If a contender ends in the meantime, the engine must not begin to admit
-    /// contenders a second time.
+    /// True while the engine admits contenders that were held back. If a contender ends in the meantime, the engine
+    /// must not begin to admit contenders a second time.
     pub(super) is_admitting: bool,
     /// The semaphores whose number of leases the engine watches.
     pub(super) lease_counts: BTreeMap<LockId, LeaseCount>,
@@ -131,18 +132,22 @@ pub(super) enum HoldCondition {
     Unsafe,
 }
 
-/// The progress of an unfinished acquire. Some variants contain the ids of the state machines that work for the acquire.
+/// The progress of an unfinished acquire. Some variants contain the ids of the state machines that work for the
+/// acquire.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// No state machine works for the acquire yet. The acquire has not joined a queue, or it needs more leases than the semaphore has.
+    /// No state machine works for the acquire yet. The acquire has not joined a queue, or it needs more leases than the
+    /// semaphore has.
     NotStarted,
-    /// The owner already holds all locks. The acquire waits until each hold whose session lease has ended is safe again or lost.
+    /// The owner already holds all locks. The acquire waits until each hold whose session lease has ended is safe again
+    /// or lost.
     Reentering,
     /// The acquire waits behind the contender that represents its cohort.
     WaitingInCohort,
     /// The engine is counting the leases that other contenders have taken.
     CountingLeases(MachineId),
-    /// A contender represents the acquire in the queues of these locks. Each lock belongs to the slot of the contender with the same index.
+    /// A contender represents the acquire in the queues of these locks. Each lock belongs to the slot of the contender
+    /// with the same index.
     Queues { contender: MachineId, locks: Vec<LockId> },
     /// A contender represents the acquire in the queue of the inner mutex of a semaphore.
     InnerMutex(MachineId),
@@ -178,7 +183,8 @@ pub(super) enum NodeStatus {
 /// The operations that share one position in the queue of a directory.
 #[derive(Debug, Default)]
 pub(super) struct Cohort {
-    /// The id of the contender that represents the cohort. If this contender is leaving or gone, no contender represents the cohort.
+    /// The id of the contender that represents the cohort. If this contender is leaving or gone, no contender
+    /// represents the cohort.
     pub(super) contender: Option<MachineId>,
     /// The operations that wait behind the contender.
     pub(super) waiting_ops: BTreeSet<OpId>,
@@ -187,8 +193,8 @@ pub(super) struct Cohort {
 /// Detects deadlocks of one operation.
 #[derive(Debug, Default)]
 pub(super) struct DeadlockDetector {
-    /// Suspected deadlocks. Each pair consists of two nodes that belong to the same session. The first node holds a lock for which the
-    /// operation waits. The second node waits behind a node of the operation.
+    /// Suspected deadlocks. Each pair consists of two nodes that belong to the same session. The first node holds a
+    /// lock for which the operation waits. The second node waits behind a node of the operation.
     pub(super) suspects: BTreeSet<(String, String)>,
     pub(super) interval: Duration,
 }

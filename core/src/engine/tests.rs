@@ -220,7 +220,8 @@ fn only_directory_of_undeletable_node_is_refused() {
     peer.answer_all();
     peer.engine.cancel_op(NOW, waiting);
     peer.answers();
-    // The client deletes its node in `/b` first. The server refuses this, and has not answered the other delete request yet.
+    // The client deletes its node in `/b` first. The server refuses this, and has not answered the other delete request
+    // yet.
     peer.refuses_deletes = true;
     while peer.engine.metrics.deletes_refused == 0 {
         peer.answer();
@@ -396,7 +397,8 @@ fn requests_of_one_attempt(recipe: Recipe) -> Vec<OpCode> {
     requests
 }
 
-/// Asserts that one attempt lists nodes only after the server has received all changes that were made before the attempt.
+/// Asserts that one attempt lists nodes only after the server has received all changes that were made before the
+/// attempt.
 fn assert_lists_after_sync(recipe: Recipe) {
     let requests = requests_of_one_attempt(recipe);
     let list = requests.iter().position(|&op| op == OpCode::GetChildren2);
@@ -414,7 +416,8 @@ fn one_attempt_counts_the_leases_after_a_sync() {
     assert_lists_after_sync(Recipe::SemaphoreMutex);
 }
 
-/// An operator deletes a node of a multi-lock while the client reconnects. The client asks for the node before it lists the other queue.
+/// An operator deletes a node of a multi-lock while the client reconnects. The client asks for the node before it lists
+/// the other queue.
 #[test]
 fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
     let mut peer = Peer::new("");

@@ -6,7 +6,8 @@ use super::interface::OpId;
 use crate::session::MachineId;
 use crate::time::Time;
 
-/// The action that the engine performs at a time. The engine performs simultaneous actions in the order of these variants.
+/// The action that the engine performs at a time. The engine performs simultaneous actions in the order of these
+/// variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// Fails the operation, because its deadline has expired.

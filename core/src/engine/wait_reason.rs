@@ -1,4 +1,5 @@
-//! Determines what an operation waits for. The program can query this information, and the messages of timeouts contain it.
+//! Determines what an operation waits for. The program can query this information, and the messages of timeouts contain
+//! it.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::time::Time;
 #[repr(i32)]
 #[non_exhaustive]
 pub enum WaitsFor {
-    /// The acquire waits for a connection to a server. The acquire keeps its position in the queue while the session exists.
+    /// The acquire waits for a connection to a server. The acquire keeps its position in the queue while the session
+    /// exists.
     Connection = 0,
     /// The acquire waits for an answer of the server.
     Server = 1,
@@ -23,8 +25,8 @@ pub enum WaitsFor {
     Leases = 3,
     /// The acquire waits until the shared count increases, because the semaphore has too few leases.
     Count = 4,
-    /// The acquire waits for another hold of its owner, because the session lease of this hold has ended. The wait ends when the hold is
-    /// safe again or lost.
+    /// The acquire waits for another hold of its owner, because the session lease of this hold has ended. The wait ends
+    /// when the hold is safe again or lost.
     OwnHold = 5,
 }
 
@@ -36,16 +38,17 @@ pub struct Waiting {
     pub waits_for: WaitsFor,
     /// The owner for which the acquire was started.
     pub owner: Owner,
-    /// The path of the node that the acquire created, without the chroot. If the acquire has several nodes, this is the path of the first
-    /// node that has to wait.
+    /// The path of the node that the acquire created, without the chroot. If the acquire has several nodes, this is the
+    /// path of the first node that has to wait.
     pub node_path: Option<String>,
-    /// The path of the nearest node ahead, of the directory of the leases, or of the node of the count. The path does not contain the
-    /// client's chroot. The value is `None` if the client does not know the path. Without a connection, the value is the last known path.
+    /// The path of the nearest node ahead, of the directory of the leases, or of the node of the count. The path does
+    /// not contain the client's chroot. The value is `None` if the client does not know the path. Without a connection,
+    /// the value is the last known path.
     pub ahead: Option<String>,
     /// The id of the session that owns the nearest node ahead, or 0 if the session is not known.
     pub session_id: i64,
-    /// The number of nodes ahead, the number of leases that other owners must release, or the number of missing leases. The number comes
-    /// from the last check. The value 0 means that the number is not known.
+    /// The number of nodes ahead, the number of leases that other owners must release, or the number of missing leases.
+    /// The number comes from the last check. The value 0 means that the number is not known.
     pub count: u64,
     /// The time for which the acquire has already waited.
     pub waited: Duration,
@@ -91,7 +94,8 @@ impl Engine {
         calls.into_iter().filter_map(|op| self.waiting_op(now, self.ops.get(&op)?)).collect()
     }
 
-    /// Sets the start time of an operation to `started`, because the operation is one step of an acquire that began earlier.
+    /// Sets the start time of an operation to `started`, because the operation is one step of an acquire that began
+    /// earlier.
     pub fn set_started(&mut self, op: OpId, started: Time) {
         if let Some(op) = self.ops.get_mut(&op) {
             op.started = started;
@@ -153,13 +157,15 @@ impl Engine {
                 let is_inner_mutex = matches!(acquire.attempt, Attempt::InnerMutex(_));
                 WaitReason::Blocked { own, blocker, is_inner_mutex }
             }
-            // The contender has acquired its locks, but the acquire still waits, because the state of another hold of its owner is unknown.
+            // The contender has acquired its locks, but the acquire still waits, because the state of another hold of
+            // its owner is unknown.
             None if contender.is_acquired() => WaitReason::OwnHold { own },
             None => WaitReason::Unknown { own },
         }
     }
 
-    /// Returns the reason why an acquire without a contender waits. The acquire may need more leases than the count allows.
+    /// Returns the reason why an acquire without a contender waits. The acquire may need more leases than the count
+    /// allows.
     fn missing_leases_reason(&self, acquire: &Acquire) -> WaitReason<'_> {
         let semaphore = self.semaphore_of(acquire.lock);
         let known = semaphore.and_then(|semaphore| self.lease_counts.get(&semaphore)?.value);
@@ -177,8 +183,8 @@ impl Engine {
 }
 
 impl WaitReason<'_> {
-    /// Returns a text for messages that describes the reason, or `None` if the reason is not known. The paths in the text do not contain
-    /// the chroot.
+    /// Returns a text for messages that describes the reason, or `None` if the reason is not known. The paths in the
+    /// text do not contain the chroot.
     pub(super) fn describe(&self, chroot: &str) -> Option<String> {
         let path = |full: &str| full.get(chroot.len()..).unwrap_or_default().to_owned();
         Some(match self {

@@ -1,8 +1,8 @@
 //! Creates the directories of lock nodes.
 //!
-//! This module does not treat the chroot of a client as such a directory. The client creates a chroot only if the program requests it. If
-//! every client created its chroot, a mistyped chroot would be created too. Two programs that should exclude each other would then use
-//! different directories.
+//! This module does not treat the chroot of a client as such a directory. The client creates a chroot only if the
+//! program requests it. If every client created its chroot, a mistyped chroot would be created too. Two programs that
+//! should exclude each other would then use different directories.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -62,8 +62,8 @@ pub(super) struct Directory {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DirectoryCreation {
     chroot: ChrootState,
-    /// The remaining number of attempts to create directories as container nodes. A server that does not support container nodes refuses
-    /// the request or closes the connection.
+    /// The remaining number of attempts to create directories as container nodes. A server that does not support
+    /// container nodes refuses the request or closes the connection.
     container_tries: u32,
     /// The directories whose creation the server has not answered yet, in the order of the requests.
     pending: VecDeque<Directory>,
@@ -93,8 +93,9 @@ impl Default for DirectoryCreation {
 }
 
 impl DirectoryCreation {
-    /// Sends requests that create directories, beginning with the ancestors. The server replies with an error if a directory already exists.
-    /// If the servers do not support container nodes, the method creates persistent nodes instead.
+    /// Sends requests that create directories, beginning with the ancestors. The server replies with an error if a
+    /// directory already exists. If the servers do not support container nodes, the method creates persistent nodes
+    /// instead.
     pub(super) fn create(
         &mut self,
         cx: &mut Context<'_>,
@@ -125,9 +126,9 @@ impl DirectoryCreation {
 
     /// Handles the reply to one of the requests. The caller must pass the replies in the order of the requests.
     ///
-    /// If the client may not change the parent, the server refuses the request, even for a directory that already exists. A refusal is
-    /// therefore an error only if the directory does not exist. The later replies show this: a create request below a missing directory
-    /// fails with "no node".
+    /// If the client may not change the parent, the server refuses the request, even for a directory that already
+    /// exists. A refusal is therefore an error only if the directory does not exist. The later replies show this: a
+    /// create request below a missing directory fails with "no node".
     pub(super) fn on_reply(&mut self, result: &Result<Response, Failure>) {
         let code = code_of(result);
         if code == Some(Code::UNIMPLEMENTED) {
@@ -148,9 +149,10 @@ impl DirectoryCreation {
         }
     }
 
-    /// Returns why the directory of a node is missing, after the server has refused to create the node with "no node": either the chroot is
-    /// missing, or the server has refused to create a directory. Returns `None` if the client may try again. `at` is the index of the node.
-    /// The result is reliable, because the leader has checked whether the chroot exists.
+    /// Returns why the directory of a node is missing, after the server has refused to create the node with "no node":
+    /// either the chroot is missing, or the server has refused to create a directory. Returns `None` if the client may
+    /// try again. `at` is the index of the node. The result is reliable, because the leader has checked whether the
+    /// chroot exists.
     pub(super) fn missing_directory_error(&self, cx: &Context<'_>, at: usize) -> Option<Error> {
         if self.chroot == ChrootState::Missing {
             return Some(cx.chroot.missing());

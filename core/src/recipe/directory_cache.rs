@@ -1,21 +1,23 @@
-//! Directory caches. A client keeps the queue of a heavily used directory in memory, and updates it through one persistent recursive watch.
-//! Contenders in this directory do not request lists or set watches. An acquire and its release then cost only one create request and one
-//! delete request.
+//! Directory caches. A client keeps the queue of a heavily used directory in memory, and updates it through one
+//! persistent recursive watch. Contenders in this directory do not request lists or set watches. An acquire and its
+//! release then cost only one create request and one delete request.
 //!
-//! Before a server answers a request, it sends the events of all earlier changes on the same connection. When the client reads the reply to
-//! a create request, the cache therefore contains all changes up to the creation of the node. Each cache checks that it has missed no node.
-//! The server numbers all children of a directory, and each new name contains the next number. If the cache does not receive a number, it
-//! has missed a node and ends at once. For example, the server sends no events about a node that the client may not read (ZOOKEEPER-4799).
-//! A cache also ends if the server reports the deletion of a node that the cache does not contain. All caches end when the client loses the
+//! Before a server answers a request, it sends the events of all earlier changes on the same connection. When the
+//! client reads the reply to a create request, the cache therefore contains all changes up to the creation of the node.
+//! Each cache checks that it has missed no node. The server numbers all children of a directory, and each new name
+//! contains the next number. If the cache does not receive a number, it has missed a node and ends at once. For
+//! example, the server sends no events about a node that the client may not read (ZOOKEEPER-4799). A cache also ends if
+//! the server reports the deletion of a node that the cache does not contain. All caches end when the client loses the
 //! connection.
 //!
-//! A directory that only this client uses needs no cache. Suppose that the client's node was the only node in the directory. If the
-//! client's next node gets the next sequence number, no other client has created a node in the meantime. The client must also watch the
-//! directory itself (see [`UncontendedPath`]). If the directory is deleted and created again, its sequence numbers start again.
+//! A directory that only this client uses needs no cache. Suppose that the client's node was the only node in the
+//! directory. If the client's next node gets the next sequence number, no other client has created a node in the
+//! meantime. The client must also watch the directory itself (see [`UncontendedPath`]). If the directory is deleted and
+//! created again, its sequence numbers start again.
 //!
-//! The servers send every change to every client that has a cache. Caches are therefore useful only for directories with few sessions. The
-//! name of a node does not contain its session, but all nodes of a client have a common name prefix
-//! ([`client_prefix`](super::name::client_prefix)).
+//! The servers send every change to every client that has a cache. Caches are therefore useful only for directories
+//! with few sessions. The name of a node does not contain its session, but all nodes of a client have a common name
+//! prefix ([`client_prefix`](super::name::client_prefix)).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,7 +37,8 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(crate) struct DirectoryCaches {
     limits: DirectoryCacheLimits,
-    /// The half of a UUID that the names of all nodes of this client contain. `own_prefix` is a name prefix with this half.
+    /// The half of a UUID that the names of all nodes of this client contain. `own_prefix` is a name prefix with this
+    /// half.
     client_uuid_high: u64,
     own_prefix: String,
     caches: BTreeMap<CacheId, DirectoryCache>,
@@ -50,8 +53,8 @@ pub(crate) struct DirectoryCaches {
     has_start_failed: bool,
     events: VecDeque<(MachineId, CacheEvent)>,
     timeout: Option<Time>,
-    /// The state machines in `new_waiters` began to wait after the last call of [`DirectoryCaches::advance`]. The state machines in
-    /// `waiters` began to wait before this call.
+    /// The state machines in `new_waiters` began to wait after the last call of [`DirectoryCaches::advance`]. The state
+    /// machines in `waiters` began to wait before this call.
     new_waiters: Vec<MachineId>,
     waiters: Vec<MachineId>,
 }
@@ -61,12 +64,13 @@ pub(crate) struct DirectoryCaches {
 pub(crate) enum CacheEvent {
     /// The client has loaded the cache.
     Live,
-    /// The cache has ended. The value is true if the cache was consistent until its end, and false if the cache may have been wrong.
+    /// The cache has ended. The value is true if the cache was consistent until its end, and false if the cache may
+    /// have been wrong.
     Ended(bool),
     /// The node at this path was deleted.
     NodeDeleted(String),
-    /// A server has answered this client's request to delete the node at this path, so the session was alive at that time. The node no
-    /// longer exists. The event of its deletion may arrive before or after the answer.
+    /// A server has answered this client's request to delete the node at this path, so the session was alive at that
+    /// time. The node no longer exists. The event of its deletion may arrive before or after the answer.
     NodeDeletedByUs(String),
     /// The contender has waited for some time. It must now read its predecessor to find out the owner of this node.
     ReadPredecessor,
@@ -86,8 +90,8 @@ pub(super) enum Deletion {
 #[derive(Debug)]
 struct DirectoryUsage {
     last_join: Time,
-    /// `rapid_joins` is the number of consecutive joins that each came shortly after the previous join. `present_contenders` is the number
-    /// of this client's contenders in the directory.
+    /// `rapid_joins` is the number of consecutive joins that each came shortly after the previous join.
+    /// `present_contenders` is the number of this client's contenders in the directory.
     rapid_joins: u32,
     present_contenders: u32,
     /// True if a contender found nodes of other contenders in the directory.
@@ -103,8 +107,8 @@ struct UncontendedPath {
     last_sequence: i64,
     /// True if this client has deleted its last node.
     is_deleted: bool,
-    /// True if the client watches the directory. The client set the watch while its node existed. If the watch has not fired, the directory
-    /// has not been deleted.
+    /// True if the client watches the directory. The client set the watch while its node existed. If the watch has not
+    /// fired, the directory has not been deleted.
     is_watched: bool,
     last_use: Time,
 }
@@ -139,14 +143,14 @@ struct DirectoryCache {
 
 #[derive(Debug)]
 enum CacheState {
-    /// The client has requested the watch and the list. The value contains the changes since that request. Each change has the name of a
-    /// child, and true for a creation or false for a deletion.
+    /// The client has requested the watch and the list. The value contains the changes since that request. Each change
+    /// has the name of a child, and true for a creation or false for a deletion.
     Loading(Vec<(String, bool)>),
     Live,
 }
 
-/// A delete request of this client that is in flight. The client notifies the contenders behind the node only when the reply arrives. The
-/// reply shows that the delete request, and not the end of the session, has deleted the node.
+/// A delete request of this client that is in flight. The client notifies the contenders behind the node only when the
+/// reply arrives. The reply shows that the delete request, and not the end of the session, has deleted the node.
 #[derive(Debug, Default)]
 struct PendingDelete {
     is_deleted: bool,
@@ -168,7 +172,8 @@ enum EndReason {
 }
 
 impl DirectoryCaches {
-    /// Creates an empty collection of caches. `client_uuid_high` is the half of a UUID that the names of all nodes of this client contain.
+    /// Creates an empty collection of caches. `client_uuid_high` is the half of a UUID that the names of all nodes of
+    /// this client contain.
     pub(crate) fn new(client_uuid_high: u64, limits: DirectoryCacheLimits) -> Self {
         Self {
             limits,
@@ -206,8 +211,8 @@ impl DirectoryCaches {
 
     // Calls of contenders.
 
-    /// Records that a contender is about to create nodes in a directory. Returns the id of the cache or uncontended path that will
-    /// determine the ranks of the nodes. If the result is `None`, the contender must list the directory.
+    /// Records that a contender is about to create nodes in a directory. Returns the id of the cache or uncontended
+    /// path that will determine the ranks of the nodes. If the result is `None`, the contender must list the directory.
     pub(super) fn begin_use(
         &mut self,
         now: Time,
@@ -234,9 +239,10 @@ impl DirectoryCaches {
         if may_begin { self.start_cache(now, session, directory, index(), machine_id) } else { None }
     }
 
-    /// Returns whether a new node would probably have no contender ahead. The method sends no request. The name of the new node would begin
-    /// with `name_prefix`. If the directory is an uncontended path, the result is probable but not certain. After the creation, the
-    /// sequence number of the new node shows whether another client has created a node in the meantime.
+    /// Returns whether a new node would probably have no contender ahead. The method sends no request. The name of the
+    /// new node would begin with `name_prefix`. If the directory is an uncontended path, the result is probable but not
+    /// certain. After the creation, the sequence number of the new node shows whether another client has created a node
+    /// in the meantime.
     pub(super) fn is_known_free(
         &self,
         directory: &str,
@@ -255,8 +261,8 @@ impl DirectoryCaches {
         })
     }
 
-    /// Records that a node of this client was first in a list of `count` nodes. If this node was the only node and the directory is used
-    /// often, the method returns the id of a new uncontended path.
+    /// Records that a node of this client was first in a list of `count` nodes. If this node was the only node and the
+    /// directory is used often, the method returns the id of a new uncontended path.
     pub(super) fn record_first(
         &mut self,
         now: Time,
@@ -276,8 +282,8 @@ impl DirectoryCaches {
             return None;
         };
         let cache_id = self.next_id();
-        // The server must set the watch before it deletes the client's node. This order is certain, because the client has not sent the
-        // delete request yet, and the server performs requests in order.
+        // The server must set the watch before it deletes the client's node. This order is certain, because the client
+        // has not sent the delete request yet, and the server performs requests in order.
         session.watch_data(
             now,
             directory,
@@ -367,7 +373,8 @@ impl DirectoryCaches {
         }
     }
 
-    /// Subscribes a state machine to the deletion of a node. The method returns false if the cache does not contain the node.
+    /// Subscribes a state machine to the deletion of a node. The method returns false if the cache does not contain the
+    /// node.
     pub(super) fn subscribe(&mut self, cache_id: CacheId, name: &str, machine_id: MachineId) -> bool {
         let cache = self.caches.get_mut(&cache_id).filter(|cache| cache.is_live());
         let Some(entry) = cache.and_then(|cache| cache.queue.entry_mut(name)) else { return false };
@@ -428,7 +435,8 @@ impl DirectoryCaches {
             uncontended.last_use = now;
             uncontended.is_deleted = how == Deletion::Done;
             if how != Deletion::Done {
-                // Another client may have deleted the node. In this case, the directory may also have been deleted and created again.
+                // Another client may have deleted the node. In this case, the directory may also have been deleted and
+                // created again.
                 self.end_uncontended(now, session, cache_id);
             }
         }
@@ -460,7 +468,8 @@ impl DirectoryCaches {
 
     // Inputs of the engine.
 
-    /// Ends all caches, because the connection is lost. The engine itself notifies the contenders of the loss of the connection.
+    /// Ends all caches, because the connection is lost. The engine itself notifies the contenders of the loss of the
+    /// connection.
     pub(crate) fn on_disconnected(&mut self, now: Time, session: &mut Session<Tag>) {
         if Mutant::KeepCacheAfterDisconnect.is_active() {
             return;
@@ -577,8 +586,8 @@ impl DirectoryCaches {
         machine_id: MachineId,
     ) -> Option<CacheId> {
         if &**directory == "/" {
-            // A cache expects that the path of each child begins with the path of the directory and a slash. The children of the root
-            // directory `/` do not have such paths.
+            // A cache expects that the path of each child begins with the path of the directory and a slash. The
+            // children of the root directory `/` do not have such paths.
             return None;
         }
         let cache_id = self.next_id();
@@ -621,8 +630,8 @@ impl DirectoryCaches {
     ) {
         let Some(cache) = self.caches.get_mut(&cache_id) else { return };
         let CacheState::Loading(changes) = std::mem::replace(&mut cache.state, CacheState::Live) else { return };
-        // The list already includes the changes that the server has reported since it set the watch. If several of these changes concern
-        // the same child, the list must agree with the last change.
+        // The list already includes the changes that the server has reported since it set the watch. If several of
+        // these changes concern the same child, the list must agree with the last change.
         let last_changes: BTreeMap<String, bool> = changes.into_iter().collect();
         let listed: BTreeSet<&String> = children.iter().collect();
         if last_changes.iter().any(|(name, &is_there)| listed.contains(name) != is_there) {
@@ -671,15 +680,15 @@ impl DirectoryCaches {
         }
     }
 
-    /// Records that a contender joins a directory. Returns whether a cache for the directory is worthwhile. A cache is worthwhile if
-    /// several contenders use the directory often.
+    /// Records that a contender joins a directory. Returns whether a cache for the directory is worthwhile. A cache is
+    /// worthwhile if several contenders use the directory often.
     fn record_join(&mut self, now: Time, directory: &Arc<str>) -> bool {
         if self.usage.len() >= self.cleanup_threshold && !self.usage.contains_key(directory) {
             self.usage.retain(|_, usage| {
                 usage.present_contenders > 0 || usage.last_join + self.limits.quick_succession > now
             });
-            // The client does not examine the remaining records at every join. The larger the number of remaining records, the later the
-            // next cleanup.
+            // The client does not examine the remaining records at every join. The larger the number of remaining
+            // records, the later the next cleanup.
             self.cleanup_threshold = self.limits.remembered_directories.max(self.usage.len() * 2);
         }
         let fresh = || DirectoryUsage {
@@ -712,7 +721,8 @@ impl DirectoryCaches {
 }
 
 impl UncontendedPath {
-    /// Records the sequence number of this client's new node. Returns whether the new node is the only node in the directory.
+    /// Records the sequence number of this client's new node. Returns whether the new node is the only node in the
+    /// directory.
     fn record_next(&mut self, own_sequence: i64) -> bool {
         let is_next = own_sequence == self.last_sequence + 1 || Mutant::IgnoreSequenceGap.is_active();
         let is_only_node = self.is_watched && self.is_deleted && is_next;
@@ -796,9 +806,9 @@ impl DirectoryCache {
     }
 }
 
-/// Returns the number of children that a directory has ever had. The counter `cversion` counts creations and deletions, and wraps around at
-/// 32 bits. A deleted child therefore counts twice in `cversion`. A present child counts once in `cversion`, and once in the number of
-/// present children. The sum of the two numbers counts each child twice.
+/// Returns the number of children that a directory has ever had. The counter `cversion` counts creations and deletions,
+/// and wraps around at 32 bits. A deleted child therefore counts twice in `cversion`. A present child counts once in
+/// `cversion`, and once in the number of present children. The sum of the two numbers counts each child twice.
 pub(super) const fn children_created(stat: Stat) -> i64 {
     (stat.cversion.cast_unsigned().wrapping_add(stat.num_children.cast_unsigned()) / 2) as i64
 }

@@ -1,11 +1,11 @@
 //! Checks whether a fencing token belongs to a current holder.
 //!
-//! First, a transaction makes a lagging server catch up. The check then lists the directories that the recipes use for the path, and reads
-//! each node that may belong to a holder.
+//! First, a transaction makes a lagging server catch up. The check then lists the directories that the recipes use for
+//! the path, and reads each node that may belong to a holder.
 //!
-//! The order of the requests makes the result reliable. The first node in a list stays first until it is deleted. If the check can read
-//! this node later, the node is therefore still first. If a node existed before the check began and still exists, the lists contain this
-//! node.
+//! The order of the requests makes the result reliable. The first node in a list stays first until it is deleted. If
+//! the check can read this node later, the node is therefore still first. If a node existed before the check began and
+//! still exists, the lists contain this node.
 
 use zklock_proto::{Code, Request, Response, Stat};
 
@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::mutant::Mutant;
 use crate::session::Failure;
 
-/// The maximum number of rounds. If the nodes still change in the last round, the check returns that no holder has the token.
+/// The maximum number of rounds. If the nodes still change in the last round, the check returns that no holder has the
+/// token.
 const MAX_ROUNDS: u32 = 3;
 
 /// The directories of the path that the check lists, relative to the path.
@@ -128,7 +129,8 @@ impl FenceCheck {
         let names = match result {
             Ok(Response::Children2 { children, .. }) => children,
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
-            // When the connection is lost, all requests in flight fail. The check then starts again on the next connection.
+            // When the connection is lost, all requests in flight fail. The check then starts again on the next
+            // connection.
             Err(Failure::ConnectionLost) => return None,
             Err(failure) => return Some(Err(self.to_error(failure, &self.directory(at)))),
         };
@@ -204,8 +206,8 @@ impl Candidate {
 }
 
 impl NodeNames {
-    /// Returns the nodes that may belong to a holder. The check reads the nodes of the inner mutex before the leases. The reason is that an
-    /// owner that leaves deletes its leases before its node in the inner mutex.
+    /// Returns the nodes that may belong to a holder. The check reads the nodes of the inner mutex before the leases.
+    /// The reason is that an owner that leaves deletes its leases before its node in the inner mutex.
     fn candidates(&self, with_kazoo: bool) -> Vec<Candidate> {
         let found = |location, name: &String| Candidate { location, name: name.clone(), creation: None };
         // If only one lease exists, it is held. The check then does not need the inner mutex.
@@ -221,8 +223,9 @@ impl NodeNames {
         inner.chain(queues).chain(self.leases.iter().map(|name| found(Location::Leases, name))).collect()
     }
 
-    /// Returns the modes of the contenders in the path itself. These contenders belong to a mutex, to a read/write lock, or to both. If
-    /// programs use the same path for both recipes by mistake, the check includes the contenders of both recipes.
+    /// Returns the modes of the contenders in the path itself. These contenders belong to a mutex, to a read/write
+    /// lock, or to both. If programs use the same path for both recipes by mistake, the check includes the contenders
+    /// of both recipes.
     fn queue_modes(&self, with_kazoo: bool) -> Vec<Mode> {
         let is_there = |mode: &Mode| self.queue.iter().any(|name| parse_contender(name, *mode, false).is_some());
         let modes: Vec<Mode> = [Mode::Mutex, Mode::Write].into_iter().filter(is_there).collect();
@@ -249,8 +252,8 @@ fn status_in_queue(found: &[Candidate], own: &Candidate, mode: Mode, with_kazoo:
     let Some(own_key) = parse_contender(&own.name, mode, with_kazoo).map(|contender| contender.sequence) else {
         return TokenStatus::NotHeld;
     };
-    // If two nodes have the same sequence number, the creation zxid decides their order. A node that was deleted after the list has no
-    // creation zxid.
+    // If two nodes have the same sequence number, the creation zxid decides their order. A node that was deleted after
+    // the list has no creation zxid.
     if queue.iter().any(|(contender, node)| contender.sequence == own_key && node.creation.is_none()) {
         return TokenStatus::Changing;
     }
@@ -264,9 +267,10 @@ fn status_in_queue(found: &[Candidate], own: &Candidate, mode: Mode, with_kazoo:
     }
 }
 
-/// Returns the status of a lease. To acquire a lease, an owner joins the inner mutex, creates the lease, waits until enough leases are
-/// free, and leaves the inner mutex. While the owner is still in the inner mutex, the check cannot decide whether the owner still waits or
-/// has just acquired the lease. Only the newest lease can be in this state. All other leases are held.
+/// Returns the status of a lease. To acquire a lease, an owner joins the inner mutex, creates the lease, waits until
+/// enough leases are free, and leaves the inner mutex. While the owner is still in the inner mutex, the check cannot
+/// decide whether the owner still waits or has just acquired the lease. Only the newest lease can be in this state. All
+/// other leases are held.
 fn status_among_leases(found: &[Candidate], token: i64) -> TokenStatus {
     let creations =
         |location| found.iter().filter(move |node| node.location == location).filter_map(|node| node.creation);
@@ -290,8 +294,8 @@ fn status_among_leases(found: &[Candidate], token: i64) -> TokenStatus {
 mod tests {
     use super::*;
 
-    /// Builds candidates from names and creation zxids. A zxid of 0 means that the node no longer exists. The third field of a lease is the
-    /// session id.
+    /// Builds candidates from names and creation zxids. A zxid of 0 means that the node no longer exists. The third
+    /// field of a lease is the session id.
     fn candidates_from(
         queue: &[(&str, i64)],
         leases: &[(&str, i64, i64)],
@@ -331,7 +335,8 @@ mod tests {
             assert_eq!(queue_status(&queue, token), TokenStatus::NotHeld, "{token}");
         }
         assert_eq!(queue_status(&[], 11), TokenStatus::NotHeld);
-        // The holder's node was deleted after the list. The next contender becomes a holder only when it is first in a list.
+        // The holder's node was deleted after the list. The next contender becomes a holder only when it is first in a
+        // list.
         let queue = [("a-lock-1", 0), ("b-lock-2", 12)];
         assert_eq!(queue_status(&queue, 11), TokenStatus::NotHeld);
         assert_eq!(queue_status(&queue, 12), TokenStatus::NotHeld);
@@ -358,7 +363,8 @@ mod tests {
         for (token, status) in [(11, TokenStatus::Held), (13, TokenStatus::Held), (12, TokenStatus::NotHeld)] {
             assert_eq!(queue_status(&queue, token), status, "{token}");
         }
-        // The reader was deleted, but another reader may be ahead of the writer. The writer therefore does not count as a holder yet.
+        // The reader was deleted, but another reader may be ahead of the writer. The writer therefore does not count as
+        // a holder yet.
         assert_eq!(queue_status(&[("a__READ__1", 0), ("b__WRIT__2", 12)], 12), TokenStatus::NotHeld);
     }
 
@@ -380,7 +386,8 @@ mod tests {
             assert_eq!(status_of(&[], token), TokenStatus::Held, "{token}");
         }
         assert_eq!(status_of(&[], 13), TokenStatus::NotHeld);
-        // The owner of the third lease waits for leases or is about to leave the inner mutex. Other nodes in the inner mutex do not matter.
+        // The owner of the third lease waits for leases or is about to leave the inner mutex. Other nodes in the inner
+        // mutex do not matter.
         assert_eq!(status_of(&[("i-lock-1", 13, 3), ("j-lock-2", 10, 2)], 14), TokenStatus::Changing);
         assert_eq!(status_of(&[("i-lock-1", 13, 3)], 12), TokenStatus::Held);
         assert_eq!(status_of(&[("i-lock-1", 0, 0), ("j-lock-2", 10, 3)], 14), TokenStatus::Held);

@@ -1,8 +1,8 @@
 //! The lock recipes: state machines that use a session and perform no I/O.
 //!
-//! A *queue* is a directory of ephemeral sequential nodes. A contender joins a queue by creating a node, and leaves the queue by deleting
-//! the node. The sorted list of children shows whether the contender has acquired the lock. If the contender has not acquired the lock, the
-//! list shows the single node that it must watch.
+//! A *queue* is a directory of ephemeral sequential nodes. A contender joins a queue by creating a node, and leaves the
+//! queue by deleting the node. The sorted list of children shows whether the contender has acquired the lock. If the
+//! contender has not acquired the lock, the list shows the single node that it must watch.
 
 mod contender;
 mod directories;
@@ -45,8 +45,8 @@ pub(crate) struct Tag {
     pub kind: RequestKind,
 }
 
-/// The purpose of a request that a recipe makes. The number in a variant is the index of the directory or node for which the request is
-/// made.
+/// The purpose of a request that a recipe makes. The number in a variant is the index of the directory or node for
+/// which the request is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     /// Creates a directory or one of its ancestors.
@@ -61,8 +61,8 @@ pub(crate) enum RequestKind {
     WatchData(usize),
     /// Deletes a node.
     Delete(NodeIndex),
-    /// Reads the session and the data of the predecessor, without setting a watch. Only a contender that uses a directory cache makes this
-    /// request.
+    /// Reads the session and the data of the predecessor, without setting a watch. Only a contender that uses a
+    /// directory cache makes this request.
     ReadPredecessor(usize),
     /// Sets the persistent recursive watch of a directory cache.
     WatchRecursive,
@@ -114,7 +114,8 @@ impl<'a> Context<'a> {
 }
 
 impl Context<'_> {
-    /// Converts the failure of a create request to an error. The new node would have been in `place` and below `parent`.
+    /// Converts the failure of a create request to an error. The new node would have been in `place` and below
+    /// `parent`.
     fn create_error(&self, failure: Failure, doing: &str, parent: &str, place: Place) -> Error {
         let error = failure.to_error(doing).requiring(Permission::Create, parent);
         match failure {

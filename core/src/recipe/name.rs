@@ -2,8 +2,9 @@
 
 use uuid::Uuid;
 
-/// An acquire fails if its sequence number is not below this limit (rule 10). Near 2^31, servers repeat numbers or make them negative. If
-/// clients compare names as text, as Curator does, two contenders could then acquire the same lock. ZOOKEEPER-2944, ZOOKEEPER-3249.
+/// An acquire fails if its sequence number is not below this limit (rule 10). Near 2^31, servers repeat numbers or make
+/// them negative. If clients compare names as text, as Curator does, two contenders could then acquire the same lock.
+/// ZOOKEEPER-2944, ZOOKEEPER-3249.
 pub(crate) const SEQUENCE_LIMIT: i64 = (1 << 31) - (1 << 20);
 
 /// The mode of a contender. The mode determines the node names, and which other contenders the contender excludes.
@@ -15,8 +16,8 @@ pub enum Mode {
     Read,
     /// The write lock of Curator's `InterProcessReadWriteLock`. A writer waits for all nodes ahead.
     Write,
-    /// A lease of Curator's `InterProcessSemaphoreV2`. A contender for leases waits until the number of nodes in the directory does not
-    /// exceed the maximum number of leases.
+    /// A lease of Curator's `InterProcessSemaphoreV2`. A contender for leases waits until the number of nodes in the
+    /// directory does not exceed the maximum number of leases.
     Lease,
 }
 
@@ -39,8 +40,8 @@ impl Mode {
 
 const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
-/// The texts in node names that identify kazoo's locks. The first text belongs to `Lock` and `WriteLock`, and the second text belongs to
-/// `ReadLock`. The flag is true if several holders can share the lock.
+/// The texts in node names that identify kazoo's locks. The first text belongs to `Lock` and `WriteLock`, and the
+/// second text belongs to `ReadLock`. The flag is true if several holders can share the lock.
 const KAZOO: [(&str, bool); 2] = [("__lock__", false), ("__rlock__", true)];
 
 /// The kind of a child of a lock directory.
@@ -70,16 +71,17 @@ pub(super) const DIGITS: usize = 10;
 /// The length of the client prefix: `_c_` and the first half of the UUID.
 const CLIENT_PREFIX_LENGTH: usize = 21;
 
-/// Returns the prefix `_c_<uuid>-` (Curator's protection). If the reply to a create request is lost, the client finds its node by this
-/// prefix. The first half of the UUID is `client_uuid_high`, which identifies the client. The second half of the UUID is random for each
-/// attempt.
+/// Returns the prefix `_c_<uuid>-` (Curator's protection). If the reply to a create request is lost, the client finds
+/// its node by this prefix. The first half of the UUID is `client_uuid_high`, which identifies the client. The second
+/// half of the UUID is random for each attempt.
 pub(crate) fn protected_prefix(client_uuid_high: u64, entropy: u64) -> String {
     let bytes = u128::from(client_uuid_high).wrapping_shl(64) | u128::from(entropy);
     format!("_c_{}-", uuid::Builder::from_random_bytes(bytes.to_be_bytes()).into_uuid())
 }
 
-/// Returns the client prefix of a node name, which all nodes of one client share. If the name is not protected, the result is the whole
-/// name. Other libraries use a new UUID for each node, so each of their nodes seems to belong to a different client.
+/// Returns the client prefix of a node name, which all nodes of one client share. If the name is not protected, the
+/// result is the whole name. Other libraries use a new UUID for each node, so each of their nodes seems to belong to a
+/// different client.
 pub(crate) fn client_prefix(name: &str) -> &str {
     match strip_protection(name) {
         Some(_) => name.get(..CLIENT_PREFIX_LENGTH).unwrap_or(name),
@@ -87,8 +89,8 @@ pub(crate) fn client_prefix(name: &str) -> &str {
     }
 }
 
-/// Returns the kind of a child, as contenders of this mode see it. If `with_kazoo` is true, the function treats kazoo's locks as contenders
-/// of the same queue.
+/// Returns the kind of a child, as contenders of this mode see it. If `with_kazoo` is true, the function treats kazoo's
+/// locks as contenders of the same queue.
 pub fn classify(name: &str, mode: Mode, with_kazoo: bool) -> ChildKind<'_> {
     if let Some(mark) = parse(name, mode) {
         return ChildKind::Contender(mark);
@@ -102,9 +104,9 @@ pub fn classify(name: &str, mode: Mode, with_kazoo: bool) -> ChildKind<'_> {
     }
 }
 
-/// Parses a contender's name in the same way as Curator. The sequence number of a mutex follows the last `lock-`. The sequence number of a
-/// writer follows the last `__WRIT__`. The sequence number of a reader follows the last `__READ__` in a name without `__WRIT__`. The
-/// function ignores the text before these marks.
+/// Parses a contender's name in the same way as Curator. The sequence number of a mutex follows the last `lock-`. The
+/// sequence number of a writer follows the last `__WRIT__`. The sequence number of a reader follows the last `__READ__`
+/// in a name without `__WRIT__`. The function ignores the text before these marks.
 fn parse(name: &str, mode: Mode) -> Option<ContenderName<'_>> {
     if !mode.is_read_write() {
         return Some(ContenderName { sequence: name.rsplit_once(mode.base())?.1, is_shared: false });
@@ -116,13 +118,14 @@ fn parse(name: &str, mode: Mode) -> Option<ContenderName<'_>> {
     }
 }
 
-/// Returns the sequence number in the name of a contender of this mode. Returns an empty text if the name has no number.
+/// Returns the sequence number in the name of a contender of this mode. Returns an empty text if the name has no
+/// number.
 pub fn sequence_text(name: &str, mode: Mode) -> &str {
     parse(name, mode).map_or("", |mark| mark.sequence)
 }
 
-/// Parses the name of a kazoo node in the same way as kazoo. The sequence numbers of kazoo's nodes come from the same counter of the
-/// directory.
+/// Parses the name of a kazoo node in the same way as kazoo. The sequence numbers of kazoo's nodes come from the same
+/// counter of the directory.
 pub(super) fn parse_kazoo(name: &str) -> Option<ContenderName<'_>> {
     let (_, is_shared) = KAZOO.into_iter().find(|(marker, _)| name.contains(marker))?;
     let (head, sequence) = name.split_at_checked(name.len().checked_sub(10)?)?;

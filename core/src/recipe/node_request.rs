@@ -1,6 +1,7 @@
-//! A node request is a request for one node. The client repeats the request on each connection until a server has answered. A node request
-//! reads, sets or creates a count, reads a node or writes it while a hold exists, deletes a node, requests a revocation, lists or counts
-//! children or waits until they change, checks a permission, or checks the chroot.
+//! A node request is a request for one node. The client repeats the request on each connection until a server has
+//! answered. A node request reads, sets or creates a count, reads a node or writes it while a hold exists, deletes a
+//! node, requests a revocation, lists or counts children or waits until they change, checks a permission, or checks the
+//! chroot.
 
 use zklock_proto::{Code, CreateMode, MultiResult, Request, Response, Stat};
 
@@ -13,8 +14,8 @@ use crate::mutant::Mutant;
 use crate::path::parent;
 use crate::session::Failure;
 
-/// If another client creates or deletes the node in the meantime, the client repeats a node request at most this number of times on one
-/// connection.
+/// If another client creates or deletes the node in the meantime, the client repeats a node request at most this number
+/// of times on one connection.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// The state machine of a node request.
@@ -26,7 +27,8 @@ pub(crate) struct RetriedRequest {
     directories: DirectoryCreation,
     /// True if the last request creates the node of a count.
     is_creating: bool,
-    /// True if the server refused to create the node. After such a refusal, the client asks the server whether the node exists.
+    /// True if the server refused to create the node. After such a refusal, the client asks the server whether the node
+    /// exists.
     is_checking_existence: bool,
     /// True if a connection was lost before the reply arrived. A server may have performed the request.
     was_interrupted: bool,
@@ -44,7 +46,8 @@ pub struct NodeContent {
     pub version: i32,
     /// The zxid of the transaction that created the node. For the node of a holder, this is the fencing token.
     pub czxid: i64,
-    /// The time at which the node was created, in milliseconds since the Unix epoch, according to the clock of the leader.
+    /// The time at which the node was created, in milliseconds since the Unix epoch, according to the clock of the
+    /// leader.
     pub created_ms: i64,
     /// The id of the session that owns the node, or 0 if the node is not ephemeral.
     pub session_id: i64,
@@ -56,7 +59,8 @@ pub struct NodeContent {
 pub struct Children {
     /// The names of the children, in no particular order.
     pub names: Vec<String>,
-    /// The zxid of the transaction that last created or deleted a child. The value differs for each list of the same node.
+    /// The zxid of the transaction that last created or deleted a child. The value differs for each list of the same
+    /// node.
     pub zxid: i64,
 }
 
@@ -179,7 +183,8 @@ impl RetriedRequest {
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<NodeReply>> {
         match input {
             Input::SendRequests => {
-                // The client forgets the errors from the last connection, because the server of that connection may have lagged behind.
+                // The client forgets the errors from the last connection, because the server of that connection may
+                // have lagged behind.
                 (self.is_checking_existence, self.is_comparing) = (false, false);
                 self.attempts_left = MAX_ATTEMPTS;
                 self.directories.forget_replies();
@@ -262,8 +267,9 @@ impl RetriedRequest {
                 return self.on_write_reply(cx, &response).map(|result| result.map(NodeReply::Written));
             }
             Ok(response) => return Some(self.request.reply(response)),
-            // The client repeats the request on the next connection. The server may then perform the request twice, but the second time has
-            // no additional effect, except for a write: its second attempt finds a newer version than expected.
+            // The client repeats the request on the next connection. The server may then perform the request twice, but
+            // the second time has no additional effect, except for a write: its second attempt finds a newer version
+            // than expected.
             Err(Failure::ConnectionLost) => {
                 self.was_interrupted = true;
                 return None;
@@ -305,7 +311,8 @@ impl RetriedRequest {
                 None
             }
             (NodeRequest::CreateCount { .. }, Code::NODE_EXISTS) => Some(Ok(NodeReply::Done)),
-            // If a client may not change the parent, a server refuses the create request before it checks whether the node exists.
+            // If a client may not change the parent, a server refuses the create request before it checks whether the
+            // node exists.
             (NodeRequest::CreateCount { path, .. }, Code::NO_AUTH) if !self.is_checking_existence => {
                 (self.is_checking_existence, self.is_creating) = (true, false);
                 cx.send(RequestKind::NodeRequest, &Request::GetData { path: path.clone(), watch: false });
@@ -331,8 +338,8 @@ impl RetriedRequest {
         }
     }
 
-    /// Handles the results of the transaction of a write, or the content of the node after an interrupted write. The method returns the
-    /// version of the node, or `None` as the version if the node did not have the expected version.
+    /// Handles the results of the transaction of a write, or the content of the node after an interrupted write. The
+    /// method returns the version of the node, or `None` as the version if the node did not have the expected version.
     fn on_write_reply(&mut self, cx: &mut Context<'_>, response: &Response) -> Option<Result<Option<i32>>> {
         let NodeRequest::Write { path, data, hold_node, .. } = &self.request else {
             return Some(Err(Status::Internal.into()));
@@ -366,8 +373,8 @@ impl RetriedRequest {
         }
     }
 
-    /// Handles the results of the transaction of a permission check. The transaction always fails: either because the server denies its
-    /// first request, or because of the missing node that a later request needs.
+    /// Handles the results of the transaction of a permission check. The transaction always fails: either because the
+    /// server denies its first request, or because of the missing node that a later request needs.
     fn on_permission_checked(&self, cx: &Context<'_>, response: &Response) -> Result<NodeReply> {
         let Response::Multi(results) = response else { return Err(Status::Internal.into()) };
         // A server checks the permission to delete before it looks for the child.
@@ -482,7 +489,8 @@ impl NodeRequest {
     }
 }
 
-/// Creates the node of a count, and all ancestors of the node. The server replies with an error if an ancestor already exists.
+/// Creates the node of a count, and all ancestors of the node. The server replies with an error if an ancestor already
+/// exists.
 pub(super) fn create_count(cx: &mut Context<'_>, directories: &mut DirectoryCreation, path: &str, value: i32) {
     directories.create(cx, ancestors(path), CreateMode::Container);
     let (data, acl) = (Some(value.to_be_bytes().to_vec()), cx.acls.entries(Place::LockDirectory));

@@ -1,5 +1,5 @@
-//! A query for the holders and waiters of a lock. The query lists each directory and then reads each node. The client sends all requests of
-//! one step in one write.
+//! A query for the holders and waiters of a lock. The query lists each directory and then reads each node. The client
+//! sends all requests of one step in one write.
 
 use std::sync::Arc;
 
@@ -84,12 +84,14 @@ struct Listing {
 }
 
 impl ParticipantQuery {
-    /// Creates a query for the participants of the locks in `scopes`. The paths of these locks begin with a chroot of `chroot_len` bytes.
+    /// Creates a query for the participants of the locks in `scopes`. The paths of these locks begin with a chroot of
+    /// `chroot_len` bytes.
     pub(crate) const fn new(scopes: Vec<QueryScope>, chroot_len: usize) -> Self {
         Self { scopes, chroot_len, listings: Vec::new(), reads: Vec::new(), pending_replies: 0 }
     }
 
-    /// Handles one input. When all replies have arrived, the method returns the participants. In each queue, the holders come first.
+    /// Handles one input. When all replies have arrived, the method returns the participants. In each queue, the
+    /// holders come first.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<Vec<Participant>>> {
         match input {
             Input::SendRequests => {
@@ -142,7 +144,8 @@ impl ParticipantQuery {
         let children = match result {
             Ok(Response::Children2 { children, .. }) => children,
             Ok(_) | Err(Failure::Code(Code::NO_NODE)) => Vec::new(),
-            // When the connection is lost, all requests in flight fail. The query then starts again on the next connection.
+            // When the connection is lost, all requests in flight fail. The query then starts again on the next
+            // connection.
             Err(Failure::ConnectionLost) => return None,
             Err(failure) => {
                 let directory = self.listings.get(at).map_or("", |listing| &listing.directory);
@@ -220,8 +223,8 @@ impl ParticipantQuery {
         Ok(all)
     }
 
-    /// Returns a participant for each node of one directory that the client could read. The function does not mark any participant as a
-    /// holder.
+    /// Returns a participant for each node of one directory that the client could read. The function does not mark any
+    /// participant as a holder.
     fn listed_participants(&self, listing: &Listing) -> Vec<(String, Participant)> {
         let directory = listing.directory.get(self.chroot_len..).unwrap_or_default();
         let participant = |(name, index): &(String, usize)| {
@@ -286,9 +289,9 @@ fn order_queue(
         .map(|(((_, participant), _), holds)| Participant { holds, ..participant })
 }
 
-/// Returns the leases, beginning with the oldest, and then the waiters. If more leases exist than the maximum, the first waiter has created
-/// the newest leases. All leases from the same transaction then count as waiting, and the result omits the first waiter's node in the inner
-/// mutex.
+/// Returns the leases, beginning with the oldest, and then the waiters. If more leases exist than the maximum, the
+/// first waiter has created the newest leases. All leases from the same transaction then count as waiting, and the
+/// result omits the first waiter's node in the inner mutex.
 fn order_semaphore(
     mut leases: Vec<(String, Participant)>,
     mut waiters: Vec<(String, Participant)>,
@@ -306,8 +309,8 @@ fn order_semaphore(
     if next.is_some() {
         waiters.remove(0);
     }
-    // Every waiter for leases has a node in the inner mutex. If the inner mutex has no nodes, all leases are held, even if their number
-    // exceeds the maximum.
+    // Every waiter for leases has a node in the inner mutex. If the inner mutex has no nodes, all leases are held, even
+    // if their number exceeds the maximum.
     let all_hold = waiters.is_empty() && next.is_none();
     let holds = move |at: usize, lease: &Participant| all_hold || (at < max && next != Some(lease.czxid));
     let leases =

@@ -1,5 +1,5 @@
-//! An index of the nodes in a queue. The client updates the index whenever a node is created or deleted. The index computes the same ranks
-//! as [`rank`](super::rank), but does not need a list.
+//! An index of the nodes in a queue. The client updates the index whenever a node is created or deleted. The index
+//! computes the same ranks as [`rank`](super::rank), but does not need a list.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -30,7 +30,8 @@ pub(super) struct QueueEntry {
 }
 
 impl QueueIndex {
-    /// Creates an empty index for contenders of this mode, and for contenders of modes that share a queue with this mode.
+    /// Creates an empty index for contenders of this mode, and for contenders of modes that share a queue with this
+    /// mode.
     pub(super) fn new(mode: Mode, with_kazoo: bool) -> Self {
         // Readers and writers share one queue.
         let mode = if mode.is_read_write() { Mode::Read } else { mode };
@@ -53,8 +54,8 @@ impl QueueIndex {
         self.by_sequence.is_empty() && self.foreign.is_empty()
     }
 
-    /// Returns an upper bound of the number of clients with nodes in the directory. The index treats each node of another library as a
-    /// separate client.
+    /// Returns an upper bound of the number of clients with nodes in the directory. The index treats each node of
+    /// another library as a separate client.
     pub(super) fn client_count(&self) -> usize {
         self.nodes_per_client.len()
     }
@@ -92,8 +93,9 @@ impl QueueIndex {
         Some(kind)
     }
 
-    /// Removes a child from the index. Returns the subscribers of the child, or `None` if the index does not contain the child. The index
-    /// does not store children that take no part in locking, so it returns no subscribers for such children.
+    /// Removes a child from the index. Returns the subscribers of the child, or `None` if the index does not contain
+    /// the child. The index does not store children that take no part in locking, so it returns no subscribers for such
+    /// children.
     pub(super) fn remove(&mut self, name: &str) -> Option<Vec<MachineId>> {
         let subscribers = match classify(name, self.mode, self.with_kazoo) {
             ChildKind::Unrelated => return Some(Vec::new()),
@@ -131,8 +133,8 @@ impl QueueIndex {
         self.by_sequence.get_mut(contender.sequence)?.iter_mut().find(|entry| &*entry.name == name)
     }
 
-    /// Returns whether a read node belongs to a nested read lock. In this case, another node that excludes other contenders has the same
-    /// sequence number.
+    /// Returns whether a read node belongs to a nested read lock. In this case, another node that excludes other
+    /// contenders has the same sequence number.
     pub(super) fn is_nested(&self, name: &str) -> bool {
         let group = self.by_sequence.get(name::sequence_text(name, self.mode));
         group.into_iter().flatten().any(|entry| !entry.is_shared && &*entry.name != name)

@@ -1,10 +1,12 @@
-//! The order of a queue, for an observer that takes no part in the queue. An observer knows only the names of the nodes, and does not know
-//! which kind of lock a directory belongs to. This module therefore recognizes the nodes of all known lock families.
+//! The order of a queue, for an observer that takes no part in the queue. An observer knows only the names of the
+//! nodes, and does not know which kind of lock a directory belongs to. This module therefore recognizes the nodes of
+//! all known lock families.
 
 use super::name::{ChildKind, ContenderName, Mode, classify, parse_kazoo};
 use super::rank::holders;
 
-/// The kind of lock that a node belongs to, according to its name. Locks of different families do not exclude each other.
+/// The kind of lock that a node belongs to, according to its name. Locks of different families do not exclude each
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LockFamily {
@@ -33,11 +35,11 @@ pub struct QueueNode {
 }
 
 impl QueueNode {
-    /// Returns the lock nodes among the children of a directory, in the order of their sequence numbers. If `with_kazoo` is true, kazoo's
-    /// nodes wait in the same queue as Curator's nodes.
+    /// Returns the lock nodes among the children of a directory, in the order of their sequence numbers. If
+    /// `with_kazoo` is true, kazoo's nodes wait in the same queue as Curator's nodes.
     ///
-    /// The names do not show which of two nodes with the same sequence number is older. In this case, a reader follows a writer, because
-    /// the reader belongs to a nested read lock.
+    /// The names do not show which of two nodes with the same sequence number is older. In this case, a reader follows
+    /// a writer, because the reader belongs to a nested read lock.
     pub fn order<'n>(names: impl IntoIterator<Item = &'n str>, with_kazoo: bool) -> Vec<Self> {
         let parsed = names.into_iter().filter_map(|name| recognize(name).map(|(family, mark)| (mark, family, name)));
         let mut found: Vec<(ContenderName<'_>, LockFamily, &str)> = parsed.collect();
@@ -77,7 +79,8 @@ impl QueueNode {
     }
 }
 
-/// Returns the family of a node and the information in its name. A directory whose name only resembles a lock node has no number.
+/// Returns the family of a node and the information in its name. A directory whose name only resembles a lock node has
+/// no number.
 fn recognize(name: &str) -> Option<(LockFamily, ContenderName<'_>)> {
     let of_mode = |mode, family| match classify(name, mode, false) {
         ChildKind::Contender(mark) if is_number(mark.sequence) => Some((family, mark)),
@@ -94,7 +97,8 @@ fn recognize(name: &str) -> Option<(LockFamily, ContenderName<'_>)> {
         .or_else(zookeeper)
 }
 
-/// Returns whether a text is the number that a server has appended to a name. Near the end of their range, the numbers are negative.
+/// Returns whether a text is the number that a server has appended to a name. Near the end of their range, the numbers
+/// are negative.
 fn is_number(sequence: &str) -> bool {
     let digits = sequence.strip_prefix('-').unwrap_or(sequence);
     digits.len() >= 9 && digits.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,4 +1,5 @@
-//! Computes the rank of a node among the children of its directory, the holders of a queue, and whether leases are available. All functions are pure.
+//! Computes the rank of a node among the children of its directory, the holders of a queue, and whether leases are
+//! available. All functions are pure.
 
 use super::name::{ChildKind, ContenderName, Mode, classify};
 use crate::mutant::Mutant;
@@ -12,15 +13,17 @@ pub(super) enum Rank {
         /// The predecessor: the nearest node ahead that excludes this node. Only the predecessor needs a watch.
         predecessor: String,
         ahead_count: usize,
-        /// True if both nodes have the same sequence number. If two nodes have the same number, the node that was created first is ahead.
+        /// True if both nodes have the same sequence number. If two nodes have the same number, the node that was
+        /// created first is ahead.
         is_tie: bool,
     },
-    /// The directory contains a node of another lock family. Contenders of different families cannot wait for each other.
+    /// The directory contains a node of another lock family. Contenders of different families cannot wait for each
+    /// other.
     Foreign { name: String, family: &'static str },
 }
 
-/// Returns the rank of the node `own` in a list of the children. The nodes in `ties_behind` have the same sequence number as `own`, and were
-/// created after it.
+/// Returns the rank of the node `own` in a list of the children. The nodes in `ties_behind` have the same sequence
+/// number as `own`, and were created after it.
 pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool, ties_behind: &[String]) -> Rank {
     let foreign = children.iter().find_map(|name| match classify(name, mode, with_kazoo) {
         ChildKind::Foreign(family) if !Mutant::IgnoreForeignNodes.is_active() => {
@@ -36,7 +39,8 @@ pub(super) fn rank(children: &[String], own: &str, mode: Mode, with_kazoo: bool,
     rank_among(contenders, (own_contender, own), mode, ties_behind)
 }
 
-/// Returns the rank of the node `own` among contenders and their names, in any order. All nodes ahead of `own` must be among them.
+/// Returns the rank of the node `own` among contenders and their names, in any order. All nodes ahead of `own` must be
+/// among them.
 pub(super) fn rank_among<'a>(
     contenders: impl Iterator<Item = (ContenderName<'a>, &'a str)>,
     own: (ContenderName<'_>, &str),
@@ -72,8 +76,8 @@ pub(crate) fn are_leases_available(count: usize, max: i32) -> bool {
 
 /// Returns whether each node of a complete queue is a holder, in the order of the queue.
 pub(super) fn holders<'a>(queue: impl IntoIterator<Item = ContenderName<'a>>) -> Vec<bool> {
-    // If a writer is first, only readers with the same sequence number also hold the lock. These readers are nested read locks of the
-    // writer's owner.
+    // If a writer is first, only readers with the same sequence number also hold the lock. These readers are nested
+    // read locks of the writer's owner.
     let mut first: Option<ContenderName<'a>> = None;
     let mut closed = false;
     let mut holds = Vec::new();
@@ -90,8 +94,8 @@ pub(super) fn holders<'a>(queue: impl IntoIterator<Item = ContenderName<'a>>) ->
     holds
 }
 
-/// Returns the names of the nodes that may belong to holders: all contenders up to the first contender that excludes others. The names may be
-/// in any order.
+/// Returns the names of the nodes that may belong to holders: all contenders up to the first contender that excludes
+/// others. The names may be in any order.
 pub(super) fn possible_holders(names: &[String], mode: Mode, with_kazoo: bool) -> Vec<&String> {
     let marked = || names.iter().filter_map(|name| Some((parse_contender(name, mode, with_kazoo)?, name)));
     let first = marked().filter(|(contender, _)| !contender.is_shared).map(|(contender, _)| contender.sequence).min();

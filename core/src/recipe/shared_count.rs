@@ -1,4 +1,5 @@
-//! A watched count. A Curator `SharedCount` stores the number of leases of a semaphore, and the client watches this number.
+//! A watched count. A Curator `SharedCount` stores the number of leases of a semaphore, and the client watches this
+//! number.
 
 use zklock_proto::{Code, Response};
 
@@ -29,8 +30,8 @@ impl SharedCount {
     /// Handles one input. Whenever the client has read the count, the method returns the value or the error.
     pub(crate) fn handle(&mut self, cx: &mut Context<'_>, input: Input<'_>) -> Option<Result<i32>> {
         match input {
-            // After a reconnect, the session restores only watches that a server had set. The client therefore reads the count again after
-            // every reconnect.
+            // After a reconnect, the session restores only watches that a server had set. The client therefore reads
+            // the count again after every reconnect.
             Input::SendRequests | Input::WatchFired(..) => {
                 self.read(cx);
                 None
@@ -69,8 +70,8 @@ impl SharedCount {
         }
     }
 
-    /// Handles the reply to the request that creates the node. If another client has already created the node, the client reads the count
-    /// too.
+    /// Handles the reply to the request that creates the node. If another client has already created the node, the
+    /// client reads the count too.
     fn on_created(&self, cx: &mut Context<'_>, result: std::result::Result<Response, Failure>) -> Option<Result<i32>> {
         match result {
             Ok(_) | Err(Failure::Code(Code::NODE_EXISTS)) => {

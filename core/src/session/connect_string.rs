@@ -113,8 +113,8 @@ fn parse_v6(host: &str) -> Option<Ipv6Addr> {
     address.parse().ok().filter(|_| !zone.is_empty())
 }
 
-/// Returns whether a character is invalid in host names and addresses. If the parser accepted such a character, the end of the host name
-/// would be ambiguous.
+/// Returns whether a character is invalid in host names and addresses. If the parser accepted such a character, the end
+/// of the host name would be ambiguous.
 fn is_out_of_place(c: char) -> bool {
     c.is_whitespace() || c.is_control() || matches!(c, '[' | ']')
 }

@@ -1,4 +1,5 @@
-//! Connects a session to a server, starts or resumes the session there, and moves the session to another server if the server list changes.
+//! Connects a session to a server, starts or resumes the session there, and moves the session to another server if the
+//! server list changes.
 
 use std::time::Duration;
 
@@ -39,16 +40,16 @@ impl<T> Session<T> {
             self.end_session(false);
             self.close_connection(now, "the session had expired");
             if expired && self.connection != ConnectionState::Closed {
-                // This server has reported the expiry, so the session asks this server for a new session. Another server may be separated
-                // from the ensemble and may still offer the expired session.
+                // This server has reported the expiry, so the session asks this server for a new session. Another
+                // server may be separated from the ensemble and may still offer the expired session.
                 self.servers.retry_last();
                 self.connection = ConnectionState::Disconnected { retry_at: now };
             }
             return Ok(());
         }
         if response.read_only {
-            // A read-only server is not part of a quorum. A server that is not part of a quorum cannot create lock nodes or extend the
-            // lease.
+            // A read-only server is not part of a quorum. A server that is not part of a quorum cannot create lock
+            // nodes or extend the lease.
             self.close_connection(now, "the server is read-only");
             return Ok(());
         }
@@ -60,8 +61,8 @@ impl<T> Session<T> {
             }
         }
         let agreed = Duration::from_millis(u64::try_from(response.timeout_ms).unwrap_or_default());
-        // To create a session, a server needs a transaction that a quorum commits. A reply that resumes a session proves nothing, because a
-        // single server can send it without a quorum.
+        // To create a session, a server needs a transaction that a quorum commits. A reply that resumes a session
+        // proves nothing, because a single server can send it without a quorum.
         let active = match self.active.take() {
             Some(before) => {
                 self.timeout = agreed.min(before.timeout);
@@ -132,7 +133,8 @@ impl<T> Session<T> {
 
     // Server lists that change.
 
-    /// Replaces the server list. `present` is the present or last server. It is `None` if the session must not leave this server.
+    /// Replaces the server list. `present` is the present or last server. It is `None` if the session must not leave
+    /// this server.
     pub(super) fn replace_servers(
         &mut self,
         now: Time,
@@ -184,8 +186,8 @@ impl<T> Session<T> {
         self.leave_server_if_due(now);
     }
 
-    /// Continues the planned departure. The session leaves the server if no request is without an answer, or if the time for answers is
-    /// over.
+    /// Continues the planned departure. The session leaves the server if no request is without an answer, or if the
+    /// time for answers is over.
     pub(super) fn leave_server_if_due(&mut self, now: Time) {
         let Some(Departure { migration, stage }) = self.departure.filter(|_| self.is_connected()) else { return };
         let is_idle = self.in_flight.is_empty() && !self.large_requests.has_deferred();
@@ -241,8 +243,8 @@ impl<T> Session<T> {
         };
         match list {
             Ok(Some(list)) => {
-                // If no configuration has listed the present server, the program may have named a server of the list in another way. The
-                // session then keeps its connection, unless it already plans to leave.
+                // If no configuration has listed the present server, the program may have named a server of the list in
+                // another way. The session then keeps its connection, unless it already plans to leave.
                 let is_leaving = self.departure.is_some();
                 let present = present.filter(|present| was_listed || is_leaving || list.servers.contains(present));
                 self.replace_servers(now, list, present, "ensemble");

@@ -5,8 +5,8 @@ use std::fmt;
 use zeroize::Zeroizing;
 use zklock_proto::{Request, XID_AUTH};
 
-/// The bytes of an auth packet besides the scheme and the data: the length of the frame, the xid, the type of the request, the type of the
-/// packet, and the lengths of both fields.
+/// The bytes of an auth packet besides the scheme and the data: the length of the frame, the xid, the type of the
+/// request, the type of the packet, and the lengths of both fields.
 const PACKET_OVERHEAD: usize = 24;
 
 /// Credentials for one scheme. The memory of the data is erased when the value is dropped.
@@ -25,8 +25,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Appends an auth packet for each of the credentials, and erases the credentials. Returns the number of packets. The only copy of the
-/// credentials that remains in memory is in `output`.
+/// Appends an auth packet for each of the credentials, and erases the credentials. Returns the number of packets. The
+/// only copy of the credentials that remains in memory is in `output`.
 pub(super) fn encode_credentials(all: Vec<Credentials>, output: &mut Vec<u8>) -> usize {
     // A buffer that grows moves its content, and does not erase the first copy.
     output.reserve(all.iter().map(|one| PACKET_OVERHEAD + one.scheme.len() + one.data.len()).sum());

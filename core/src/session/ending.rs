@@ -48,8 +48,8 @@ impl<T> Session<T> {
             let (server, cause) = (server.clone(), self.last_failure.clone());
             self.server_failures.push(ServerFailure { server, cause, is_certificate_refused: false });
         }
-        // If the lost connection had lasted long enough, the session reconnects at once. After repeated failures, the session pauses before
-        // it reconnects.
+        // If the lost connection had lasted long enough, the session reconnects at once. After repeated failures, the
+        // session pauses before it reconnects.
         let wait = if was_established && now - self.established_at >= self.config.limits.sound_connection {
             self.servers.record_success();
             Duration::ZERO
@@ -59,7 +59,8 @@ impl<T> Session<T> {
         self.drop_connection(now, now + wait);
     }
 
-    /// Ends the connection or the connection attempt. The requests without an answer fail. The session connects again at `retry_at`.
+    /// Ends the connection or the connection attempt. The requests without an answer fail. The session connects again
+    /// at `retry_at`.
     pub(super) fn drop_connection(&mut self, now: Time, retry_at: Time) {
         let was_established = self.connection == ConnectionState::Established;
         self.erase_output();
@@ -110,12 +111,13 @@ impl<T> Session<T> {
         self.events.push_back(Event::Closed);
     }
 
-    /// Returns whether all servers have certainly lost the session. A server that has not reached the session's zxid closes the connection
-    /// during the handshake. There are two possible reasons: the server lags behind, or all servers were set up again with an empty state.
-    /// The function assumes the second reason if two session timeouts have passed since the latest possible expiry.
+    /// Returns whether all servers have certainly lost the session. A server that has not reached the session's zxid
+    /// closes the connection during the handshake. There are two possible reasons: the server lags behind, or all
+    /// servers were set up again with an empty state. The function assumes the second reason if two session timeouts
+    /// have passed since the latest possible expiry.
     pub(super) fn is_session_unrecoverable(&self, now: Time) -> bool {
-        // Without holds and waiters, the session does not extend the lease. However, the session was still alive when the last frame
-        // arrived.
+        // Without holds and waiters, the session does not extend the lease. However, the session was still alive when
+        // the last frame arrived.
         let alive = self.last_received + self.timeout;
         self.lease().is_some_and(|lease| now >= lease.end().max(alive) + self.timeout * 2)
     }

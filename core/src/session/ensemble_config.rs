@@ -1,5 +1,6 @@
-//! Follows the configuration of the ensemble. Servers with dynamic reconfiguration store the list of all servers in the node
-//! `/zookeeper/config`. This file parses the node, and decides which servers the client uses. The session reads and watches the node.
+//! Follows the configuration of the ensemble. Servers with dynamic reconfiguration store the list of all servers in the
+//! node `/zookeeper/config`. This file parses the node, and decides which servers the client uses. The session reads
+//! and watches the node.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -36,8 +37,8 @@ struct Entry {
 }
 
 impl EnsembleConfig {
-    /// Parses the data of the node: lines like `server.1=host:2888:3888:participant;2181`, and a line with the version. Other lines have
-    /// no meaning for clients. Returns the reason if the data is not a configuration.
+    /// Parses the data of the node: lines like `server.1=host:2888:3888:participant;2181`, and a line with the version.
+    /// Other lines have no meaning for clients. Returns the reason if the data is not a configuration.
     pub(super) fn parse(data: &[u8]) -> Result<Self, String> {
         let text = str::from_utf8(data).map_err(|_| "the node is not UTF-8 text".to_owned())?;
         let (mut version, mut entries) = (None, Vec::new());
@@ -61,8 +62,9 @@ impl EnsembleConfig {
 }
 
 impl Entry {
-    /// Parses `host:port:port[:role][|host:port:port...][;[address:]port][;[address:]port]`. The first address and port after a semicolon
-    /// are for clients. ZooKeeper 3.10 adds an address and a port for clients with TLS. A role or an empty part has no effect here.
+    /// Parses `host:port:port[:role][|host:port:port...][;[address:]port][;[address:]port]`. The first address and port
+    /// after a semicolon are for clients. ZooKeeper 3.10 adds an address and a port for clients with TLS. A role or an
+    /// empty part has no effect here.
     fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split(';');
         // A server can have several addresses for the quorum. Each of them reaches the server.
@@ -83,8 +85,8 @@ fn client_server(host: &str, part: &str) -> Option<Option<Server>> {
     let (address, digits) = part.rsplit_once(':').unwrap_or(("", part));
     let address = address.strip_prefix('[').map_or(Some(address), |rest| rest.strip_suffix(']'))?;
     let port = parse_port(digits)?;
-    // With a wildcard address, the server accepts clients on all addresses of its machine. A client that connected to the wildcard address
-    // would reach its own machine.
+    // With a wildcard address, the server accepts clients on all addresses of its machine. A client that connected to
+    // the wildcard address would reach its own machine.
     let host = if is_wildcard(address) { host } else { address };
     is_host(host).then(|| (!is_wildcard(host)).then(|| Server { host: host.to_owned(), port }))
 }
@@ -98,7 +100,8 @@ fn split_host(text: &str) -> Option<(&str, &str)> {
     is_host(host).then_some((host, rest))
 }
 
-/// Returns whether the text can be a name or an address. A name contains no colon, because colons only occur in IPv6 addresses.
+/// Returns whether the text can be a name or an address. A name contains no colon, because colons only occur in IPv6
+/// addresses.
 fn is_host(text: &str) -> bool {
     let is_invalid = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '[' | ']' | '/' | ',' | '=');
     let address = text.split_once('%').map_or(text, |(address, _zone)| address);
@@ -135,8 +138,8 @@ impl Follower {
         self.version = None;
     }
 
-    /// Handles the data of the node. Returns the new server list if the client must change its list. Fails with the reason if the data is
-    /// unusable. The client then keeps its list.
+    /// Handles the data of the node. Returns the new server list if the client must change its list. Fails with the
+    /// reason if the data is unusable. The client then keeps its list.
     pub(super) fn on_data(&mut self, data: &[u8]) -> Result<Option<ServerList>, String> {
         let config = EnsembleConfig::parse(data)?;
         if self.version.is_some_and(|version| config.version <= version) {
@@ -164,8 +167,8 @@ impl Follower {
         Ok(Some(ServerList { servers, fallback: self.given.clone() }))
     }
 
-    /// Returns the address that the client uses for a server. The address of a client with TLS is the address for TLS. Without it, the
-    /// client uses the other address only if the program has named its port, as with `portUnification`.
+    /// Returns the address that the client uses for a server. The address of a client with TLS is the address for TLS.
+    /// Without it, the client uses the other address only if the program has named its port, as with `portUnification`.
     fn usable<'a>(&self, entry: &'a Entry) -> Option<&'a Server> {
         let is_named = |server: &&Server| self.given.iter().any(|given| given.port == server.port);
         match self.ports {
@@ -174,8 +177,9 @@ impl Follower {
         }
     }
 
-    /// Returns whether a configuration listed the server. The program may name a server that the configuration lists under another name.
-    /// Such a server is not part of the configuration, so its absence does not mean that the server has left the ensemble.
+    /// Returns whether a configuration listed the server. The program may name a server that the configuration lists
+    /// under another name. Such a server is not part of the configuration, so its absence does not mean that the server
+    /// has left the ensemble.
     pub(super) fn lists(&self, server: &Server) -> bool {
         self.followed.contains(server)
     }

@@ -22,8 +22,8 @@ impl<T> Session<T> {
         self.events.pop_front()
     }
 
-    /// Returns the bytes to send. The shell removes bytes from the front after it has sent them. Removed bytes remain in the memory of the
-    /// buffer. After all credentials were sent, this method therefore erases the memory.
+    /// Returns the bytes to send. The shell removes bytes from the front after it has sent them. Removed bytes remain
+    /// in the memory of the buffer. After all credentials were sent, this method therefore erases the memory.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         if self.output.is_empty() {
             self.erase_output();
@@ -38,8 +38,8 @@ impl<T> Session<T> {
         self.output.clear();
     }
 
-    /// Sets the credentials for the next connection. After the handshake, the session sends these credentials before any other request,
-    /// and then forgets them. The shell must therefore set the credentials before each connection.
+    /// Sets the credentials for the next connection. After the handshake, the session sends these credentials before
+    /// any other request, and then forgets them. The shell must therefore set the credentials before each connection.
     pub(crate) fn set_credentials(&mut self, credentials: Vec<Credentials>) {
         self.credentials = credentials;
     }
@@ -54,8 +54,8 @@ impl<T> Session<T> {
         self.loading = Some(inputs.to_owned());
     }
 
-    /// Reports that the shell has loaded the inputs. If the shell now connects to the server, the time limit of the attempt begins again.
-    /// If the session waits for the inputs before it leaves its server, it now leaves.
+    /// Reports that the shell has loaded the inputs. If the shell now connects to the server, the time limit of the
+    /// attempt begins again. If the session waits for the inputs before it leaves its server, it now leaves.
     pub(crate) fn finish_loading(&mut self, now: Time) {
         if self.loading.take().is_some() && matches!(self.connection, ConnectionState::Connecting { .. }) {
             self.connection = self.connecting(now);
@@ -70,24 +70,24 @@ impl<T> Session<T> {
         self.is_loading_required = true;
     }
 
-    /// Reports that the shell could not load the inputs that the session has requested. The session stays at its server, and requests the
-    /// inputs again after a third of the session timeout.
+    /// Reports that the shell could not load the inputs that the session has requested. The session stays at its
+    /// server, and requests the inputs again after a third of the session timeout.
     pub(crate) fn postpone_departure(&mut self, now: Time) {
         if let Some(Departure { stage: stage @ DepartureStage::Loading, .. }) = &mut self.departure {
             *stage = DepartureStage::LoadAt(now + self.timeout / 3);
         }
     }
 
-    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell calls `connected` or
-    /// `disconnected`.
+    /// Reports that the server has accepted the connection, and that the TLS handshake begins. After that, the shell
+    /// calls `connected` or `disconnected`.
     pub(crate) fn start_securing(&mut self, now: Time) {
         if matches!(self.connection, ConnectionState::Connecting { .. }) {
             self.connection = ConnectionState::Securing { deadline: now + self.handshake_timeout() };
         }
     }
 
-    /// Reports that a connection to the server is established. If the client uses TLS, the TLS handshake is complete. `local_address` is the
-    /// IP address of this machine on the connection.
+    /// Reports that a connection to the server is established. If the client uses TLS, the TLS handshake is complete.
+    /// `local_address` is the IP address of this machine on the connection.
     pub(crate) fn connected(&mut self, now: Time, local_address: &str) {
         if !matches!(self.connection, ConnectionState::Connecting { .. } | ConnectionState::Securing { .. }) {
             return;
@@ -125,8 +125,8 @@ impl<T> Session<T> {
         self.on_connection_lost(now, cause);
     }
 
-    /// Reports that the connection has failed because the client refused the certificate of the server, or the server refused the
-    /// certificate of the client.
+    /// Reports that the connection has failed because the client refused the certificate of the server, or the server
+    /// refused the certificate of the client.
     pub(crate) fn certificate_refused(&mut self, now: Time, cause: &str) {
         if matches!(self.connection, ConnectionState::Disconnected { .. } | ConnectionState::Closed) {
             return;
@@ -260,8 +260,8 @@ impl<T> Session<T> {
     }
 }
 
-/// Returns whether the length of a frame is in truth the beginning of a TLS record: an alert or a handshake message, and the major
-/// version 3.
+/// Returns whether the length of a frame is in truth the beginning of a TLS record: an alert or a handshake message,
+/// and the major version 3.
 fn is_tls_record(length: usize) -> bool {
     matches!(length >> 16, 0x1503 | 0x1603)
 }

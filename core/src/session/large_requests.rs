@@ -1,26 +1,28 @@
 //! Decides how a session sends requests that may be too large for a server.
 //!
-//! If a request exceeds a server's `jute.maxbuffer`, the server closes the connection without a reply. All other requests on the connection
-//! are lost too. A server that stops also closes its connections without a reply. The session distinguishes the two cases by repeating the
-//! request.
+//! If a request exceeds a server's `jute.maxbuffer`, the server closes the connection without a reply. All other
+//! requests on the connection are lost too. A server that stops also closes its connections without a reply. The
+//! session distinguishes the two cases by repeating the request.
 //!
-//! After a server has closed a connection, the session *isolates* large requests: all requests that are at least as large as the smallest
-//! request in flight at that time. The session never isolates very small requests. It sends each isolated request alone, and only after the
-//! server has answered a small transaction, the *probe*. At [`MAX_ISOLATED_LOSSES`] isolated requests after which the connection was lost,
-//! the session refuses requests of this size, and does not send them.
+//! After a server has closed a connection, the session *isolates* large requests: all requests that are at least as
+//! large as the smallest request in flight at that time. The session never isolates very small requests. It sends each
+//! isolated request alone, and only after the server has answered a small transaction, the *probe*. At
+//! [`MAX_ISOLATED_LOSSES`] isolated requests after which the connection was lost, the session refuses requests of this
+//! size, and does not send them.
 //!
-//! No time is involved. A size is isolated or refused until a server answers a request that is at least as large, until the servers change, or
-//! until the program sets the same servers again. If the session isolates a size by mistake, the cost is one round trip. A size is refused by
-//! mistake only if two connections break for another reason while an isolated request is in flight.
+//! No time is involved. A size is isolated or refused until a server answers a request that is at least as large, until
+//! the servers change, or until the program sets the same servers again. If the session isolates a size by mistake, the
+//! cost is one round trip. A size is refused by mistake only if two connections break for another reason while an
+//! isolated request is in flight.
 //!
-//! [`LargeRequests`] owns the deferred requests. It must not encode requests, and does not know their purpose. [`WatchBatch`] limits the
-//! requests that restore watches, which the session never isolates.
+//! [`LargeRequests`] owns the deferred requests. It must not encode requests, and does not know their purpose.
+//! [`WatchBatch`] limits the requests that restore watches, which the session never isolates.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// The number of isolated requests with a lost connection at which the session refuses requests of this size. The lost connection that
-/// started the isolation does not count.
+/// The number of isolated requests with a lost connection at which the session refuses requests of this size. The lost
+/// connection that started the isolation does not count.
 const MAX_ISOLATED_LOSSES: usize = 2;
 
 /// The error of a request that is too large for a server.
@@ -120,8 +122,8 @@ impl<R> LargeRequests<R> {
         self.deferred.push_back((size, request));
     }
 
-    /// Returns what to send next. Deferred requests keep their order. An isolated request follows its probe, after all earlier requests are
-    /// answered. Later requests wait until the isolated request is answered.
+    /// Returns what to send next. Deferred requests keep their order. An isolated request follows its probe, after all
+    /// earlier requests are answered. Later requests wait until the isolated request is answered.
     pub(super) fn next(&mut self, pending: Pending) -> Next<R> {
         let Some(&(size, _)) = self.deferred.front() else { return Next::Wait };
         let is_isolated = self.is_suspected(size);
@@ -157,8 +159,8 @@ impl<R> LargeRequests<R> {
         self.suspected = Some(self.suspected.map_or(smallest, |suspected| suspected.min(smallest)));
     }
 
-    /// Records that a server closed a connection after an isolated request of `size` bytes. Returns an error if the session must not send the
-    /// request again.
+    /// Records that a server closed a connection after an isolated request of `size` bytes. Returns an error if the
+    /// session must not send the request again.
     pub(super) fn record_isolated_loss(&mut self, size: usize) -> Option<TooLarge> {
         self.isolated_losses.push(size);
         self.isolated_losses.sort_unstable();
@@ -192,8 +194,8 @@ impl<R> LargeRequests<R> {
     }
 }
 
-/// The number of path bytes in one request that restores watches. A server may refuse a large request, and the client has to restore all
-/// watches, so the client sends smaller requests instead.
+/// The number of path bytes in one request that restores watches. A server may refuse a large request, and the client
+/// has to restore all watches, so the client sends smaller requests instead.
 #[derive(Debug)]
 pub(super) struct WatchBatch {
     bytes: usize,
@@ -213,8 +215,8 @@ impl WatchBatch {
         self.bytes
     }
 
-    /// Records that a server closed the connection after a request of this size. At the second loss with the same size, the size does not
-    /// grow to this value again.
+    /// Records that a server closed the connection after a request of this size. At the second loss with the same size,
+    /// the size does not grow to this value again.
     pub(super) fn record_loss(&mut self) {
         let smaller = (self.bytes / 2).max(self.least).min(self.bytes);
         if self.lost_at == self.bytes {
@@ -224,7 +226,8 @@ impl WatchBatch {
         self.bytes = smaller;
     }
 
-    /// Records that a server answered all requests of this size. If the size became smaller because of a broken network, it grows again.
+    /// Records that a server answered all requests of this size. If the size became smaller because of a broken
+    /// network, it grows again.
     pub(super) fn record_answer(&mut self) {
         if self.bytes >= self.lost_at {
             self.lost_at = usize::MAX;

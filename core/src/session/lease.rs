@@ -1,18 +1,19 @@
-//! The session lease (rule 2 of the safety contract). Until the lease ends, the session cannot have expired. The client measures the
-//! lease with its own clock.
+//! The session lease (rule 2 of the safety contract). Until the lease ends, the session cannot have expired. The client
+//! measures the lease with its own clock.
 //!
-//! The leader expires a session if one session timeout has passed since the leader last recorded that the session is alive. ZooKeeper calls
-//! this record a *touch*. If the client is connected to a follower, the leader touches the session only when the follower answers the
-//! leader's next ping. The leader sends a ping to its followers every half tick. A request that the follower forwards to the leader does
-//! not touch the session.
+//! The leader expires a session if one session timeout has passed since the leader last recorded that the session is
+//! alive. ZooKeeper calls this record a *touch*. If the client is connected to a follower, the leader touches the
+//! session only when the follower answers the leader's next ping. The leader sends a ping to its followers every half
+//! tick. A request that the follower forwards to the leader does not touch the session.
 //!
-//! Two conditions limit the lease. First, the server must still belong to the quorum. If a request needs a commit, its reply proves that
-//! the server belonged to the quorum when the client sent the request. A reply to a ping, a read or a `sync` proves nothing about the
-//! quorum (ZOOKEEPER-1675).
+//! Two conditions limit the lease. First, the server must still belong to the quorum. If a request needs a commit, its
+//! reply proves that the server belonged to the quorum when the client sent the request. A reply to a ping, a read or a
+//! `sync` proves nothing about the quorum (ZOOKEEPER-1675).
 //!
-//! Second, the leader must have touched the session. A reply shows that the server has received the packet. The leader touches the session
-//! at most half a tick after this reply. A packet therefore counts for the lease if the server answered it at least half a tick before the
-//! client sent the committed request. The handshake counts at once, because the leader itself takes part in the handshake.
+//! Second, the leader must have touched the session. A reply shows that the server has received the packet. The leader
+//! touches the session at most half a tick after this reply. A packet therefore counts for the lease if the server
+//! answered it at least half a tick before the client sent the committed request. The handshake counts at once, because
+//! the leader itself takes part in the handshake.
 //!
 //! Each condition gives a time, and the lease ends at the earlier one:
 //!
@@ -41,20 +42,22 @@ pub(crate) struct Lease {
 pub(crate) struct Proof {
     /// The send time of the committed request.
     pub request_sent: Time,
-    /// The send time of the newest packet for which the leader had touched the session before the committed request was sent.
+    /// The send time of the newest packet for which the leader had touched the session before the committed request was
+    /// sent.
     pub touch_sent: Time,
 }
 
 impl Lease {
-    /// Creates the lease of a session whose handshake was sent at `handshake_sent`. The default margin is a third of the session timeout.
+    /// Creates the lease of a session whose handshake was sent at `handshake_sent`. The default margin is a third of
+    /// the session timeout.
     pub(crate) fn new(handshake_sent: Time, timeout: Duration, margin: Option<Duration>) -> Self {
         let mut lease = Self { timeout, margin, end: Time::default() };
         lease.extend(Proof { request_sent: handshake_sent, touch_sent: handshake_sent });
         lease
     }
 
-    /// Sets the timeout of a resumed session. A shorter timeout shortens the lease immediately. A longer timeout takes effect with the next
-    /// proof.
+    /// Sets the timeout of a resumed session. A shorter timeout shortens the lease immediately. A longer timeout takes
+    /// effect with the next proof.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         let shorter = self.timeout.saturating_sub(timeout);
         self.end = Time::default() + (self.end - Time::default()).saturating_sub(shorter);
@@ -105,15 +108,16 @@ pub(super) struct SentPackets {
     timeout: Duration,
     /// The send time of the handshake, for which the leader touches the session at once.
     handshake: Time,
-    /// The packets after the handshake, beginning with the oldest. The list omits packets that were sent shortly after another packet.
-    /// Packets without an answer are at the end of the list.
+    /// The packets after the handshake, beginning with the oldest. The list omits packets that were sent shortly after
+    /// another packet. Packets without an answer are at the end of the list.
     packets: VecDeque<SentPacket>,
 }
 
 #[derive(Debug)]
 struct SentPacket {
     sent: Time,
-    /// The time at which this packet or a later packet was answered. At this time, the server had already received this packet.
+    /// The time at which this packet or a later packet was answered. At this time, the server had already received this
+    /// packet.
     answered: Option<Time>,
 }
 
@@ -133,34 +137,36 @@ impl SentPackets {
         }
     }
 
-    /// Records the answer to the packet that was sent at the time `sent`. A connection delivers packets in order, so the server has also
-    /// received all earlier packets.
+    /// Records the answer to the packet that was sent at the time `sent`. A connection delivers packets in order, so
+    /// the server has also received all earlier packets.
     pub(super) fn record_answer(&mut self, sent: Time, now: Time) {
         let open = self.packets.iter_mut().rev().take_while(|packet| packet.answered.is_none());
         open.filter(|packet| packet.sent <= sent).for_each(|packet| packet.answered = Some(now));
     }
 
-    /// Suppose that the client sends a request `now`. This function considers the packets for which the leader touches the session before
-    /// the request arrives, and returns the send time of the newest such packet.
+    /// Suppose that the client sends a request `now`. This function considers the packets for which the leader touches
+    /// the session before the request arrives, and returns the send time of the newest such packet.
     pub(super) fn last_touch_sent(&self, now: Time) -> Time {
         let touch_sent = self.packets.iter().rev().find(|packet| self.touched_at(packet, now) <= now);
         touch_sent.map_or(self.handshake, |packet| packet.sent)
     }
 
-    /// Returns the shortest time after which the leader has certainly touched the session for a packet that `is_new_enough` accepts.
+    /// Returns the shortest time after which the leader has certainly touched the session for a packet that
+    /// `is_new_enough` accepts.
     pub(super) fn time_until_touch(&self, now: Time, is_new_enough: impl Fn(Time) -> bool) -> Duration {
         let next = SentPacket { sent: now, answered: None };
         let packet = self.packets.iter().find(|packet| is_new_enough(packet.sent)).unwrap_or(&next);
         self.touched_at(packet, now) - now
     }
 
-    /// Returns the time after which the leader has certainly touched the session for a packet. If the packet has no answer yet, the
-    /// function assumes that the answer comes `now`.
+    /// Returns the time after which the leader has certainly touched the session for a packet. If the packet has no
+    /// answer yet, the function assumes that the answer comes `now`.
     ///
-    /// The leader touches the session at most half a tick after the answer. Half a tick is at most a quarter of the session timeout,
-    /// because servers grant timeouts of two ticks or more. The result is always at least a third of the timeout (two heartbeats) after the
-    /// send time of the packet. Because of this minimum, the lease remains correct even if the leader's pings are late by a twelfth of the
-    /// timeout. Answers that take up to a twelfth of the timeout do not shorten the lease.
+    /// The leader touches the session at most half a tick after the answer. Half a tick is at most a quarter of the
+    /// session timeout, because servers grant timeouts of two ticks or more. The result is always at least a third of
+    /// the timeout (two heartbeats) after the send time of the packet. Because of this minimum, the lease remains
+    /// correct even if the leader's pings are late by a twelfth of the timeout. Answers that take up to a twelfth of
+    /// the timeout do not shorten the lease.
     fn touched_at(&self, packet: &SentPacket, now: Time) -> Time {
         let answered = match packet.answered {
             _ if Mutant::TouchOnWrite.is_active() => packet.sent,
@@ -233,8 +239,8 @@ mod tests {
         assert_eq!(end(Some(Duration::ZERO)), at(124));
     }
 
-    /// Records packets with a session timeout of 24 seconds. Half a tick is then 6 seconds and a heartbeat 4 seconds, and packets within
-    /// half a second count as one packet.
+    /// Records packets with a session timeout of 24 seconds. Half a tick is then 6 seconds and a heartbeat 4 seconds,
+    /// and packets within half a second count as one packet.
     fn sent_on_a_connection() -> SentPackets {
         SentPackets::new(at(10), Duration::from_secs(24))
     }

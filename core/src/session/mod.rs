@@ -1,5 +1,5 @@
-//! The logic of one ZooKeeper session, without I/O. The inputs of the session are received bytes and the time. The outputs of the session
-//! are bytes to send, commands to open and close connections, and events.
+//! The logic of one ZooKeeper session, without I/O. The inputs of the session are received bytes and the time. The
+//! outputs of the session are bytes to send, commands to open and close connections, and events.
 //!
 //! - The session always tries to have a connection. The session detects a dead server well before the session timeout has passed.
 //! - The session assigns each reply to its request. If the connection is lost, the session answers all requests in flight with
@@ -73,9 +73,11 @@ pub(crate) enum LeaseDemand {
 pub struct SessionConfig {
     /// The requested session timeout. The server may negotiate another session timeout.
     pub timeout: Duration,
-    /// The time between the end of the lease and the earliest end of the session. `None` means a third of the negotiated timeout.
+    /// The time between the end of the lease and the earliest end of the session. `None` means a third of the
+    /// negotiated timeout.
     pub lease_margin: Option<Duration>,
-    /// The ports that the client uses if it follows the configuration of the ensemble. `None` if the client does not follow it.
+    /// The ports that the client uses if it follows the configuration of the ensemble. `None` if the client does not
+    /// follow it.
     pub follow_config: Option<ClientPorts>,
     /// The largest frame that the session accepts from a server, in bytes (`jute.maxbuffer`).
     pub frame_limit: usize,
@@ -108,7 +110,8 @@ pub(crate) enum Failure {
     Code(Code),
     /// The client lost the connection before the reply arrived. The server may or may not have performed the request.
     ConnectionLost,
-    /// Servers closed the connection after this request or after a smaller request. The servers probably did not perform this request.
+    /// Servers closed the connection after this request or after a smaller request. The servers probably did not
+    /// perform this request.
     TooLarge(TooLarge),
 }
 
@@ -132,25 +135,27 @@ impl Failure {
 /// An event that the session reports to its owner. `T` is the owner's tag for a request.
 #[derive(Debug)]
 pub(crate) enum Event<T> {
-    /// The session has a connection and accepts requests. If the session was resumed, the session has already sent the requests that
-    /// restore its watches.
+    /// The session has a connection and accepts requests. If the session was resumed, the session has already sent the
+    /// requests that restore its watches.
     Connected {
         /// True if the session is the same as before the connection was lost.
         resumed: bool,
     },
     /// The connection was lost. All requests that were in flight have failed.
     Disconnected,
-    /// The session has ended. The servers delete the ephemeral nodes of the session, and the client starts a new session.
+    /// The session has ended. The servers delete the ephemeral nodes of the session, and the client starts a new
+    /// session.
     SessionEnded {
-        /// The value is `Some` if no server reported an expiry. The nodes of the ended session exist at least until this time.
+        /// The value is `Some` if no server reported an expiry. The nodes of the ended session exist at least until
+        /// this time.
         nodes_until: Option<Time>,
     },
     /// The reply to a request.
     Reply {
         /// The tag that the owner gave to the request.
         tag: T,
-        /// The zxid of the reply. The reply to a transaction has the zxid of the transaction. The reply to a read has the largest zxid that
-        /// the server had processed. The value is 0 if there was no reply.
+        /// The zxid of the reply. The reply to a transaction has the zxid of the transaction. The reply to a read has
+        /// the largest zxid that the server had processed. The value is 0 if there was no reply.
         zxid: i64,
         /// The response, or the reason for the failure.
         result: Result<Response, Failure>,
@@ -175,14 +180,15 @@ pub(crate) enum Event<T> {
 /// A command for the shell, which owns the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Drop the current connection, resolve the name of this server, and connect to this server. After that, call `Session::connected` or
-    /// `Session::disconnected`.
+    /// Drop the current connection, resolve the name of this server, and connect to this server. After that, call
+    /// `Session::connected` or `Session::disconnected`.
     Connect(Server),
-    /// Load the inputs of the next attempt to connect, and keep the present connection. After that, call `Engine::finish_loading` or
-    /// `Engine::postpone_departure`. The session sends this command only after `Engine::require_loading`.
+    /// Load the inputs of the next attempt to connect, and keep the present connection. After that, call
+    /// `Engine::finish_loading` or `Engine::postpone_departure`. The session sends this command only after
+    /// `Engine::require_loading`.
     Load,
-    /// Drop the connection or the connection attempt. After this command, the shell reports nothing more about the connection to the
-    /// session.
+    /// Drop the connection or the connection attempt. After this command, the shell reports nothing more about the
+    /// connection to the session.
     Disconnect,
 }
 
@@ -210,11 +216,12 @@ pub(crate) struct Session<T> {
     close_deadline: Option<Time>,
     /// The session timeout in effect: the negotiated timeout, or the requested timeout if the client has no session.
     timeout: Duration,
-    /// The largest zxid that the session has seen. A server that has not reached this zxid refuses the session, so the session never sees
-    /// older data.
+    /// The largest zxid that the session has seen. A server that has not reached this zxid refuses the session, so the
+    /// session never sees older data.
     last_zxid: i64,
-    /// The zxid up to which the session has received all watch events. On a new connection, the session requests all events with larger
-    /// zxids. While the session restores its watches, replies advance `last_zxid` but not this field.
+    /// The zxid up to which the session has received all watch events. On a new connection, the session requests all
+    /// events with larger zxids. While the session restores its watches, replies advance `last_zxid` but not this
+    /// field.
     watched_zxid: i64,
     last_xid: i32,
     established_at: Time,
@@ -224,7 +231,8 @@ pub(crate) struct Session<T> {
     /// The send time of the last heartbeat transaction, or of a later request that extended the lease.
     last_proof_sent: Time,
     last_received: Time,
-    /// The time at which the server last replied to a request. Notifications do not count, because the server sends them without a request.
+    /// The time at which the server last replied to a request. Notifications do not count, because the server sends
+    /// them without a request.
     last_answered: Time,
     ping_sent: Option<Time>,
     in_flight: VecDeque<InFlight<T>>,
@@ -244,11 +252,12 @@ pub(crate) struct Session<T> {
     has_secret_output: bool,
     commands: VecDeque<Command>,
     events: VecDeque<Event<T>>,
-    /// The server of the current or last connection, and the reason why the last connection failed. Both fields are for error messages.
+    /// The server of the current or last connection, and the reason why the last connection failed. Both fields are for
+    /// error messages.
     server: Option<Server>,
     last_failure: String,
-    /// The servers that failed after the last established connection, each with its last failure. The last entry contains the latest
-    /// failure. A change of the server list removes the servers that the new list does not contain.
+    /// The servers that failed after the last established connection, each with its last failure. The last entry
+    /// contains the latest failure. A change of the server list removes the servers that the new list does not contain.
     server_failures: Vec<ServerFailure>,
     /// True if the last connection attempt failed because this machine had no file descriptor or memory left.
     is_out_of_resources: bool,
@@ -275,8 +284,8 @@ struct Departure {
     stage: DepartureStage,
 }
 
-/// The session loads the inputs of the next attempt before it leaves the server. If they cannot be loaded, the session could not even
-/// return to this server.
+/// The session loads the inputs of the next attempt before it leaves the server. If they cannot be loaded, the session
+/// could not even return to this server.
 #[derive(Debug, Clone, Copy)]
 enum DepartureStage {
     /// The shell must load the inputs at this time.
@@ -301,7 +310,8 @@ impl DepartureStage {
 struct ActiveSession {
     id: i64,
     password: Vec<u8>,
-    /// The timeout that was negotiated at the start of the session. After an election, the new leader uses this timeout again.
+    /// The timeout that was negotiated at the start of the session. After an election, the new leader uses this timeout
+    /// again.
     timeout: Duration,
     lease: Lease,
 }
@@ -322,7 +332,8 @@ struct InFlight<T> {
     /// True if the session sent the request alone because the request may be too large for the server.
     is_isolated: bool,
     sent: Time,
-    /// The times that a reply proves. The value is `None` if the server may reply before a quorum has committed the request.
+    /// The times that a reply proves. The value is `None` if the server may reply before a quorum has committed the
+    /// request.
     proof: Option<Proof>,
     purpose: Purpose<T>,
 }
@@ -349,8 +360,8 @@ enum Purpose<T> {
     Watch(T, String, WatcherType),
     /// A request that the session makes for its own purposes, such as a heartbeat or the removal of a watch.
     Internal,
-    /// A request that sets watches again. If the server refuses this request, the session closes the connection. Without the watches,
-    /// waiters would miss events.
+    /// A request that sets watches again. If the server refuses this request, the session closes the connection.
+    /// Without the watches, waiters would miss events.
     RestoreWatches,
     /// Reads and watches the configuration of the ensemble.
     ReadConfig,
@@ -358,7 +369,8 @@ enum Purpose<T> {
 }
 
 impl<T> Session<T> {
-    /// Creates a session without a connection. The session connects to a server at the first call of [`advance`](Self::advance).
+    /// Creates a session without a connection. The session connects to a server at the first call of
+    /// [`advance`](Self::advance).
     pub(crate) fn new(servers: Vec<Server>, config: SessionConfig, now: Time, mut entropy: Entropy) -> Self {
         Self {
             follower: config.follow_config.map(|ports| Follower::new(ports, servers.clone())),
@@ -458,7 +470,8 @@ impl<T> Session<T> {
         self.timeout / 6
     }
 
-    /// Returns how long the session has been waiting for an answer from the server, or zero if the session waits for no answer.
+    /// Returns how long the session has been waiting for an answer from the server, or zero if the session waits for no
+    /// answer.
     pub(crate) fn unanswered_for(&self, now: Time) -> Duration {
         self.unanswered_since().map_or(Duration::ZERO, |since| now - since)
     }
@@ -553,8 +566,8 @@ impl<T> Session<T> {
         self.lease_demand = demand;
     }
 
-    /// Sends a transaction whose reply extends the lease. A read request that is sent later returns data that is at least as new as this
-    /// transaction.
+    /// Sends a transaction whose reply extends the lease. A read request that is sent later returns data that is at
+    /// least as new as this transaction.
     ///
     /// The leader checks the session, and a quorum commits the transaction.
     pub(crate) fn request_proof(&mut self, now: Time) {
@@ -562,14 +575,14 @@ impl<T> Session<T> {
         self.send(now, &proof_request(), Purpose::Internal);
     }
 
-    /// Makes the server catch up with the leader. A read request that is sent later returns data that is at least as new as this call. The
-    /// request is not a transaction and does not extend the lease.
+    /// Makes the server catch up with the leader. A read request that is sent later returns data that is at least as
+    /// new as this call. The request is not a transaction and does not extend the lease.
     pub(crate) fn sync(&mut self, now: Time, path: &str) {
         self.send(now, &Request::Sync { path: path.to_owned() }, Purpose::Internal);
     }
 
-    /// Returns how long the session must wait before a proof request can make the lease valid. If the result is zero, a proof request that
-    /// is sent now should make the lease valid.
+    /// Returns how long the session must wait before a proof request can make the lease valid. If the result is zero, a
+    /// proof request that is sent now should make the lease valid.
     pub(crate) fn proof_delay(&self, now: Time) -> Duration {
         let Some(lease) = self.lease() else { return Duration::ZERO };
         let would_run = |touch_sent: Time| {
@@ -587,12 +600,13 @@ impl<T> Session<T> {
         self.send(now, request, Purpose::Submitted(tag));
     }
 
-    /// Sets a persistent recursive watch on a directory. The session reports every change as [`Event::WatchFired`]. The watch ends when the
-    /// connection ends or [`unwatch_recursive`](Self::unwatch_recursive) is called.
+    /// Sets a persistent recursive watch on a directory. The session reports every change as [`Event::WatchFired`]. The
+    /// watch ends when the connection ends or [`unwatch_recursive`](Self::unwatch_recursive) is called.
     ///
-    /// Returns false, and sets no watch, if the session has no connection or already has another watch on the directory. Servers before 3.9
-    /// keep only one watch for each path on a connection (ZOOKEEPER-4466). For the same reason, a later watch on the directory itself
-    /// removes the recursive watch. The session reports the removal as [`EventKind::PersistentWatchRemoved`].
+    /// Returns false, and sets no watch, if the session has no connection or already has another watch on the
+    /// directory. Servers before 3.9 keep only one watch for each path on a connection (ZOOKEEPER-4466). For the same
+    /// reason, a later watch on the directory itself removes the recursive watch. The session reports the removal as
+    /// [`EventKind::PersistentWatchRemoved`].
     pub(crate) fn watch_recursive(&mut self, now: Time, directory: &str, subscriber: Subscriber, tag: T) -> bool {
         let is_free = !self.data_watches.contains(directory) && !self.child_watches.contains(directory);
         if !is_free || !self.is_connected() || self.recursive_watches.contains_key(directory) {
@@ -620,8 +634,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Reads a node and sets a watch on it. The reply has the form of a `getData` reply. If the request succeeds, the session later reports
-    /// one [`Event::WatchFired`].
+    /// Reads a node and sets a watch on it. The reply has the form of a `getData` reply. If the request succeeds, the
+    /// session later reports one [`Event::WatchFired`].
     pub(crate) fn watch_data(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
         self.displace_recursive_watch(now, path);
         self.data_watches.subscribe(path, subscriber);
@@ -629,8 +643,8 @@ impl<T> Session<T> {
         self.send(now, &request, Purpose::Watch(tag, path.to_owned(), WatcherType::Data));
     }
 
-    /// Lists a directory and sets a watch on its children. The reply has the form of a `getChildren2` reply. If the request succeeds, the
-    /// session later reports one [`Event::WatchFired`].
+    /// Lists a directory and sets a watch on its children. The reply has the form of a `getChildren2` reply. If the
+    /// request succeeds, the session later reports one [`Event::WatchFired`].
     pub(crate) fn watch_children(&mut self, now: Time, path: &str, subscriber: Subscriber, tag: T) {
         self.displace_recursive_watch(now, path);
         self.child_watches.subscribe(path, subscriber);
@@ -660,9 +674,9 @@ impl<T> Session<T> {
         self.data_watches.transfer(path, from, to);
     }
 
-    /// Replaces the servers that the program named. If the session follows the configuration of the ensemble, the session uses the new list
-    /// until it has read the configuration again. If the list contains the same servers as before, the session only forgets which request
-    /// sizes the servers refused.
+    /// Replaces the servers that the program named. If the session follows the configuration of the ensemble, the
+    /// session uses the new list until it has read the configuration again. If the list contains the same servers as
+    /// before, the session only forgets which request sizes the servers refused.
     pub(crate) fn set_servers(&mut self, now: Time, servers: Vec<Server>) {
         let has_same = |one: &[Server], other: &[Server]| one.iter().all(|server| other.contains(server));
         if has_same(&servers, &self.given_servers) && has_same(&self.given_servers, &servers) {
@@ -680,8 +694,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Closes the session on the server. If the session has no connection, the session first reconnects. At `deadline`, the session stops
-    /// trying. The session reports [`Event::Closed`] in any case.
+    /// Closes the session on the server. If the session has no connection, the session first reconnects. At `deadline`,
+    /// the session stops trying. The session reports [`Event::Closed`] in any case.
     pub(crate) fn close(&mut self, now: Time, deadline: Time) {
         if self.close_deadline.is_some() {
             // If the session is already closed, each further call makes the session report the event again.
@@ -702,8 +716,8 @@ impl<T> Session<T> {
 
     // Times.
 
-    /// Returns the time limit for connecting to one server, or for the handshake with this server. With this limit, the session can try all
-    /// servers before a lease ends. The limit is never shorter than `least`.
+    /// Returns the time limit for connecting to one server, or for the handshake with this server. With this limit, the
+    /// session can try all servers before a lease ends. The limit is never shorter than `least`.
     fn attempt_timeout(&self, least: Duration) -> Duration {
         let servers = u32::try_from(self.servers.len().min(3)).unwrap_or(3);
         (self.timeout / 3 / servers).max(least)
@@ -737,8 +751,9 @@ impl<T> Session<T> {
         if self.close_deadline.is_some() {
             return None;
         }
-        // After a ping, the next proof can extend the lease further, because the lease depends on the last packet for which the leader
-        // touched the session. Only one ping is in flight at a time, so each answer belongs to a known ping.
+        // After a ping, the next proof can extend the lease further, because the lease depends on the last packet for
+        // which the leader touched the session. Only one ping is in flight at a time, so each answer belongs to a known
+        // ping.
         let ping_at = self.ping_sent.is_none().then(|| self.last_sent + self.heartbeat_interval());
         [self.next_proof_at(), ping_at].into_iter().flatten().min()
     }
@@ -766,8 +781,8 @@ fn not_loaded(inputs: &str) -> String {
     format!("the client has not loaded {inputs} in time")
 }
 
-/// A transaction that only checks that the node `/zookeeper` exists. This node always exists. The transaction changes nothing and fires no
-/// watch.
+/// A transaction that only checks that the node `/zookeeper` exists. This node always exists. The transaction changes
+/// nothing and fires no watch.
 fn proof_request() -> Request {
     Request::Multi(vec![Request::Check { path: "/zookeeper".to_owned(), version: -1 }])
 }

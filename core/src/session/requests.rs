@@ -1,5 +1,5 @@
-//! Sends the requests of a session, and assigns each reply and each watch event. This file decides which replies prove that the session was
-//! alive.
+//! Sends the requests of a session, and assigns each reply and each watch event. This file decides which replies prove
+//! that the session was alive.
 
 use zklock_proto::{
     Code, EventKind, MultiResult, OpCode, ProtoError, ReplyHeader, Request, Response, WatchEvent, WatcherType,
@@ -99,7 +99,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Forgets which request sizes the servers refused, because other servers, or servers with another configuration, may accept them.
+    /// Forgets which request sizes the servers refused, because other servers, or servers with another configuration,
+    /// may accept them.
     pub(super) fn forget_refused_sizes(&mut self) {
         self.large_requests.forget_sizes();
         self.watch_batch = WatchBatch::new(self.config.limits.watch_batch, self.config.limits.least_watch_batch);
@@ -108,7 +109,8 @@ impl<T> Session<T> {
     /// Handles a connection that a server has closed, possibly because a request on the connection was too large.
     pub(super) fn detect_refused_size(&mut self, now: Time) {
         if let Some(&InFlight { is_isolated: true, size, sent, .. }) = self.in_flight.front() {
-            // A server checks the size of a request first. If the server closes the connection much later, the size is not the reason.
+            // A server checks the size of a request first. If the server closes the connection much later, the size is
+            // not the reason.
             if now - sent > self.heartbeat_interval() || Mutant::RetryTooLarge.is_active() {
                 return;
             }
@@ -192,8 +194,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Notifies the subscribers of recursive watches. These subscribers receive the event before the subscribers of other watches on the
-    /// node.
+    /// Notifies the subscribers of recursive watches. These subscribers receive the event before the subscribers of
+    /// other watches on the node.
     fn notify_recursive_watches(&mut self, event: &WatchEvent) {
         let parents = std::iter::successors(Some(event.path.as_str()), |path| Some(path.rsplit_once('/')?.0));
         for directory in parents.take_while(|_| !self.recursive_watches.is_empty()) {
@@ -214,7 +216,8 @@ impl<T> Session<T> {
             return;
         }
         if let ConnectionState::Authenticating { replies, resumed, .. } = self.connection {
-            // Each answer to credentials must arrive within a third of the session timeout, even if the server sends other data.
+            // Each answer to credentials must arrive within a third of the session timeout, even if the server sends
+            // other data.
             let give_up = now + self.server_timeout();
             self.connection =
                 ConnectionState::Authenticating { replies: replies.saturating_sub(1), resumed, deadline: give_up };
@@ -237,8 +240,8 @@ impl<T> Session<T> {
             self.close_connection(now, &format!("the server answered {}", header.err));
             return Ok(());
         }
-        // The session decodes the reply before it removes the request from the queue. If the reply is unreadable, the session closes the
-        // connection, and then fails all requests in the queue, including this request.
+        // The session decodes the reply before it removes the request from the queue. If the reply is unreadable, the
+        // session closes the connection, and then fails all requests in the queue, including this request.
         let result = match (header.err, self.in_flight.front()) {
             (Code::OK, Some(front)) => Ok(Response::decode(front.op, body)?),
             (code, _) => Err(Failure::Code(code)),
@@ -264,8 +267,9 @@ impl<T> Session<T> {
         Ok(())
     }
 
-    /// Records the zxid of a reply. For the watches that a server knows, the server sends all events up to the zxid of a reply before it
-    /// sends this reply. The server knows all watches of the session after it has answered every request that restores watches.
+    /// Records the zxid of a reply. For the watches that a server knows, the server sends all events up to the zxid of
+    /// a reply before it sends this reply. The server knows all watches of the session after it has answered every
+    /// request that restores watches.
     fn advance_zxid(&mut self, zxid: i64, answered: &Purpose<T>, is_ok: bool) {
         self.last_zxid = self.last_zxid.max(zxid);
         let is_restore = |purpose: &Purpose<T>| matches!(purpose, Purpose::RestoreWatches);
@@ -306,8 +310,8 @@ impl<T> Session<T> {
                 }
             }
             Purpose::Internal | Purpose::RestoreWatches => {}
-            // The server may not have received the request to close the session. If time is left, the session repeats the request on the
-            // next connection.
+            // The server may not have received the request to close the session. If time is left, the session repeats
+            // the request on the next connection.
             Purpose::Close if result == Err(Failure::ConnectionLost) && !Mutant::CloseOnce.is_active() => {}
             Purpose::Close => self.finish_close(),
         }
@@ -321,15 +325,16 @@ impl<T> Session<T> {
     }
 }
 
-/// Returns whether a request is a transaction. A server replies to a transaction only after a quorum has committed the transaction.
+/// Returns whether a request is a transaction. A server replies to a transaction only after a quorum has committed the
+/// transaction.
 pub(super) fn is_transaction(request: &Request) -> bool {
     use OpCode::{Create, Create2, CreateContainer, Delete, Multi, SetData};
     matches!(request.op(), Create | Create2 | CreateContainer | Delete | Multi | SetData)
 }
 
-/// Returns whether the reply proves that a quorum has committed the transaction while the session was alive. If the reply is the error that
-/// a node is missing, this error comes from the leader. Other errors may come from a single server. In the reply to a multi request,
-/// however, all errors come from the leader.
+/// Returns whether the reply proves that a quorum has committed the transaction while the session was alive. If the
+/// reply is the error that a node is missing, this error comes from the leader. Other errors may come from a single
+/// server. In the reply to a multi request, however, all errors come from the leader.
 fn proves_commit(result: &Result<Response, Failure>) -> bool {
     match result {
         Ok(Response::Multi(results)) => results
@@ -340,8 +345,8 @@ fn proves_commit(result: &Result<Response, Failure>) -> bool {
     }
 }
 
-/// Returns whether the code leaves both the result of the request and the state of the session unknown. In this case, the session closes
-/// the connection, and the next handshake shows whether the session still exists.
+/// Returns whether the code leaves both the result of the request and the state of the session unknown. In this case,
+/// the session closes the connection, and the next handshake shows whether the session still exists.
 fn is_outcome_unknown(code: Code) -> bool {
     use Code as C;
     matches!(

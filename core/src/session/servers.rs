@@ -1,5 +1,5 @@
-//! Chooses the next server for a connection attempt, and the pause before the attempt. If the server list changes, this file also decides
-//! whether the client moves to another server, so that the load spreads over the new list.
+//! Chooses the next server for a connection attempt, and the pause before the attempt. If the server list changes, this
+//! file also decides whether the client moves to another server, so that the load spreads over the new list.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -8,10 +8,12 @@ use super::connect_string::Server;
 
 /// The pause after all servers have failed once. The pause doubles after every further round of failures.
 const FIRST_BACKOFF: Duration = Duration::from_millis(25);
-/// The longest pause before a connection attempt. During a longer pause, a lease could end although a server is available again.
+/// The longest pause before a connection attempt. During a longer pause, a lease could end although a server is
+/// available again.
 const LAST_BACKOFF: Duration = Duration::from_millis(500);
 
-/// A source of random numbers for UUIDs, the order of the servers and the length of pauses. The simulation passes a seeded generator.
+/// A source of random numbers for UUIDs, the order of the servers and the length of pauses. The simulation passes a
+/// seeded generator.
 pub(crate) type Entropy = Box<dyn FnMut() -> u128 + Send>;
 
 /// The servers that a client uses.
@@ -90,8 +92,8 @@ impl Servers {
 
     /// Records a failed attempt or a lost connection. Returns the pause before the next attempt.
     ///
-    /// The pause is zero until every server has failed once. Pauses are random within limits, so that many clients do not reconnect at the
-    /// same time.
+    /// The pause is zero until every server has failed once. Pauses are random within limits, so that many clients do
+    /// not reconnect at the same time.
     pub(super) fn record_failure(&mut self, entropy: &mut Entropy) -> Duration {
         self.failures += 1;
         if self.failures < self.len() {
@@ -105,8 +107,9 @@ impl Servers {
     /// Replaces the server list. `present` is the server of the present connection, if there is one. The next calls of
     /// [`next`](Self::next) return the servers in the order in which the client must try them.
     ///
-    /// If each of the old servers had the same number of clients, then each of the new servers has about the same number of clients after
-    /// all clients have moved. No more clients move than this goal requires. The rules are those of ZooKeeper's Java client.
+    /// If each of the old servers had the same number of clients, then each of the new servers has about the same
+    /// number of clients after all clients have moved. No more clients move than this goal requires. The rules are
+    /// those of ZooKeeper's Java client.
     pub(super) fn replace(&mut self, list: ServerList, present: Option<&Server>, entropy: &mut Entropy) -> Migration {
         let before = std::mem::take(&mut self.order);
         let listed: HashSet<&Server> = list.servers.iter().collect();
@@ -153,8 +156,8 @@ impl ListChange {
 
     /// Decides whether a client of the server `present` moves.
     ///
-    /// A kept server had a share of 1/before of the clients, and its new share is 1/after. If the list has grown, a client of a kept server
-    /// therefore stays with probability before/after.
+    /// A kept server had a share of 1/before of the clients, and its new share is 1/after. If the list has grown, a
+    /// client of a kept server therefore stays with probability before/after.
     fn migration(&self, present: &Server, entropy: &mut Entropy) -> Migration {
         match (self.kept.contains(present), self.added.contains(present)) {
             (false, false) => Migration::Leave,
@@ -168,9 +171,10 @@ impl ListChange {
 
     /// Returns the order in which a client tries the servers after its server was removed.
     ///
-    /// If the list has grown, all clients of removed servers move to added servers. Otherwise, the share of each kept server grows by
-    /// 1/after - 1/before. The clients of the (before - kept) removed servers are the only ones that move. Each of these clients therefore
-    /// chooses a kept server with probability kept * (before - after) / (after * (before - kept)).
+    /// If the list has grown, all clients of removed servers move to added servers. Otherwise, the share of each kept
+    /// server grows by 1/after - 1/before. The clients of the (before - kept) removed servers are the only ones that
+    /// move. Each of these clients therefore chooses a kept server with probability kept * (before - after) / (after *
+    /// (before - kept)).
     fn round_after_leaving(&self, entropy: &mut Entropy) -> VecDeque<Server> {
         let (mut kept, mut added) = (VecDeque::from(self.kept.clone()), VecDeque::from(self.added.clone()));
         let wanted = self.kept.len() * self.before.saturating_sub(self.after());
@@ -287,8 +291,8 @@ mod tests {
         assert!(tried[0] > 0 && tried[1] == 0, "{tried:?}");
     }
 
-    /// Many clients change from one list to the next. Afterwards, each server must have its share of the clients, and no more clients may
-    /// have moved than necessary.
+    /// Many clients change from one list to the next. Afterwards, each server must have its share of the clients, and
+    /// no more clients may have moved than necessary.
     #[test]
     fn clients_spread_evenly_over_each_new_list() {
         const CLIENTS: usize = 60_000;

@@ -1,9 +1,10 @@
-//! Records the watches of one kind of one session. For each watch, the module records the subscribers, and whether the server has the
-//! watch.
+//! Records the watches of one kind of one session. For each watch, the module records the subscribers, and whether the
+//! server has the watch.
 //!
-//! A server keeps at most one watch of a kind for each path and session, and removes the watch when the watch fires. If the connection is
-//! lost, the server drops all watches of the session. This module therefore combines all subscribers of a path into one watch. After a
-//! reconnect, the module lists the watches that the session must set again. The module also reports watches without subscribers.
+//! A server keeps at most one watch of a kind for each path and session, and removes the watch when the watch fires. If
+//! the connection is lost, the server drops all watches of the session. This module therefore combines all subscribers
+//! of a path into one watch. After a reconnect, the module lists the watches that the session must set again. The
+//! module also reports watches without subscribers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,8 +70,8 @@ impl Watches {
         }
     }
 
-    /// Handles the reply to a request that sets the watch. `set` is false if the server has not set the watch, because the node does not
-    /// exist or the connection was lost.
+    /// Handles the reply to a request that sets the watch. `set` is false if the server has not set the watch, because
+    /// the node does not exist or the connection was lost.
     pub(super) fn on_reply(&mut self, path: &str, set: bool) -> WatchAction {
         let Some(entry) = self.entries.get_mut(path) else { return WatchAction::Keep };
         entry.pending_requests = entry.pending_requests.saturating_sub(1);
@@ -93,8 +94,8 @@ impl Watches {
         self.drop_entry(path)
     }
 
-    /// Removes a subscriber of a node that this session is about to delete. The session need not remove the watch from the server, because
-    /// the deletion of the node makes the watch fire.
+    /// Removes a subscriber of a node that this session is about to delete. The session need not remove the watch from
+    /// the server, because the deletion of the node makes the watch fire.
     pub(super) fn unsubscribe_before_delete(&mut self, path: &str, subscriber: Subscriber) {
         let Some(entry) = self.entries.get_mut(path) else { return };
         entry.subscribers.retain(|&s| s != subscriber);
@@ -109,7 +110,8 @@ impl Watches {
         entry.subscribers.iter_mut().filter(|s| **s == from).for_each(|s| *s = to);
     }
 
-    /// Removes and returns the subscribers of a watch that fired. These subscribers must subscribe again if they need further events.
+    /// Removes and returns the subscribers of a watch that fired. These subscribers must subscribe again if they need
+    /// further events.
     pub(super) fn on_fired(&mut self, path: &str) -> Vec<Subscriber> {
         let Some(entry) = self.entries.get_mut(path) else { return Vec::new() };
         entry.set = false;
@@ -120,7 +122,8 @@ impl Watches {
         subscribers
     }
 
-    /// Drops entries without subscribers. Returns the paths of the watches that the session must set again after a reconnect.
+    /// Drops entries without subscribers. Returns the paths of the watches that the session must set again after a
+    /// reconnect.
     pub(super) fn paths_to_restore(&mut self) -> Vec<String> {
         self.entries.retain(|_, entry| !entry.subscribers.is_empty());
         self.entries.iter().filter(|(_, entry)| entry.set).map(|(path, _)| path.clone()).collect()

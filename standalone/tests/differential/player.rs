@@ -148,8 +148,8 @@ impl<'a> Player<'a> {
             }
             Step::AwaitEvents(count) => self.receive_until(client_index, Until::Events(*count)),
             Step::Resume(right) => {
-                // When the new connection replaces the older one, ZooKeeper drops the events that it has not sent yet. The
-                // reply to a ping comes after these events.
+                // When the new connection replaces the older one, ZooKeeper drops the events that it has not sent yet.
+                // The reply to a ping comes after these events.
                 if self.clients.get(&client_index).is_some_and(|client| client.connection.is_some()) {
                     self.ask(client_index, &Request::Ping);
                 }

@@ -67,7 +67,8 @@ pub enum Rule {
     Exclusion,
     /// A claim must not last longer than its node.
     ClaimOutlivesNode,
-    /// A program must not claim a hold for more than a session timeout after another client removed its node or session.
+    /// A program must not claim a hold for more than a session timeout after another client removed its node or
+    /// session.
     RemovalUnnoticed,
     /// A lock must not be granted while a node is ahead that excludes it.
     QueueOrder,
@@ -391,8 +392,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks that the claim does not last longer than its node. Returns the end of the claim. If another client removed
-    /// the node, the claim ends at that time.
+    /// Checks that the claim does not last longer than its node. Returns the end of the claim. If another client
+    /// removed the node, the claim ends at that time.
     fn check_claim_end(&mut self, who: &str, hold: &Hold, until: Nanos, statistics: &mut Statistics) -> Nanos {
         let Some(gone) = self.first_removal(hold) else { return until };
         match gone.why {

@@ -1,6 +1,6 @@
-//! The name of a server moves to other addresses, as the name of a pod does in Kubernetes. The test changes `/etc/hosts`
-//! in a mount namespace, so that the real resolver of the system finds the addresses. This is the only test in its
-//! process.
+//! The name of a server moves to other addresses, as the name of a pod does in Kubernetes. The test changes
+//! `/etc/hosts` in a mount namespace, so that the real resolver of the system finds the addresses. This is the only
+//! test in its process.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test may panic")]
 

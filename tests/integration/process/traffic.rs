@@ -166,7 +166,8 @@ fn cached_waiter_reads_the_holder_once_for_its_timeout_message() {
     assert!(recorder.take().starts_with(&[CREATE, READ]), "an acquire with timeout 0 sets no watch");
 }
 
-/// Returns whether an acquire has received the answers to all its first requests. The last of them reads the node ahead.
+/// Returns whether an acquire has received the answers to all its first requests. The last of them reads the node
+/// ahead.
 fn has_read_its_predecessor(lock: &Lock) -> bool {
     lock.waiting().unwrap().iter().any(|waiting| waiting.session_id != 0)
 }

@@ -1,5 +1,5 @@
-//! What a network or a server does to a connection that uses TLS: records are changed or cut, connections end without the
-//! closing record, handshakes are slow or stall, and servers ask for what the client does not do.
+//! What a network or a server does to a connection that uses TLS: records are changed or cut, connections end without
+//! the closing record, handshakes are slow or stall, and servers ask for what the client does not do.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -144,8 +144,8 @@ fn calls_keep_their_deadline_while_a_handshake_stalls() {
     assert!(took < TEST_TIMEOUT, "{took:?}: {result:?}");
 }
 
-/// A request for a new handshake, for new keys, or for a certificate in the middle of the session. The client refuses, or
-/// complies, and stays usable: calls end at their deadline, and the client can be closed.
+/// A request for a new handshake, for new keys, or for a certificate in the middle of the session. The client refuses,
+/// or complies, and stays usable: calls end at their deadline, and the client can be closed.
 #[test]
 fn requests_in_the_middle_of_a_session_do_no_harm() {
     let certificates = Certificates::shared();

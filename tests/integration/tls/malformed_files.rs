@@ -1,4 +1,5 @@
-//! Files with random damage. The client either refuses a file with INVALID, or uses it; it never panics and never waits.
+//! Files with random damage. The client either refuses a file with INVALID, or uses it; it never panics and never
+//! waits.
 
 use std::fs;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! TLS with real servers. `sessions` contains what works, `refusals` what must not work, `malformed_files` files with
-//! random damage, `faults` what a server or the network does to a connection, `rotation` files that change, `secrets` what
-//! remains in memory, and `peers` locks that are shared with other libraries.
+//! random damage, `faults` what a server or the network does to a connection, `rotation` files that change, `secrets`
+//! what remains in memory, and `peers` locks that are shared with other libraries.
 
 mod faults;
 mod malformed_files;

@@ -1,5 +1,5 @@
-//! What must not work: wrong files, wrong certificates, and servers without TLS. Each row is a client that cannot connect.
-//! The error must have the right status, name the cause, and come before the deadline.
+//! What must not work: wrong files, wrong certificates, and servers without TLS. Each row is a client that cannot
+//! connect. The error must have the right status, name the cause, and come before the deadline.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -96,8 +96,8 @@ fn a_wrong_file_during_a_rotation_is_ignored() {
     held.release().unwrap();
 }
 
-/// A certificate that the client has already accepted is revoked. A resumed TLS session must not hide the revocation. If
-/// the certificate is accepted again in time, the hold survives.
+/// A certificate that the client has already accepted is revoked. A resumed TLS session must not hide the revocation.
+/// If the certificate is accepted again in time, the hold survives.
 #[test]
 fn a_revocation_takes_effect_at_the_next_connection() {
     for (server, name) in [(debian(), "debian.crl"), (newest(), "newest.crl")] {
@@ -127,8 +127,8 @@ fn a_revocation_takes_effect_at_the_next_connection() {
     }
 }
 
-/// The authority of the whole ensemble is replaced: first the clients trust both authorities, then the server gets a new
-/// certificate, and at last the clients trust only the new authority.
+/// The authority of the whole ensemble is replaced: first the clients trust both authorities, then the server gets a
+/// new certificate, and at last the clients trust only the new authority.
 #[test]
 fn the_authority_is_replaced_while_a_lock_is_held() {
     let certificates = Certificates::create();

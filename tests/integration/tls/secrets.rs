@@ -1,5 +1,5 @@
-//! No password and no private key in a readable form remains in the memory of a process with TLS, or in its log. The test
-//! searches the memory of a child process, which never receives the secrets except in their files.
+//! No password and no private key in a readable form remains in the memory of a process with TLS, or in its log. The
+//! test searches the memory of a child process, which never receives the secrets except in their files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write, stdin};
@@ -91,8 +91,8 @@ fn memory_and_log_contain_no_password_and_no_key_file() {
     }
 }
 
-/// The password, and the key in each form that a copy of its file or a decoder can have. Freed memory begins with data of
-/// the allocator, so each secret leaves the first bytes of such a copy out.
+/// The password, and the key in each form that a copy of its file or a decoder can have. Freed memory begins with data
+/// of the allocator, so each secret leaves the first bytes of such a copy out.
 fn secrets_of(key: &str) -> [Secret; 5] {
     // The second line of a PEM file contains the first bytes of the key, and the third line the rest.
     let lines: Vec<&str> = key.lines().collect();

@@ -1,7 +1,7 @@
 //! The checker compares the committed state of the servers with the reports that the clients received.
 //!
-//! A claim is a hold that a program may rely on: from the time at which the program reads its state until the end of the reported remaining
-//! time, or until the release. A claim remains valid whatever happens to the client meanwhile.
+//! A claim is a hold that a program may rely on: from the time at which the program reads its state until the end of
+//! the reported remaining time, or until the release. A claim remains valid whatever happens to the client meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,8 @@ pub(crate) struct Holder {
 /// The fencing token and the fencing pass of a hold, as a store compares them.
 pub(crate) type TokenPair = (i64, u32);
 
-/// The identity of a node. Its path is not enough, because a directory that is deleted and created again may contain the same path again.
+/// The identity of a node. Its path is not enough, because a directory that is deleted and created again may contain
+/// the same path again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NodeId {
     czxid: i64,
@@ -120,7 +121,8 @@ struct Claim {
 struct Node {
     czxid: i64,
     session: i64,
-    /// The node has the sequence number of a node that was already deleted. It has no place in the queue and must never become a hold.
+    /// The node has the sequence number of a node that was already deleted. It has no place in the queue and must never
+    /// become a hold.
     is_nested_in_deleted: bool,
 }
 
@@ -235,11 +237,12 @@ impl Checker {
         Some(FenceQuestion { token: node.czxid, node: node.clone(), was_there, ahead: ahead.collect() })
     }
 
-    /// Checks the result of a fence check. A fact that was true at the start and at the end was true all the time. In this case only one
-    /// result is correct.
+    /// Checks the result of a fence check. A fact that was true at the start and at the end was true all the time. In
+    /// this case only one result is correct.
     pub(crate) fn on_fence_checked(&mut self, client: usize, question: &FenceQuestion, holds: bool) {
         let FenceQuestion { token, node, was_there, ahead } = question;
-        // A fence check does not get the number of leases, so the correct result for a waiting lease is not always known.
+        // A fence check does not get the number of leases, so the correct result for a waiting lease is not always
+        // known.
         let is_lease = directory(&node.path).ends_with("/leases");
         let is_behind_other = !is_lease && ahead.iter().any(|other| self.is_there(other));
         if self.had_foreign(directory(&node.path)) {
@@ -270,8 +273,8 @@ impl Checker {
         }
     }
 
-    /// Checks the report of a revocation request to a client. The report contains a path, and several nodes may have had this path. The
-    /// report belongs to a node with an unreported request.
+    /// Checks the report of a revocation request to a client. The report contains a path, and several nodes may have
+    /// had this path. The report belongs to a node with an unreported request.
     pub(crate) fn on_revocation_reported(&mut self, now: Time, client: usize, path: &str) {
         let is_missing = |(node, revocations): &(&NodeId, &mut RevocationState)| {
             node.path == path && revocations.reported < revocations.requested
@@ -343,8 +346,8 @@ impl Checker {
         }
     }
 
-    /// Checks that each local hand-over increments the fencing pass by one and stays below the limit, which bounds the wait of other
-    /// participants.
+    /// Checks that each local hand-over increments the fencing pass by one and stays below the limit, which bounds the
+    /// wait of other participants.
     fn check_passes(&mut self, now: Time, who: &str, nodes: &[NodeId], (_, pass): TokenPair) {
         for node in nodes {
             let expected = self.passes.get(node).map_or(0, |(passes, _)| passes + 1);
@@ -448,7 +451,8 @@ impl Checker {
         nodes.iter().any(|node| self.void_nodes.contains(node))
     }
 
-    /// Extends a claim after the program has read that its hold is safe until `until`. The client must know all changes before `since`.
+    /// Extends a claim after the program has read that its hold is safe until `until`. The client must know all changes
+    /// before `since`.
     pub(crate) fn on_hold_safe(&mut self, now: Time, holder: Holder, until: Time, since: Option<Time>) {
         let Some(claim) = self.claims.get_mut(&holder) else { return };
         claim.until = claim.until.max(until);

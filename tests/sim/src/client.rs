@@ -29,7 +29,8 @@ pub(crate) struct Client {
     threads: Vec<Thread>,
     handles: Vec<Handle>,
     calls: BTreeMap<OpId, Call>,
-    /// The locks, with their paths, of the tasks of [`crate::plan::ProgramPlan`], which acquire several locks step by step.
+    /// The locks, with their paths, of the tasks of [`crate::plan::ProgramPlan`], which acquire several locks step by
+    /// step.
     stepwise_locks: Vec<(LockId, usize)>,
     /// The operations of these tasks, and their results.
     pub(crate) task_calls: BTreeMap<OpId, TaskCall>,
@@ -37,7 +38,8 @@ pub(crate) struct Client {
     /// Number of these tasks that are not complete.
     pub(crate) unfinished_tasks: usize,
     index: usize,
-    /// The chroot, which the engine puts before all paths, and the prefix that the program itself puts before its paths.
+    /// The chroot, which the engine puts before all paths, and the prefix that the program itself puts before its
+    /// paths.
     chroot: &'static str,
     prefix: &'static str,
     clock: Clock,
@@ -225,7 +227,8 @@ impl Client {
         }
     }
 
-    /// Replaces the server list with the servers whose bits are set in `selected`, or with all servers if no bit is set.
+    /// Replaces the server list with the servers whose bits are set in `selected`, or with all servers if no bit is
+    /// set.
     pub(crate) fn set_servers(&mut self, now: Time, count: usize, selected: usize) {
         let is_selected = |number: &usize| selected.is_multiple_of(1 << count) || selected & (1 << number) != 0;
         let servers = (0..count).filter(is_selected).map(server).collect();
@@ -255,8 +258,9 @@ impl Client {
         self.paths(&[handle]).into_iter().any(|path| is_so(&self.full_path(path)))
     }
 
-    /// Returns whether a request for `nodes` nodes may be refused because it is too long. Requests for one node are short enough, even if
-    /// requests of other operations are too long. Faults may look like the refusal of a long request.
+    /// Returns whether a request for `nodes` nodes may be refused because it is too long. Requests for one node are
+    /// short enough, even if requests of other operations are too long. Faults may look like the refusal of a long
+    /// request.
     fn may_be_too_long(&self, nodes: usize) -> bool {
         let is_short = |limit| nodes == 1 || (self.is_undisturbed && nodes * MAX_ONE_NODE_REQUEST_BYTES <= limit);
         self.frame_limit.is_some_and(|limit| !is_short(limit))
@@ -267,8 +271,9 @@ impl Client {
         self.max_path_bytes.is_some() || self.may_be_too_long(nodes)
     }
 
-    /// Returns whether an acquire may fail with EXHAUSTED. The path limit allows a refusal only if the limit is below the path bytes of all
-    /// holds and pending acquires of the client together. Tasks, and nodes that a server refuses to delete, can also need path bytes.
+    /// Returns whether an acquire may fail with EXHAUSTED. The path limit allows a refusal only if the limit is below
+    /// the path bytes of all holds and pending acquires of the client together. Tasks, and nodes that a server refuses
+    /// to delete, can also need path bytes.
     fn may_be_exhausted(&self, checker: &Checker, handle: usize, quantity: u32) -> bool {
         let is_full = self.max_path_bytes.is_some_and(|limit| {
             let holds = (0..self.threads.len()).flat_map(|thread| self.held(thread));
@@ -437,7 +442,8 @@ impl Client {
         self.calls.insert(op, call);
     }
 
-    /// Lets a thread that holds locks re-enter one of them or acquire another lock. Returns `None` if there is no suitable lock.
+    /// Lets a thread that holds locks re-enter one of them or acquire another lock. Returns `None` if there is no
+    /// suitable lock.
     fn acquire_more(&mut self, rng: &mut Rng, now: Time, thread: usize) -> Option<Vec<Scheduled>> {
         let is_queue = |handle: &usize| matches!(self.handles[*handle].recipe, Recipe::Queue(_) | Recipe::MultiLock(_));
         let held: Vec<usize> = self.threads[thread].unreleased.iter().map(|entry| entry.handle).collect();
@@ -544,8 +550,8 @@ impl Client {
         self.record_call(now, op, Some(thread), CallKind::Release { is_last }, handle, deadline);
     }
 
-    /// Returns the owner that releases the hold. Any owner may release a semaphore mutex, but the release is unambiguous only if there is
-    /// one hold.
+    /// Returns the owner that releases the hold. Any owner may release a semaphore mutex, but the release is
+    /// unambiguous only if there is one hold.
     fn releaser(&self, rng: &mut Rng, now: Time, thread: usize, handle: usize, owner: Owner) -> Owner {
         let Handle { lock, ref recipe, .. } = self.handles[handle];
         let view = self.engine.hold_of(self.local(now), lock, owner);
@@ -669,7 +675,8 @@ impl Client {
     ) -> Vec<Scheduled> {
         let mut wishes = Vec::new();
         let answers: Vec<_> = std::iter::from_fn(|| self.engine.poll_answer()).collect();
-        // The engine reports successes before failures. An operation that failed at the same time was not waiting any more.
+        // The engine reports successes before failures. An operation that failed at the same time was not waiting any
+        // more.
         let failed: Vec<OpId> = answers.iter().filter(|(_, result)| result.is_err()).map(|&(op, _)| op).collect();
         for (op, result) in answers {
             if let Some(call) = self.task_calls.remove(&op) {
@@ -775,7 +782,8 @@ impl Client {
                 format!("client {index}: {:?} found path {path} busy, although no participant was there", call.kind)
             });
         }
-        // The operation never had a node. It must succeed even if other operations send requests that are too long for a server.
+        // The operation never had a node. It must succeed even if other operations send requests that are too long for
+        // a server.
         let starved = timed_out && was_long && self.is_undisturbed && needs_nobody;
         if starved && !checker.was_used(&self.full_path(path), call.began) {
             checker.add_violation(|| {

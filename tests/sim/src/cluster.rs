@@ -1,8 +1,8 @@
 //! The servers: a leader, replicas that lag behind it, and the loss of contact between them.
 //!
-//! A transaction is committed at the moment at which the leader orders it, so the committed state is always known. The replicas, including
-//! that of the leader, apply the transaction later. An isolated leader continues to answer requests that need no quorum until it notices
-//! its isolation.
+//! A transaction is committed at the moment at which the leader orders it, so the committed state is always known. The
+//! replicas, including that of the leader, apply the transaction later. An isolated leader continues to answer requests
+//! that need no quorum until it notices its isolation.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -158,7 +158,8 @@ impl Cluster {
         self.servers[*server].from_leader.push_back((now, message));
     }
 
-    /// Lets a follower answer its leader's ping and report the sessions that are alive. Returns when the leader receives the answer.
+    /// Lets a follower answer its leader's ping and report the sessions that are alive. Returns when the leader
+    /// receives the answer.
     pub(crate) fn relay_touches(&mut self, rng: &mut Rng, now: Time, server: usize) -> Option<Time> {
         let touches = std::mem::take(&mut self.servers[server].touches);
         if touches.is_empty() || self.servers[server].is_cut_off || !self.servers[server].is_serving {

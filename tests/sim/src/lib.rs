@@ -1,6 +1,6 @@
-//! Runs zklock's engines against an ensemble of standalone servers, on a virtual clock, with faults of the network and of processes. Each
-//! seed determines one run, which is always the same. A checker compares the committed state of the servers with the reports that the
-//! clients received.
+//! Runs zklock's engines against an ensemble of standalone servers, on a virtual clock, with faults of the network and
+//! of processes. Each seed determines one run, which is always the same. A checker compares the committed state of the
+//! servers with the reports that the clients received.
 
 #![allow(
     clippy::indexing_slicing,

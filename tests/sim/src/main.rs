@@ -20,7 +20,8 @@ struct Arguments {
     /// Number of seeds to run.
     #[arg(long, default_value_t = 100_000)]
     seeds: u64,
-    /// Run with each deliberate bug, or with the one given by `--mutant`, until a seed finds it. Print the number of seeds.
+    /// Run with each deliberate bug, or with the one given by `--mutant`, until a seed finds it. Print the number of
+    /// seeds.
     #[arg(long)]
     mutants: bool,
     /// Run with this deliberate bug.

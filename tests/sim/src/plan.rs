@@ -32,7 +32,8 @@ pub(crate) struct Plan {
     pub(crate) programs: Vec<ProgramPlan>,
     /// The thresholds of all clients.
     pub(crate) limits: Limits,
-    /// No deposed leader answers requests in this run. A `sync` therefore shows all transactions that were ordered before it.
+    /// No deposed leader answers requests in this run. A `sync` therefore shows all transactions that were ordered
+    /// before it.
     pub(crate) syncs_are_sound: bool,
     /// Limit on the bytes of the paths of all nodes of one session; `None` for the default, which no run reaches.
     pub(crate) max_path_bytes: Option<usize>,
@@ -120,7 +121,8 @@ pub(crate) enum Fault {
     Isolate { server: usize, notices: Duration, length: Duration },
     /// The process of a server, or of the leader, is suspended.
     PauseServer { server: Option<usize>, length: Duration },
-    /// The leader's transactions are not committed any more. After some time the leader stops, and these transactions are lost.
+    /// The leader's transactions are not committed any more. After some time the leader stops, and these transactions
+    /// are lost.
     BlockCommits { stops: Duration, length: Duration },
     /// An operator deletes the directories of a lock, or of all locks, with all nodes in them.
     RemoveDirectory { path: Option<usize> },
@@ -148,8 +150,8 @@ pub(crate) enum Fault {
     RestartServerOf { client: usize, length: Duration },
     /// A client's next handshake gets a new session, although the old one still exists, as with ClickHouse Keeper.
     NewSession { client: usize },
-    /// The program replaces the server list of a client. Each bit of `servers` stands for one server. If no bit of an existing server is
-    /// set, the list contains all servers.
+    /// The program replaces the server list of a client. Each bit of `servers` stands for one server. If no bit of an
+    /// existing server is set, the list contains all servers.
     SetServers { client: usize, servers: usize },
     /// The reply to a request of this type is lost, together with its connection.
     LoseReply { server: usize, op: zklock_proto::OpCode },
@@ -238,7 +240,8 @@ impl Plan {
     }
 }
 
-/// Chooses the thresholds of the clients. Two of three runs have other values than the default, so that a few clients reach every branch.
+/// Chooses the thresholds of the clients. Two of three runs have other values than the default, so that a few clients
+/// reach every branch.
 fn limits(rng: &mut Rng) -> Limits {
     if rng.u8(..3) == 0 {
         return Limits::default();
@@ -274,8 +277,8 @@ fn limits(rng: &mut Rng) -> Limits {
     }
 }
 
-/// Plans, for some runs, that servers are suspended or that a leader loses its transactions. A leader is suspended for at most a twelfth
-/// of the session timeout, which is the time that a lease allows for late pings (decision 4).
+/// Plans, for some runs, that servers are suspended or that a leader loses its transactions. A leader is suspended for
+/// at most a twelfth of the session timeout, which is the time that a lease allows for late pings (decision 4).
 fn pauses(rng: &mut Rng, busy: Duration, session_timeout: Duration) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     let at = |rng: &mut Rng| busy.mul_f64(rng.f64());
@@ -332,7 +335,8 @@ fn permission_removals(rng: &mut Rng, busy: Duration, session_timeout: Duration)
     (0..2).map(|_| refusal()).collect()
 }
 
-/// Plans, for a quarter of the runs, that programs replace the server lists of their clients. Half of these runs have many changes.
+/// Plans, for a quarter of the runs, that programs replace the server lists of their clients. Half of these runs have
+/// many changes.
 fn server_lists(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     if rng.u8(..4) != 0 {
         return Vec::new();
@@ -342,7 +346,8 @@ fn server_lists(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     (0..count).map(|_| change()).collect()
 }
 
-/// Plans, for a quarter of the runs, that connections break after some frames, counted from the fault or from the next handshake.
+/// Plans, for a quarter of the runs, that connections break after some frames, counted from the fault or from the next
+/// handshake.
 fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
     if rng.u8(..4) != 0 {
         return Vec::new();
@@ -364,7 +369,8 @@ fn breaks(rng: &mut Rng, busy: Duration) -> Vec<(Duration, Fault)> {
 pub(crate) const MAX_ONE_NODE_REQUEST_BYTES: usize = 180;
 
 impl Plan {
-    /// Sets, for some runs, a path limit that allows only a few nodes in a session. The method has its own random number generator.
+    /// Sets, for some runs, a path limit that allows only a few nodes in a session. The method has its own random
+    /// number generator.
     fn limit_paths(&mut self, rng: &mut Rng) {
         let first = rng.u64(..);
         if (first / 2).is_multiple_of(6) {
@@ -372,17 +378,19 @@ impl Plan {
         }
     }
 
-    /// Sets, for some runs, a short frame limit: servers accept requests for one node, but not all requests for several nodes. As with real
-    /// limits, clients never suspect a request for one node, and can restore a watch on one node.
+    /// Sets, for some runs, a short frame limit: servers accept requests for one node, but not all requests for several
+    /// nodes. As with real limits, clients never suspect a request for one node, and can restore a watch on one node.
     fn limit_frames(&mut self, rng: &mut Rng) {
         if rng.u8(..8) != 0 {
             return;
         }
         self.frame_limit = Some(*pick(rng, &[200, 300, 400, 600]));
         self.limits.suspect_size = *pick(rng, &[MAX_ONE_NODE_REQUEST_BYTES, 200]);
-        // A session ends after a gap of one session timeout, so two losses of the same request are closer together than that.
+        // A session ends after a gap of one session timeout, so two losses of the same request are closer together than
+        // that.
         self.limits.least_watch_batch = *pick(rng, &[1, 50, 100]);
-        // In half of these runs nothing else goes wrong, so that the effect of a long request on other operations becomes visible.
+        // In half of these runs nothing else goes wrong, so that the effect of a long request on other operations
+        // becomes visible.
         self.is_undisturbed = rng.bool() && (self.latency.1 + self.lag.1) * 40 < self.session_timeout;
         if self.is_undisturbed {
             self.faults.clear();
@@ -391,8 +399,8 @@ impl Plan {
         }
     }
 
-    /// Adds cohorts of threads to some runs, and more threads to their clients. The method has its own random number generator, so other
-    /// runs do not change.
+    /// Adds cohorts of threads to some runs, and more threads to their clients. The method has its own random number
+    /// generator, so other runs do not change.
     fn add_cohorts(&mut self, rng: &mut Rng) {
         if !self.path_recipes.contains(&PathRecipe::Mutex) || rng.u8(..3) != 0 {
             return;
@@ -500,7 +508,8 @@ impl ClientPlan {
 
 impl Clock {
     fn new(rng: &mut Rng) -> Self {
-        // The rates of unsynchronized machine clocks differ by a few hundred parts per million. Virtual machines may differ more.
+        // The rates of unsynchronized machine clocks differ by a few hundred parts per million. Virtual machines may
+        // differ more.
         let drift = *pick(rng, &[0, 0, 500, -500, 20_000, -20_000]);
         Self { offset: Duration::from_millis(rng.u64(0..1_000_000)), drift }
     }
@@ -566,7 +575,8 @@ impl Fault {
     }
 }
 
-/// Chooses the number of threads. In some runs the number is so large that more contenders leave at once than the admission limit allows.
+/// Chooses the number of threads. In some runs the number is so large that more contenders leave at once than the
+/// admission limit allows.
 fn threads(rng: &mut Rng) -> usize {
     if rng.u8(..32) == 0 { rng.usize(20..=40) } else { rng.usize(1..=3) }
 }

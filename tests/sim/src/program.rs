@@ -1,5 +1,5 @@
-//! The state of the programs whose tasks acquire several locks step by step, through one or two clients of one process. The code in
-//! `world/stepwise.rs` runs the tasks. The code in this file does not use clients or the world.
+//! The state of the programs whose tasks acquire several locks step by step, through one or two clients of one process.
+//! The code in `world/stepwise.rs` runs the tasks. The code in this file does not use clients or the world.
 
 use std::collections::BTreeMap;
 

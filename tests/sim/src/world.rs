@@ -109,7 +109,8 @@ pub(crate) struct World {
     cluster: Cluster,
     clients: Vec<Client>,
     programs: Vec<Program>,
-    /// The random number generator of the programs. It is separate, so that programs do not change the random choices of a run.
+    /// The random number generator of the programs. It is separate, so that programs do not change the random choices
+    /// of a run.
     program_rng: Rng,
     connections: BTreeMap<usize, Connection>,
     last_connection: usize,
@@ -141,7 +142,8 @@ pub(crate) struct World {
 /// The time that the clients have after the end of all faults to complete their work.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(3_000);
 
-/// Maximum number of events between two grants. A run with more events without a grant makes no progress. The number of grants is bounded.
+/// Maximum number of events between two grants. A run with more events without a grant makes no progress. The number of
+/// grants is bounded.
 const MAX_STEPS_WITHOUT_GRANT: u64 = 300_000;
 
 impl World {
@@ -978,7 +980,8 @@ impl World {
         }
     }
 
-    /// Returns a node of a path by its position in the queue. For a semaphore, it is a node among the leases or in the inner mutex.
+    /// Returns a node of a path by its position in the queue. For a semaphore, it is a node among the leases or in the
+    /// inner mutex.
     fn node_at(&self, path: usize, place: usize) -> Option<String> {
         let mut directories = self.directories(path % self.plan.path_recipes.len());
         directories.rotate_left((path / 16) % 2);
@@ -1043,7 +1046,8 @@ impl World {
         self.schedule_quiescence_check();
     }
 
-    /// Restores what operators and other programs have restricted: leases, permissions and queues without foreign nodes.
+    /// Restores what operators and other programs have restricted: leases, permissions and queues without foreign
+    /// nodes.
     fn restore_resources(&mut self) {
         for path in 0..self.plan.path_recipes.len() {
             if let PathRecipe::Counted(initial) = self.plan.path_recipes[path] {
@@ -1159,7 +1163,8 @@ fn forget_session(handshake: &mut Vec<u8>) -> Option<i64> {
 }
 
 impl Connection {
-    /// Returns the number of bytes that pass before the connection breaks, or `None` if it does not break within these bytes.
+    /// Returns the number of bytes that pass before the connection breaks, or `None` if it does not break within these
+    /// bytes.
     fn bytes_before_break(&mut self, is_reply: bool, bytes: &[u8]) -> Option<usize> {
         let breaks = self.break_after.as_mut().filter(|breaks| breaks.is_reply == is_reply)?;
         let mut end = 0;

@@ -47,7 +47,8 @@ fn a_seed_is_the_same_run_every_time() {
     }
 }
 
-/// Deliberate bugs that need more seeds than a test should run. Unit tests of the core find them (`Mutant::assert_found_by`).
+/// Deliberate bugs that need more seeds than a test should run. Unit tests of the core find them
+/// (`Mutant::assert_found_by`).
 const FOUND_BY_UNIT_TESTS: [Mutant; 8] = [
     Mutant::AdvanceWhileRestoring,
     Mutant::ExpectPromptPings,
@@ -59,8 +60,8 @@ const FOUND_BY_UNIT_TESTS: [Mutant; 8] = [
     Mutant::ResumeProves,
 ];
 
-/// The first seed of the search for deliberate bugs that need many seeds. If other random choices hide such a bug, `make mutants`
-/// finds another seed.
+/// The first seed of the search for deliberate bugs that need many seeds. If other random choices hide such a bug,
+/// `make mutants` finds another seed.
 const FIRST_SEEDS: [(Mutant, u64); 2] = [(Mutant::OverlookDowngrade, 5_000), (Mutant::TrustEndedCache, 7_000)];
 
 /// Decision 5 lists each deliberate bug once.

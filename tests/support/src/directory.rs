@@ -47,8 +47,8 @@ impl Directory {
     }
 }
 
-/// Returns whether a file system has room for the servers of all tests that run side by side. Containers often have only
-/// 64 MB of shared memory, which is the size of one transaction log.
+/// Returns whether a file system has room for the servers of all tests that run side by side. Containers often have
+/// only 64 MB of shared memory, which is the size of one transaction log.
 fn has_room(path: &str) -> bool {
     const LEAST: u64 = 2 << 30;
     let Ok(path) = CString::new(path) else { return false };
@@ -72,8 +72,8 @@ impl Drop for Directory {
     }
 }
 
-/// A process that removes a directory when the value is dropped, or when the test process ends for any reason. Rust does
-/// not drop the values in a `static`.
+/// A process that removes a directory when the value is dropped, or when the test process ends for any reason. Rust
+/// does not drop the values in a `static`.
 pub(crate) struct Remover(Child);
 
 impl Remover {

@@ -88,8 +88,8 @@ impl RawClient {
         (negotiated > 0).then_some(Self { stream, session_id, password, xid: 0 })
     }
 
-    /// Closes a session on behalf of its owner. The server deletes its ephemeral nodes immediately. If the owner resumes
-    /// the session before that, the server closes this connection, and the function connects again.
+    /// Closes a session on behalf of its owner. The server deletes its ephemeral nodes immediately. If the owner
+    /// resumes the session before that, the server closes this connection, and the function connects again.
     pub fn close_session(address: &str, session_id: i64, password: &[u8]) {
         while let Some(mut session) = Self::attach(address, 60_000, session_id, password) {
             if session.try_call(-11, RequestBody::default()).is_ok() {
@@ -121,8 +121,8 @@ impl RawClient {
         self.create_with_acl(path, data, flags, &[(permissions::ALL, "world", "anyone")])
     }
 
-    /// Creates a node, and its missing ancestors as persistent nodes. Some ancestors may be containers, which the server
-    /// removes while they are empty.
+    /// Creates a node, and its missing ancestors as persistent nodes. Some ancestors may be containers, which the
+    /// server removes while they are empty.
     pub fn create_with_ancestors(&mut self, path: &str, data: &[u8], flags: i32) -> Result<String, i32> {
         loop {
             for (end, _) in path.match_indices('/').skip(1) {
@@ -210,9 +210,9 @@ impl RawClient {
         Some((0..count).map(entry).collect())
     }
 
-    /// Changes the members of the ensemble. `joining` has lines like `server.4=host:port:port:participant;host:port`, and
-    /// `leaving` has ids. Returns ZooKeeper's error code if the servers refuse the change, and an error if the server
-    /// closes the connection.
+    /// Changes the members of the ensemble. `joining` has lines like `server.4=host:port:port:participant;host:port`,
+    /// and `leaving` has ids. Returns ZooKeeper's error code if the servers refuse the change, and an error if the
+    /// server closes the connection.
     pub fn reconfigure(&mut self, joining: &str, leaving: &str) -> io::Result<Result<(), i32>> {
         let (reconfigure, any_version) = (16, -1);
         let members = RequestBody::default().string(joining).string(leaving).int(-1);

@@ -349,8 +349,8 @@ impl Default for Options {
 }
 
 impl TlsListener {
-    /// A TLS port with the identity `server` of these certificates, which requires a certificate of their authority from
-    /// each client, and supports TLS 1.2 and 1.3.
+    /// A TLS port with the identity `server` of these certificates, which requires a certificate of their authority
+    /// from each client, and supports TLS 1.2 and 1.3.
     pub fn new(certificates: &Certificates) -> Self {
         Self {
             identity: certificates.path("server.both.pem"),
@@ -469,7 +469,8 @@ impl Drop for ZooKeeper {
     }
 }
 
-/// Options of a JVM that runs for seconds. It compiles a method only after many calls, which halves the time of its compiler.
+/// Options of a JVM that runs for seconds. It compiles a method only after many calls, which halves the time of its
+/// compiler.
 pub(crate) const JVM_OPTIONS: [&str; 4] =
     ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:CompileThresholdScaling=5", "-XX:-UsePerfData"];
 
@@ -482,9 +483,9 @@ struct ServerProcess {
 impl ServerProcess {
     fn start(directory: &Path, options: &Options) -> Self {
         let main = if options.id.is_some() { "quorum.QuorumPeerMain" } else { "ZooKeeperServerMain" };
-        // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also divides the processors
-        // between sessions. With a separate session, the server answers in time even if many tests run. The session has a
-        // low weight, so a server that starts takes little time from the tests.
+        // Ctrl-C ends only the test process; the supervisor notices this and cleans up. Linux also divides the
+        // processors between sessions. With a separate session, the server answers in time even if many tests run. The
+        // session has a low weight, so a server that starts takes little time from the tests.
         let mut command = Command::new("setsid");
         options.host.iter().for_each(|host| host.run_here(&mut command));
         let mut supervisor = command
@@ -494,8 +495,8 @@ impl ServerProcess {
             .args(JVM_OPTIONS)
             .arg("-Xmx256m")
             .arg("-Dzookeeper.forceSync=no")
-            // In an election, a server that has missed a message sends its vote again. By default, it waits longer before
-            // each repetition, up to a minute.
+            // In an election, a server that has missed a message sends its vote again. By default, it waits longer
+            // before each repetition, up to a minute.
             .arg("-Dzookeeper.fastleader.maxNotificationInterval=800")
             .args(&options.jvm_arguments)
             .args(["-cp", &class_path(options.jars.as_deref()), &format!("org.apache.zookeeper.server.{main}")])

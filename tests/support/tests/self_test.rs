@@ -177,8 +177,8 @@ fn cut_resets_both_ends() {
     proxy.cut();
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // The proxy still accepts connections. It resets this one, perhaps before `connect` returns, because the listener of
-    // the server is gone.
+    // The proxy still accepts connections. It resets this one, perhaps before `connect` returns, because the listener
+    // of the server is gone.
     drop(TcpStream::connect(proxy.address()));
     wait_until(TEST_TIMEOUT, || proxy.accepted_count() == 2);
 }

@@ -1,5 +1,5 @@
-//! The live view on a terminal: it refreshes by itself and handles keys. A thread asks the servers, so that the view reacts to keys and signals
-//! while no server answers.
+//! The live view on a terminal: it refreshes by itself and handles keys. A thread asks the servers, so that the view
+//! reacts to keys and signals while no server answers.
 
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::Builder;
@@ -178,7 +178,8 @@ impl View<'_> {
         }
     }
 
-    /// Waits until something happens or the frame must change. `is_drawn` tells whether the terminal has the current frame.
+    /// Waits until something happens or the frame must change. `is_drawn` tells whether the terminal has the current
+    /// frame.
     fn wait(&self, is_drawn: bool) -> Result<(), Failure> {
         let until_next = self.next_at.map(|next_at| next_at - BootTime::now());
         let has_growing_time = self.refresh.is_some() || self.lost_since.is_some();

@@ -1,5 +1,5 @@
-//! `zklock top`: the locks below a path, again and again. A terminal shows a live view. Without a terminal, each refresh is a block of text or
-//! a line of JSON.
+//! `zklock top`: the locks below a path, again and again. A terminal shows a live view. Without a terminal, each
+//! refresh is a block of text or a line of JSON.
 
 mod live;
 mod page;
@@ -30,7 +30,8 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<Exit, Failure> {
     }
 }
 
-/// Prints each refresh. If no server answers, the next refresh tries again, and the exit code is that of the last refresh.
+/// Prints each refresh. If no server answers, the next refresh tries again, and the exit code is that of the last
+/// refresh.
 fn print_blocks(arguments: &TopArguments, settings: &Settings, scope: &Scope) -> Result<Exit, Failure> {
     let client = Client::connect(&settings.servers, &settings.config)?;
     let console = Console::new(Verbosity::Normal, arguments.json);

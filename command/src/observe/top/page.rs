@@ -114,7 +114,8 @@ impl Order {
     }
 }
 
-/// Returns the paths in the order that the user wants. Locks that are equal in this order are in the order of their paths.
+/// Returns the paths in the order that the user wants. Locks that are equal in this order are in the order of their
+/// paths.
 pub(crate) fn sort(walk: &Walk, order: Order) -> impl Iterator<Item = &String> {
     let key = |found: &Found| {
         let Found::Lock(lock) = found else { return [i64::MAX; 2] };

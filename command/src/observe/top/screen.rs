@@ -1,5 +1,5 @@
-//! The terminal of a live view. While the view is shown, the terminal has a second screen, no cursor, and passes each key on at once. The
-//! sequences are those of ECMA-48 and xterm, which all usual terminals know.
+//! The terminal of a live view. While the view is shown, the terminal has a second screen, no cursor, and passes each
+//! key on at once. The sequences are those of ECMA-48 and xterm, which all usual terminals know.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -25,7 +25,8 @@ const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// The terminal. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    /// A thread writes to the terminal, because a terminal that accepts nothing must not delay the reaction to a signal.
+    /// A thread writes to the terminal, because a terminal that accepts nothing must not delay the reaction to a
+    /// signal.
     output: Output,
     /// The modes before the start, if standard input is a terminal.
     modes: Option<Termios>,
@@ -50,8 +51,8 @@ impl Screen {
         Ok(if size.0 == 0 || size.1 == 0 { USUAL_SIZE } else { size })
     }
 
-    /// Replaces what the terminal shows. Returns false if the terminal has not accepted the previous lines yet. It then keeps showing them, and
-    /// the caller must draw again later.
+    /// Replaces what the terminal shows. Returns false if the terminal has not accepted the previous lines yet. It then
+    /// keeps showing them, and the caller must draw again later.
     pub(crate) fn draw(&self, lines: &[&str]) -> Result<bool, Failure> {
         if !self.output.wait_until_written(Duration::ZERO) {
             return Ok(false);
@@ -64,7 +65,8 @@ impl Screen {
         Ok(true)
     }
 
-    /// Changes the modes of the terminal. The kernel stops a job in the background, until the user continues it in the foreground.
+    /// Changes the modes of the terminal. The kernel stops a job in the background, until the user continues it in the
+    /// foreground.
     fn enter(&self) -> Result<(), Failure> {
         if let Some(modes) = &self.modes {
             let mut modes = modes.clone();

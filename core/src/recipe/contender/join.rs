@@ -21,15 +21,15 @@ use crate::recipe::{Context, RequestKind};
 use crate::session::Failure;
 
 impl Contender {
-    /// Starts the attempt to acquire. If the contender makes only a single attempt, it first lists its directories. If the lists show that
-    /// the attempt cannot succeed, the contender writes nothing. If the client knows that the directories are free, the contender joins at
-    /// once.
+    /// Starts the attempt to acquire. If the contender makes only a single attempt, it first lists its directories. If
+    /// the lists show that the attempt cannot succeed, the contender writes nothing. If the client knows that the
+    /// directories are free, the contender joins at once.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
         let is_unknown = |slot: &QueueSlot| {
             let QueueRequest { directory, mode, with_kazoo, nested_in, .. } = &slot.request;
             let index = || QueueIndex::new(*mode, *with_kazoo);
-            // A contender for leases needs no list here, because the engine has already counted the leases. A nested read lock needs no
-            // list, because its owner holds the write lock.
+            // A contender for leases needs no list here, because the engine has already counted the leases. A nested
+            // read lock needs no list, because its owner holds the write lock.
             *mode != Mode::Lease
                 && nested_in.is_none()
                 && !cx.caches.is_known_free(directory, index, &slot.name_prefix, *mode)
@@ -55,8 +55,8 @@ impl Contender {
         }
     }
 
-    /// Handles the list of a directory that the contender requested before its create request. The server would give the sequence number
-    /// `next` to the next node in the directory.
+    /// Handles the list of a directory that the contender requested before its create request. The server would give
+    /// the sequence number `next` to the next node in the directory.
     fn on_check_list(&mut self, cx: &mut Context<'_>, at: usize, children: &[String], next: i64) -> Option<Output> {
         let QueueSlot { request, name_prefix, position, .. } = self.slots.get_mut(at)?;
         let own = format!("{name_prefix}{next:0digits$}", digits = name::DIGITS);
@@ -86,7 +86,8 @@ impl Contender {
         None
     }
 
-    /// Records that the contender is about to use its directories. The client starts a directory cache for each heavily used directory.
+    /// Records that the contender is about to use its directories. The client starts a directory cache for each heavily
+    /// used directory.
     pub(super) fn begin_cache_use(&mut self, cx: &mut Context<'_>) {
         for slot in self.slots.iter_mut().filter(|slot| slot.request.mode != Mode::Lease && !slot.is_use_recorded) {
             slot.is_use_recorded = true;
@@ -105,15 +106,16 @@ impl Contender {
         }
     }
 
-    /// Sends the create request and the list requests together. A server answers the requests of a session in order, so acquiring a free
-    /// lock takes one round trip. If a directory has a directory cache, the contender does not need to list it.
+    /// Sends the create request and the list requests together. A server answers the requests of a session in order, so
+    /// acquiring a free lock takes one round trip. If a directory has a directory cache, the contender does not need to
+    /// list it.
     pub(super) fn join(&mut self, cx: &mut Context<'_>) {
         self.set_join_step(JoinStep::Creating);
         let mut creates: Vec<Request> = self.slots.iter().flat_map(|slot| creates(slot, cx.acls)).collect();
         let request = match creates.pop() {
             Some(only) if creates.is_empty() => only,
-            // All nodes are created in one transaction. Two contenders that join the same queues in this way have the same order in each
-            // queue, so they cannot deadlock.
+            // All nodes are created in one transaction. Two contenders that join the same queues in this way have the
+            // same order in each queue, so they cannot deadlock.
             last => {
                 creates.extend(last);
                 Request::Multi(creates)
@@ -127,9 +129,9 @@ impl Contender {
         }
     }
 
-    /// Sends the requests that create the ancestors and the nodes, and the list requests, in one write. Only the reply to the create
-    /// request for the nodes shows whether the contender has joined. The contender ignores most errors in the other replies, because the
-    /// server reports an error for each ancestor that already exists.
+    /// Sends the requests that create the ancestors and the nodes, and the list requests, in one write. Only the reply
+    /// to the create request for the nodes shows whether the contender has joined. The contender ignores most errors in
+    /// the other replies, because the server reports an error for each ancestor that already exists.
     fn join_with_directories(&mut self, cx: &mut Context<'_>) {
         let mut known = BTreeSet::new();
         let Self { slots, phase: Phase::Joining(Joining { directory_creation, .. }), .. } = self else { return };
@@ -219,7 +221,8 @@ impl Contender {
                 true => self.finish(),
                 false => self.fail(cx, self.create_error(cx, code.into(), at)),
             },
-            // After some errors, the nodes may exist nevertheless. The contender therefore searches for its nodes and deletes them.
+            // After some errors, the nodes may exist nevertheless. The contender therefore searches for its nodes and
+            // deletes them.
             Err(failure) => {
                 self.seek_and_leave(cx);
                 (!is_leaving).then(|| Output::Failed(self.create_error(cx, failure, at)))
@@ -365,8 +368,8 @@ impl Contender {
         }
     }
 
-    /// Creates the missing directories and joins again. The contender fails if the chroot is missing, or if the server has refused to
-    /// create a directory.
+    /// Creates the missing directories and joins again. The contender fails if the chroot is missing, or if the server
+    /// has refused to create a directory.
     fn on_directory_missing(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         let Phase::Joining(Joining { step: JoinStep::DirectoryMissing { at }, directory_creation }) = &self.phase
         else {
@@ -381,8 +384,9 @@ impl Contender {
         }
     }
 
-    /// Searches for the contender's nodes after the reply to the create request was lost. The current server may lag behind the server that
-    /// received the create request. The contender therefore first sends a transaction, which makes the current server catch up.
+    /// Searches for the contender's nodes after the reply to the create request was lost. The current server may lag
+    /// behind the server that received the create request. The contender therefore first sends a transaction, which
+    /// makes the current server catch up.
     pub(super) fn find_nodes(&mut self, cx: &mut Context<'_>) {
         cx.session.request_proof(cx.now);
         for at in 0..self.slots.len() {
@@ -390,8 +394,8 @@ impl Contender {
         }
     }
 
-    /// Searches a list for the contender's nodes. All nodes of the contender were created in one transaction. If only some of these nodes
-    /// exist, the missing nodes were deleted.
+    /// Searches a list for the contender's nodes. All nodes of the contender were created in one transaction. If only
+    /// some of these nodes exist, the missing nodes were deleted.
     fn match_found_nodes(
         &mut self,
         cx: &mut Context<'_>,
@@ -402,8 +406,8 @@ impl Contender {
         let QueueSlot { request, name_prefix, nodes, .. } = self.slots.get_mut(at)?;
         let own = children.iter().filter(|name| name.starts_with(&**name_prefix));
         *nodes = own.map(|name| Node::new(format!("{}/{name}", request.directory), None)).collect();
-        // If a server refused one of the lists, the contender requests all lists again. The missing list may contain a node of the
-        // contender.
+        // If a server refused one of the lists, the contender requests all lists again. The missing list may contain a
+        // node of the contender.
         if at + 1 < self.slots.len() || self.retry.state != RetryState::Idle {
             return None;
         }
@@ -411,8 +415,8 @@ impl Contender {
             if is_leaving {
                 return self.finish();
             }
-            // The server has not created the nodes. The server has already processed all earlier requests of the session, so the nodes
-            // cannot appear later.
+            // The server has not created the nodes. The server has already processed all earlier requests of the
+            // session, so the nodes cannot appear later.
             self.join(cx);
             return None;
         }
@@ -430,15 +434,15 @@ impl Contender {
     }
 }
 
-/// Interprets the reply to the create request. Returns the paths and creation zxids of the nodes. If an operation failed, returns the index
-/// of the operation and the error code. `zxid` is the zxid of the transaction. The function needs this value, because the reply to a `multi`
-/// request does not contain the creation zxids.
+/// Interprets the reply to the create request. Returns the paths and creation zxids of the nodes. If an operation
+/// failed, returns the index of the operation and the error code. `zxid` is the zxid of the transaction. The function
+/// needs this value, because the reply to a `multi` request does not contain the creation zxids.
 fn parse_create_response(response: Response, zxid: i64) -> Result<Vec<(String, i64)>, (usize, Code)> {
     match response {
         Response::Create2 { path, stat } => Ok(vec![(path, stat.czxid)]),
         Response::Multi(results) => {
-            // If one operation of a `multi` request fails, all its operations fail. Only the result of the failed operation contains the
-            // cause. The results of the other operations say only that an operation has failed.
+            // If one operation of a `multi` request fails, all its operations fail. Only the result of the failed
+            // operation contains the cause. The results of the other operations say only that an operation has failed.
             let failure = results.iter().enumerate().find_map(|(operation, result)| match result {
                 MultiResult::Err(code) if !matches!(*code, Code::OK | Code::RUNTIME_INCONSISTENCY) => {
                     Some((operation, *code))
@@ -456,8 +460,8 @@ fn parse_create_response(response: Response, zxid: i64) -> Result<Vec<(String, i
     }
 }
 
-/// Returns whether the reply to a create request proves that the node does not exist. If the error code is a different one, the server may
-/// have created the node nevertheless.
+/// Returns whether the reply to a create request proves that the node does not exist. If the error code is a different
+/// one, the server may have created the node nevertheless.
 fn is_surely_not_created(code: Code) -> bool {
     use Code as C;
     matches!(

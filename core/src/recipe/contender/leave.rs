@@ -1,5 +1,5 @@
-//! Makes a contender leave its queues. The contender deletes its nodes. It repeats each delete request until a server has confirmed the
-//! deletion.
+//! Makes a contender leave its queues. The contender deletes its nodes. It repeats each delete request until a server
+//! has confirmed the deletion.
 
 use zklock_proto::{Code, Request, Response};
 
@@ -57,8 +57,8 @@ impl Contender {
             // The contender deletes these nodes after the next reconnect.
             return;
         }
-        // The contender deletes its nodes in reverse order, so its first directory becomes free last. Another contender that waits in the same
-        // directories then finds all of them free.
+        // The contender deletes its nodes in reverse order, so its first directory becomes free last. Another contender
+        // that waits in the same directories then finds all of them free.
         for index in self.node_indices().into_iter().rev().filter(|index| !deleted.contains(index)) {
             let Some(slot) = self.slots.get(index.slot) else { continue };
             if let Some(node) = slot.nodes.get(index.node) {
@@ -83,8 +83,8 @@ impl Contender {
         let node = self.slots.get(index.slot)?.nodes.get(index.node).filter(|_| !deleting.deleted.contains(&index))?;
         match result {
             Ok(_) => {}
-            // If the contender has no earlier delete request without a reply, another client or an operator has deleted the node. The
-            // contender then reports the loss of its node.
+            // If the contender has no earlier delete request without a reply, another client or an operator has deleted
+            // the node. The contender then reports the loss of its node.
             Err(Failure::Code(Code::NO_NODE)) => {
                 deleting.was_deleted_by_other |= !deleting.unconfirmed.contains(&index);
             }
@@ -140,7 +140,8 @@ impl Contender {
         }
     }
 
-    /// Handles the end of a pause. The contender deletes its nodes, searches for them, or requests a proof of the session.
+    /// Handles the end of a pause. The contender deletes its nodes, searches for them, or requests a proof of the
+    /// session.
     pub(super) fn on_retry(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         self.retry.state = RetryState::Idle;
         match self.phase {

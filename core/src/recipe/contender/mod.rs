@@ -1,12 +1,14 @@
 //! A contender is one attempt to acquire a lock. All lock recipes use contenders.
 //!
-//! A contender creates its nodes in one transaction. For a mutex, a contender creates one node. For leases of a semaphore, it creates
-//! several nodes in one directory. For a multi-lock, it creates one node in each of several directories.
+//! A contender creates its nodes in one transaction. For a mutex, a contender creates one node. For leases of a
+//! semaphore, it creates several nodes in one directory. For a multi-lock, it creates one node in each of several
+//! directories.
 //!
-//! The life of a contender has five phases ([`Phase`]): it joins, waits, holds its locks, leaves and is gone. A contender never joins a
-//! second time. If a node of the contender is lost, the contender reports the loss. The engine may then create a new contender with a new
-//! UUID. Because of the new UUID, a late delete request of the old contender cannot delete a node of the new contender. A contender also
-//! never adopts a node of a session that has ended (CURATOR-604).
+//! The life of a contender has five phases ([`Phase`]): it joins, waits, holds its locks, leaves and is gone. A
+//! contender never joins a second time. If a node of the contender is lost, the contender reports the loss. The engine
+//! may then create a new contender with a new UUID. Because of the new UUID, a late delete request of the old contender
+//! cannot delete a node of the new contender. A contender also never adopts a node of a session that has ended
+//! (CURATOR-604).
 
 mod join;
 mod leave;
@@ -37,15 +39,16 @@ pub(in crate::recipe) const REVOKE: &[u8] = b"__REVOKE__";
 /// An input of a state machine. Most inputs concern only contenders.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// The client has a connection, so the state machine can send its requests. The engine passes this input when it starts a state machine,
-    /// and after each connect. If the client has a new session, [`Input::SessionEnded`] comes before this input.
+    /// The client has a connection, so the state machine can send its requests. The engine passes this input when it
+    /// starts a state machine, and after each connect. If the client has a new session, [`Input::SessionEnded`] comes
+    /// before this input.
     SendRequests,
     /// The connection was lost.
     Disconnected,
     /// The session has ended.
     SessionEnded {
-        /// The value is `Some` if no server has reported the expiry of the session. The nodes of the session exist at least until this
-        /// time, unless the contender deletes them.
+        /// The value is `Some` if no server has reported the expiry of the session. The nodes of the session exist at
+        /// least until this time, unless the contender deletes them.
         nodes_until: Option<Time>,
     },
     /// The reply to a request of the state machine.
@@ -65,10 +68,11 @@ pub(crate) enum Input<'a> {
     PredecessorDeletedByUs(&'a str),
     /// The client has loaded the directory cache of this contender.
     CacheLive,
-    /// The directory cache of this contender has ended. The value is true if the cache was consistent until its end, and false if the cache
-    /// may have been wrong.
+    /// The directory cache of this contender has ended. The value is true if the cache was consistent until its end,
+    /// and false if the cache may have been wrong.
     CacheEnded(bool),
-    /// The contender has waited for some time. If the owner of its predecessor is unknown, the contender must read the predecessor.
+    /// The contender has waited for some time. If the owner of its predecessor is unknown, the contender must read the
+    /// predecessor.
     ReadPredecessor,
     /// The maximum number of leases has changed to this value.
     MaxLeases(i32),
@@ -109,7 +113,8 @@ pub(crate) enum Removal {
 /// The nodes that a contender needs in one directory.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueRequest {
-    /// The full path of the lock. For a semaphore, the path is the parent of `directory`, and otherwise it is `directory` itself.
+    /// The full path of the lock. For a semaphore, the path is the parent of `directory`, and otherwise it is
+    /// `directory` itself.
     pub lock_path: Arc<str>,
     /// The full path of the directory.
     pub directory: Arc<str>,
@@ -123,14 +128,14 @@ pub(crate) struct QueueRequest {
     pub node_count: usize,
     /// The maximum number of leases. Only contenders for leases use this field.
     pub max_leases: i32,
-    /// For a nested read lock: the name of the write node of the owner, which already holds the write lock. The read node gets the sequence
-    /// number of the write node (CURATOR-621).
+    /// For a nested read lock: the name of the write node of the owner, which already holds the write lock. The read
+    /// node gets the sequence number of the write node (CURATOR-621).
     pub nested_in: Option<String>,
 }
 
 impl QueueRequest {
-    /// Returns the number of path bytes that these nodes add to the transaction that ends their session. Each path needs four more bytes
-    /// for its length.
+    /// Returns the number of path bytes that these nodes add to the transaction that ends their session. Each path
+    /// needs four more bytes for its length.
     pub(crate) fn path_bytes(&self) -> usize {
         let name = 1 + name::PROTECTION_LENGTH + self.mode.base().len() + name::DIGITS;
         (4 + self.directory.len() + name).saturating_mul(self.node_count)
@@ -155,8 +160,9 @@ pub(crate) struct Contender {
     retry: RetryTimer,
 }
 
-/// The state of a contender in one directory. The phases share this data, because most of it outlives a phase. For example, the position is
-/// known from the list that the contender requests before it joins, and it is still the reason of a failure after the contender has left.
+/// The state of a contender in one directory. The phases share this data, because most of it outlives a phase. For
+/// example, the position is known from the list that the contender requests before it joins, and it is still the reason
+/// of a failure after the contender has left.
 #[derive(Debug)]
 struct QueueSlot {
     request: QueueRequest,
@@ -170,8 +176,8 @@ struct QueueSlot {
     is_use_recorded: bool,
     /// The directory cache that ranks the nodes.
     cache: Option<CacheId>,
-    /// The path of a predecessor that the contender is reading. The directory cache contains this predecessor, but not the owner of the
-    /// predecessor.
+    /// The path of a predecessor that the contender is reading. The directory cache contains this predecessor, but not
+    /// the owner of the predecessor.
     pending_predecessor_read: Option<String>,
     /// The names of later nodes that have the same sequence number as the contender's own node.
     ties_behind: Vec<String>,
@@ -225,13 +231,14 @@ enum JoinStep {
     /// The contender has sent no request.
     #[default]
     NotBegun,
-    /// The contender lists the directories to find out whether joining can succeed. The contender has written nothing yet.
+    /// The contender lists the directories to find out whether joining can succeed. The contender has written nothing
+    /// yet.
     Checking {
         /// True if one of the directories does not exist.
         is_directory_missing: bool,
     },
-    /// The contender has sent the create request, followed by the list requests. The server may first have to answer requests that create
-    /// missing directories.
+    /// The contender has sent the create request, followed by the list requests. The server may first have to answer
+    /// requests that create missing directories.
     Creating,
     /// The create request failed because a directory does not exist. A list is still in flight.
     DirectoryMissing {
@@ -287,14 +294,14 @@ struct Predecessor {
     /// The number of nodes ahead.
     ahead_count: usize,
     watch: NodeWatch,
-    /// True if the predecessor has the same sequence number as the contender's node. In this case, the predecessor may have been created
-    /// later.
+    /// True if the predecessor has the same sequence number as the contender's node. In this case, the predecessor may
+    /// have been created later.
     is_tie: bool,
-    /// True if the predecessor belongs to the same session as the contender. In this case, the deletion of the predecessor may mean that
-    /// the session has ended.
+    /// True if the predecessor belongs to the same session as the contender. In this case, the deletion of the
+    /// predecessor may mean that the session has ended.
     is_own_session: bool,
-    /// True if the client has lost the connection since the last list. In this case, the client may have missed events, and restored
-    /// watches may fire in any order.
+    /// True if the client has lost the connection since the last list. In this case, the client may have missed events,
+    /// and restored watches may fire in any order.
     may_have_missed_events: bool,
     /// The predecessor's owner, according to the last read.
     info: Option<PredecessorInfo>,
@@ -359,8 +366,9 @@ pub(crate) enum Blocker<'a> {
 }
 
 impl Contender {
-    /// Creates a contender for one or several directories. If `try_once` is true, the contender leaves instead of waiting. The names of the
-    /// contender's nodes contain `client_uuid_high`, like the names of all nodes of this client.
+    /// Creates a contender for one or several directories. If `try_once` is true, the contender leaves instead of
+    /// waiting. The names of the contender's nodes contain `client_uuid_high`, like the names of all nodes of this
+    /// client.
     pub(crate) fn new(requests: Vec<QueueRequest>, try_once: bool, client_uuid_high: u64, entropy: u64) -> Self {
         let prefix = name::protected_prefix(client_uuid_high, entropy);
         let slots = requests.into_iter().map(|request| QueueSlot::new(request, &prefix)).collect();
@@ -385,15 +393,15 @@ impl Contender {
         self.nodes().map(|node| node.path.as_str())
     }
 
-    /// Returns the full paths of all nodes that probably exist. The result does not include nodes for which the contender has sent a delete
-    /// request.
+    /// Returns the full paths of all nodes that probably exist. The result does not include nodes for which the
+    /// contender has sent a delete request.
     pub(crate) fn present_nodes(&self) -> impl Iterator<Item = &str> {
         let is_present = matches!(self.phase, Phase::Queued | Phase::Acquired);
         self.node_paths().filter(move |_| is_present)
     }
 
-    /// Returns the number of path bytes that the contender's nodes add to the transaction that ends their session. The result includes
-    /// nodes that may not exist.
+    /// Returns the number of path bytes that the contender's nodes add to the transaction that ends their session. The
+    /// result includes nodes that may not exist.
     pub(crate) fn path_bytes(&self) -> usize {
         self.slots.iter().map(|slot| slot.request.path_bytes()).fold(0, usize::saturating_add)
     }
@@ -403,8 +411,9 @@ impl Contender {
         self.nodes().next().map(Node::name)
     }
 
-    /// Returns the contender's fencing token, which is the creation zxid of its nodes. A later node on the same path always has a greater
-    /// token, even if the directory was deleted and created again. Sequence numbers, in contrast, start again in a new directory.
+    /// Returns the contender's fencing token, which is the creation zxid of its nodes. A later node on the same path
+    /// always has a greater token, even if the directory was deleted and created again. Sequence numbers, in contrast,
+    /// start again in a new directory.
     pub(crate) fn token(&self) -> Option<i64> {
         let slot = self.slots.first()?;
         if Mutant::TokenIsSequence.is_active() {
@@ -413,8 +422,9 @@ impl Contender {
         slot.nodes.first().and_then(|node| node.czxid)
     }
 
-    /// Returns the contender's own node and its blocker in the same directory. If the contender has several directories, the result is for
-    /// the first directory in which it must wait. If the contender has already left, the result is its last blocker.
+    /// Returns the contender's own node and its blocker in the same directory. If the contender has several
+    /// directories, the result is for the first directory in which it must wait. If the contender has already left, the
+    /// result is its last blocker.
     pub(crate) fn blocker(&self) -> Option<(Option<&str>, Blocker<'_>)> {
         self.slots.iter().find_map(|slot| {
             let blocker = match &slot.position {
@@ -443,7 +453,8 @@ impl Contender {
         ahead.collect::<Option<Vec<_>>>().filter(|_| self.phase == Phase::Queued)?.into_iter().max()
     }
 
-    /// Returns whether another client has requested a revocation from the contender. Only a revocable contender reads such requests.
+    /// Returns whether another client has requested a revocation from the contender. Only a revocable contender reads
+    /// such requests.
     pub(crate) fn is_revocation_requested(&self) -> bool {
         self.nodes().any(|node| node.revocation_version.is_some())
     }
@@ -515,14 +526,16 @@ impl Contender {
         output
     }
 
-    /// Returns the pause after which the engine must pass [`Input::Retry`] to the contender. The method returns each pause only once.
+    /// Returns the pause after which the engine must pass [`Input::Retry`] to the contender. The method returns each
+    /// pause only once.
     pub(crate) fn take_retry(&mut self) -> Option<Duration> {
         let RetryState::Requested(wait) = self.retry.state else { return None };
         self.retry.state = RetryState::Scheduled;
         Some(wait)
     }
 
-    /// Returns the full path of a node for which another client has requested a revocation. The method returns each request only once.
+    /// Returns the full path of a node for which another client has requested a revocation. The method returns each
+    /// request only once.
     pub(crate) fn take_revocation(&mut self) -> Option<String> {
         self.revocation.take()
     }
@@ -534,14 +547,15 @@ impl Contender {
         }
     }
 
-    /// Splits a contender that has acquired its locks into one contender for each directory. Watches and cache subscriptions move to the
-    /// new ids, which `next_id` returns.
+    /// Splits a contender that has acquired its locks into one contender for each directory. Watches and cache
+    /// subscriptions move to the new ids, which `next_id` returns.
     pub(crate) fn split(self, cx: &mut Context<'_>, mut next_id: impl FnMut() -> MachineId) -> Vec<(MachineId, Self)> {
         let (session_id, is_revocable) = (self.session_id, self.is_revocable);
         let single = |mut slot: QueueSlot| {
             let own = next_id();
             for node in &mut slot.nodes {
-                // The new contender will not receive the reply to this request, because the reply goes to the id of the old contender.
+                // The new contender will not receive the reply to this request, because the reply goes to the id of the
+                // old contender.
                 if node.watch == NodeWatch::Requested {
                     node.watch = NodeWatch::Unset;
                 }
@@ -553,8 +567,8 @@ impl Contender {
                     }
                 }
             }
-            // The cache has ended. The new contender will not receive the event that reports this, because the event goes to the id of the
-            // old contender.
+            // The cache has ended. The new contender will not receive the event that reports this, because the event
+            // goes to the id of the old contender.
             if slot.cache.is_some_and(|cache| !cx.caches.contains(cache)) {
                 slot.detach_cache(true);
             }
@@ -647,8 +661,9 @@ impl Contender {
         if !may_be_left {
             self.phase = Phase::Gone;
         } else if are_known {
-            // The nodes of the old session would block other contenders until the old session expires. The contender therefore deletes
-            // these nodes in the new session. However, it must not delete them while the program may still rely on its hold.
+            // The nodes of the old session would block other contenders until the old session expires. The contender
+            // therefore deletes these nodes in the new session. However, it must not delete them while the program may
+            // still rely on its hold.
             let may_be_relied_on = self.phase == Phase::Acquired && !Mutant::DeleteReplacedHoldAtOnce.is_active();
             if !was_leaving {
                 let not_before = nodes_until.filter(|_| may_be_relied_on);
@@ -675,8 +690,8 @@ impl Contender {
         if self.is_leaving() || (Mutant::OverlookLostMember.is_active() && self.slots.len() > 1) {
             return None;
         }
-        // A server has probably deleted the node. However, a node that still exists would block other contenders, so the contender deletes
-        // all its nodes.
+        // A server has probably deleted the node. However, a node that still exists would block other contenders, so
+        // the contender deletes all its nodes.
         self.start_leaving(cx);
         Some(Output::Removed(Removal::Deleted))
     }
@@ -703,7 +718,8 @@ impl Contender {
         self.slots.get(at).map_or("", |slot| &slot.request.directory)
     }
 
-    /// Handles a reply of the wrong type as a failure. This case should not occur, because the session assigns each reply to its request.
+    /// Handles a reply of the wrong type as a failure. This case should not occur, because the session assigns each
+    /// reply to its request.
     fn on_unexpected_response(&mut self, cx: &mut Context<'_>, response: &Response, request: &str) -> Option<Output> {
         self.leave(cx);
         let message = format!("{}: the server answered {request} with {response:?}", self.directories());
@@ -727,14 +743,15 @@ impl QueueSlot {
         }
     }
 
-    /// Returns the sequence number that the server assigned to a node. Returns `None` for a nested read lock, whose number comes from the
-    /// write node.
+    /// Returns the sequence number that the server assigned to a node. Returns `None` for a nested read lock, whose
+    /// number comes from the write node.
     fn sequence_of(&self, node: &Node) -> Option<i64> {
         let number = || name::sequence_text(node.name(), self.request.mode).parse().ok();
         if self.request.nested_in.is_none() { number() } else { None }
     }
 
-    /// Frees memory that the contender no longer needs after the acquire, because a client may have tens of thousands of holds.
+    /// Frees memory that the contender no longer needs after the acquire, because a client may have tens of thousands
+    /// of holds.
     fn free_memory(&mut self) {
         self.request.data = Vec::new();
         self.ties_behind = Vec::new();

@@ -1,7 +1,8 @@
-//! Makes a contender wait. The contender finds its positions in the queues and watches its predecessors. When no node ahead excludes the
-//! contender in any directory, it acquires its locks.
+//! Makes a contender wait. The contender finds its positions in the queues and watches its predecessors. When no node
+//! ahead excludes the contender in any directory, it acquires its locks.
 //!
-//! A contender watches its own nodes and its predecessors by `getData`. Unlike `exists`, this request sets no watch on a missing node.
+//! A contender watches its own nodes and its predecessors by `getData`. Unlike `exists`, this request sets no watch on
+//! a missing node.
 
 use std::time::Duration;
 
@@ -20,14 +21,15 @@ use crate::recipe::{Context, NodeIndex, RequestKind};
 use crate::session::Failure;
 
 impl Contender {
-    /// Continues to wait. The contender determines unknown positions and sets missing watches. If the contender has found its nodes by
-    /// their UUID, it first reads the nodes. It does not know their creation zxid and their owner yet (rule 1).
+    /// Continues to wait. The contender determines unknown positions and sets missing watches. If the contender has
+    /// found its nodes by their UUID, it first reads the nodes. It does not know their creation zxid and their owner
+    /// yet (rule 1).
     pub(super) fn resume_waiting(&mut self, cx: &mut Context<'_>) {
         if self.nodes().any(|node| node.czxid.is_none()) {
             return self.watch_own(cx, |node| node.czxid.is_none());
         }
-        // A server replies to requests in their order. If another client has deleted the node of this contender, the contender therefore
-        // notices this before it receives the last list and acquires the locks.
+        // A server replies to requests in their order. If another client has deleted the node of this contender, the
+        // contender therefore notices this before it receives the last list and acquires the locks.
         if !Mutant::ListFirst.is_active() {
             self.set_missing_watches(cx);
         }
@@ -41,8 +43,8 @@ impl Contender {
         }
     }
 
-    /// Determines the ranks of the nodes from directory caches. If a directory has no cache and no list request is in flight, the contender
-    /// lists the directory. While a cache is loading, the contender waits for the cache.
+    /// Determines the ranks of the nodes from directory caches. If a directory has no cache and no list request is in
+    /// flight, the contender lists the directory. While a cache is loading, the contender waits for the cache.
     pub(super) fn update_positions(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         (0..self.slots.len()).find_map(|at| match self.slots.get(at) {
             Some(QueueSlot { position: Position::Unknown, is_list_pending: false, .. })
@@ -76,9 +78,9 @@ impl Contender {
             }
             Lookup::Loading => None,
             Lookup::NoCache => {
-                // The cache may have ended just now, before the contender receives the event that reports the end. When this event arrives,
-                // the contender no longer uses the cache and ignores the event. The contender must therefore begin to watch its own node
-                // now.
+                // The cache may have ended just now, before the contender receives the event that reports the end. When
+                // this event arrives, the contender no longer uses the cache and ignores the event. The contender must
+                // therefore begin to watch its own node now.
                 match Mutant::TrustEndedCache.is_active() {
                     true => *cache = None,
                     false => self.slots.get_mut(at)?.detach_cache(true),
@@ -95,7 +97,8 @@ impl Contender {
         if *position != Position::Unknown {
             return None;
         }
-        // The prefix is unique to this contender, so the number of names with this prefix is the number of its remaining nodes.
+        // The prefix is unique to this contender, so the number of names with this prefix is the number of its
+        // remaining nodes.
         if children.iter().filter(|name| name.starts_with(&**name_prefix)).count() < nodes.len() {
             return self.on_own_node_removed(cx);
         }
@@ -122,8 +125,8 @@ impl Contender {
         self.set_position(cx, at, place)
     }
 
-    /// Records whether the list contained only the contender's own node. The client uses this information when a contender joins the
-    /// directory next time.
+    /// Records whether the list contained only the contender's own node. The client uses this information when a
+    /// contender joins the directory next time.
     fn report_usage(&mut self, cx: &mut Context<'_>, at: usize, position: Option<&Position>, count: usize) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         match position {
@@ -159,14 +162,15 @@ impl Contender {
         is_crowded.then_some(Output::TooFewLeases)
     }
 
-    /// Sets missing watches. The contender watches its own nodes first. If these nodes exist, the contender can rely on the later replies.
+    /// Sets missing watches. The contender watches its own nodes first. If these nodes exist, the contender can rely on
+    /// the later replies.
     fn set_missing_watches(&mut self, cx: &mut Context<'_>) {
         if Mutant::IgnoreOwnNode.is_active() {
             self.nodes_mut().for_each(|node| node.watch = NodeWatch::Set);
         }
         self.subscribe_to_own_nodes(cx);
-        // A contender for leases sees its own nodes in the list that it watches. Only a contender that detects revocation requests needs a
-        // watch on each node.
+        // A contender for leases sees its own nodes in the list that it watches. Only a contender that detects
+        // revocation requests needs a watch on each node.
         if self.is_revocable || self.slots.iter().any(|slot| slot.request.mode != Mode::Lease) {
             self.watch_own(cx, |node| node.watch == NodeWatch::Unset);
         }
@@ -199,8 +203,8 @@ impl Contender {
         cx.watch_data(RequestKind::WatchData(at), &predecessor.path);
     }
 
-    /// Subscribes to the contender's own nodes in the directory cache instead of watching them. A contender that must read revocation
-    /// requests still sets watches.
+    /// Subscribes to the contender's own nodes in the directory cache instead of watching them. A contender that must
+    /// read revocation requests still sets watches.
     fn subscribe_to_own_nodes(&mut self, cx: &mut Context<'_>) {
         for slot in self.slots.iter_mut().filter(|_| !self.is_revocable) {
             let Some(cache) = slot.cache else { continue };
@@ -257,7 +261,8 @@ impl Contender {
         if is_acquired { self.on_node_verified(index) } else { None }
     }
 
-    /// Records that a node is verified. When all nodes of the contender are verified, the method returns [`Output::NodesVerified`].
+    /// Records that a node is verified. When all nodes of the contender are verified, the method returns
+    /// [`Output::NodesVerified`].
     fn on_node_verified(&mut self, index: NodeIndex) -> Option<Output> {
         self.node_mut(index)?.is_verified = true;
         self.nodes().all(|node| node.is_verified).then_some(Output::NodesVerified)
@@ -326,8 +331,8 @@ impl Contender {
         None
     }
 
-    /// Handles the reply to a request that reads a predecessor to find out its owner. If the node does not exist or the client may not read
-    /// it, the directory cache was wrong.
+    /// Handles the reply to a request that reads a predecessor to find out its owner. If the node does not exist or the
+    /// client may not read it, the directory cache was wrong.
     pub(super) fn on_predecessor_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -388,8 +393,8 @@ impl Contender {
                     predecessor.watch = NodeWatch::Unset;
                     self.set_missing_watches(cx);
                 }
-                // The event ends the watch on the directory, so the contender must list the directory and set the watch again. If the
-                // contender has just joined, the event may come from a watch of an earlier contender.
+                // The event ends the watch on the directory, so the contender must list the directory and set the watch
+                // again. If the contender has just joined, the event may come from a watch of an earlier contender.
                 Position::TooFewLeases { .. } | Position::Unknown
                     if request.mode == Mode::Lease && *request.directory == *path =>
                 {
@@ -403,13 +408,15 @@ impl Contender {
 
     /// Handles the deletion of the predecessor.
     ///
-    /// If the predecessor was the only node ahead, the contender is now first. The contender's own nodes still exist, because the watches
-    /// on these nodes have not reported a deletion. New nodes can join the queue only behind the contender.
+    /// If the predecessor was the only node ahead, the contender is now first. The contender's own nodes still exist,
+    /// because the watches on these nodes have not reported a deletion. New nodes can join the queue only behind the
+    /// contender.
     ///
-    /// The contender needs a list if several nodes were ahead. The contender also needs a list if the predecessor belongs to the same
-    /// session. When a session ends, the server deletes the nodes of the session one after the other. A writer always needs a list, because
-    /// the predecessor's owner may have replaced the predecessor by a read node. If the contender uses a directory cache, it needs a list
-    /// only if the predecessor belongs to the same session.
+    /// The contender needs a list if several nodes were ahead. The contender also needs a list if the predecessor
+    /// belongs to the same session. When a session ends, the server deletes the nodes of the session one after the
+    /// other. A writer always needs a list, because the predecessor's owner may have replaced the predecessor by a read
+    /// node. If the contender uses a directory cache, it needs a list only if the predecessor belongs to the same
+    /// session.
     fn on_predecessor_gone(&mut self, cx: &mut Context<'_>, at: usize) -> Option<Output> {
         let is_watched = self.nodes().all(|node| node.watch == NodeWatch::Set);
         let QueueSlot { request, position, .. } = self.slots.get_mut(at)?;
@@ -436,29 +443,30 @@ impl Contender {
         None
     }
 
-    /// Handles a node that has become the first in its directory. The contender acquires its locks when it is first in all its directories.
+    /// Handles a node that has become the first in its directory. The contender acquires its locks when it is first in
+    /// all its directories.
     fn on_first(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         if self.slots.iter().all(|slot| slot.position == Position::First) {
             return self.try_acquire(cx);
         }
-        // While the contender waits in another directory, it must watch its node in this directory. The contender sets its watches after it
-        // has received the last list.
+        // While the contender waits in another directory, it must watch its node in this directory. The contender sets
+        // its watches after it has received the last list.
         if self.slots.iter().all(|slot| slot.position != Position::Unknown) {
             self.set_missing_watches(cx);
         }
         None
     }
 
-    /// Acquires the locks, because no node ahead excludes the contender. Rule 1: the nodes must belong to the current session, and the
-    /// session lease must be valid.
+    /// Acquires the locks, because no node ahead excludes the contender. Rule 1: the nodes must belong to the current
+    /// session, and the session lease must be valid.
     fn try_acquire(&mut self, cx: &mut Context<'_>) -> Option<Output> {
         if self.session_id != cx.session.id() && !Mutant::AdoptDeadNode.is_active() {
             self.start_leaving(cx);
             return Some(Output::Removed(Removal::SessionEnded));
         }
         if !cx.session.is_lease_valid(cx.now) && !Mutant::GrantOnDeadLease.is_active() {
-            // The session lease has ended, because the reply was late or the process was suspended. The contender extends the lease and
-            // determines its ranks again.
+            // The session lease has ended, because the reply was late or the process was suspended. The contender
+            // extends the lease and determines its ranks again.
             for at in 0..self.slots.len() {
                 self.stop_waiting(cx, at);
                 self.slots.get_mut(at)?.position = Position::Unknown;
@@ -468,14 +476,15 @@ impl Contender {
         }
         self.stop_all_waiting(cx);
         self.phase = Phase::Acquired;
-        // If a directory cache contains the nodes, it reports their deletion to the holder from the start at no additional cost.
+        // If a directory cache contains the nodes, it reports their deletion to the holder from the start at no
+        // additional cost.
         self.subscribe_to_own_nodes(cx);
         self.slots.iter_mut().for_each(QueueSlot::free_memory);
         Some(Output::Acquired)
     }
 
-    /// Requests a proof of the session, and then determines the ranks again. If a proof that the client requests now would not make the
-    /// lease valid, the contender waits before it requests the proof.
+    /// Requests a proof of the session, and then determines the ranks again. If a proof that the client requests now
+    /// would not make the lease valid, the contender waits before it requests the proof.
     pub(super) fn verify_session_and_list(&mut self, cx: &mut Context<'_>) {
         cx.session.request_proof(cx.now);
         match cx.session.proof_delay(cx.now) {
@@ -513,8 +522,8 @@ impl Contender {
         }
         match cx.session.is_connected() {
             true => self.watch_own(cx, |_| true),
-            // Another client may have requested a revocation while the client had no connection, so the contender reads its nodes after the
-            // reconnect.
+            // Another client may have requested a revocation while the client had no connection, so the contender reads
+            // its nodes after the reconnect.
             false => self.nodes_mut().for_each(|node| node.watch = NodeWatch::Unset),
         }
     }

@@ -1,5 +1,5 @@
-//! Runs the tasks of programs. A task uses [`Steps`] for its decisions, as the library does. The checker requires that every member lock
-//! is safe at the moment of success.
+//! Runs the tasks of programs. A task uses [`Steps`] for its decisions, as the library does. The checker requires that
+//! every member lock is safe at the moment of success.
 
 use std::collections::BTreeMap;
 
@@ -121,8 +121,8 @@ impl World {
         self.perform_task_actions(program, task);
     }
 
-    /// Chooses two or three locks with different paths, in the order of the paths. In runs with multi-locks, consecutive queues of one
-    /// client may be joined in one transaction.
+    /// Chooses two or three locks with different paths, in the order of the paths. In runs with multi-locks,
+    /// consecutive queues of one client may be joined in one transaction.
     fn choose_steps(&mut self, program: usize, task: usize) -> Vec<MultiStep> {
         let is_shared = self.is_shared(program, task);
         let (plan, rng) = (&self.plan, &mut self.program_rng);
@@ -133,8 +133,9 @@ impl World {
         paths.sort_unstable();
         let mut steps: Vec<MultiStep> = Vec::new();
         for path in paths {
-            // Tasks with the same owner cannot distinguish their holds of a semaphore mutex, because it is not re-entrant. A task may also
-            // nest a read lock in the write lock of another one whose success was not reported to the checker yet.
+            // Tasks with the same owner cannot distinguish their holds of a semaphore mutex, because it is not
+            // re-entrant. A task may also nest a read lock in the write lock of another one whose success was not
+            // reported to the checker yet.
             let is_plain = |part: &MemberLock| matches!(part.recipe, Recipe::Queue(Mode::Mutex | Mode::Write));
             let fits = |part: &MemberLock| part.path == path && (!is_shared || is_plain(part));
             let parts: Vec<usize> = (0..own.len()).filter(|&part| fits(&own[part])).collect();
