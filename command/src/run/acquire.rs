@@ -13,7 +13,7 @@ use crate::clock::BootTime;
 use crate::console::Console;
 use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
-use crate::survey::{Entry, Survey, read_contents};
+use crate::survey::{Survey, read_contents};
 
 /// Connects. `wait` waits until something happens, and fails if the attempt must end. Later changes of the session also
 /// wake the process.
@@ -107,16 +107,12 @@ fn busy(error: Error, client: &Client, paths: &[String], waited: Duration, timeo
         drop(sender.send(find_holder(&client, &paths)));
     });
     let holder = asking.ok().and_then(|_| holder.recv_timeout(HOLDER_LIMIT).ok()?.ok()?);
-    match holder {
-        Some((path, holder)) if timeout == Some(Duration::ZERO) => {
-            Failure::new(Exit::Busy, format!("{path}: {holder}"))
-        }
-        Some((path, holder)) => {
-            let message = format!("{path}: not acquired within {} ms; {holder}", waited.as_millis());
-            Failure::new(Exit::Busy, message)
-        }
-        None => error.into(),
-    }
+    let Some((path, holder)) = holder else { return error.into() };
+    let limit = match timeout {
+        Some(Duration::ZERO) => String::new(),
+        _ => format!("not acquired within {} ms; ", waited.as_millis()),
+    };
+    Failure::new(Exit::Busy, format!("{path}: {limit}{holder}"))
 }
 
 /// Describes the first participant of the first queue that is not empty, and returns it with the path of the queue.
@@ -124,8 +120,8 @@ fn find_holder(client: &Client, paths: &[String]) -> ZkResult<Option<(String, St
     for path in paths {
         let mut survey = Survey::read(client, path)?;
         read_contents(client, survey.entries.iter_mut().take(1))?;
-        let first = survey.entries.first();
-        if let Some((first, text)) = first.and_then(|first| Some((first, Entry::describe(first)?))) {
+        let Some(first) = survey.entries.first() else { continue };
+        if let Some(text) = first.describe() {
             return Ok(Some((path.clone(), format!("{text}, with the node {}", first.node))));
         }
     }
