@@ -3,12 +3,16 @@
 //!
 //! No other module of this crate may use this module.
 
+use zklock_core::engine::Owner;
 use zklock_core::error::Result;
 
+use crate::call::Call;
 use crate::client::{Client, WeakClient};
 use crate::config::Config;
+use crate::lock::Lock;
 use crate::semaphore::Semaphore;
 
+pub use crate::lock::HoldId;
 pub use crate::options::{FileOption, read_options};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
@@ -56,6 +60,19 @@ pub fn close_nowait(client: &Client) -> Result<()> {
 /// `upgrade`, this function creates no reference to the client. The caller therefore cannot cause the client to close.
 pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
+}
+
+/// Returns an id for the hold of `owner` on each member lock of a multi-lock, or on the lock itself. The id is `None` if
+/// the owner does not hold that lock.
+pub fn hold_ids(lock: &Lock, owner: Owner) -> Result<Vec<Option<HoldId>>> {
+    lock.hold_ids(owner)
+}
+
+/// Starts one release of each hold of `owner` that `ids` contains, like [`Lock::start_release`]. The call does not
+/// release later holds of the owner. If the owner no longer has some of the holds, the call releases the others, and
+/// then fails with NOT_OWNER.
+pub fn start_release_of(lock: &Lock, owner: Owner, ids: &[HoldId], confirmed: bool) -> Result<Call<()>> {
+    lock.start_release_of(owner, ids, confirmed)
 }
 
 /// Creates a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the

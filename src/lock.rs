@@ -274,6 +274,32 @@ impl Lock {
         Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
     }
 
+    /// Returns an id for the hold of `owner` on each member lock, or on this lock. The id is `None` if the owner does
+    /// not hold that lock.
+    pub(crate) fn hold_ids(&self, owner: Owner) -> Result<Vec<Option<HoldId>>> {
+        let id = |leaf: &Self| Ok(leaf.view_of(owner)?.map(|view| HoldId(view.token, view.fencing_pass)));
+        self.members_or_self().iter().map(id).collect()
+    }
+
+    /// Starts one release of each hold of `owner` that `ids` contains. Unlike [`start_release`](Self::start_release),
+    /// the call does not release a later hold of a member lock. If the owner no longer has some of the holds, the call
+    /// releases the others, and then fails with NOT_OWNER.
+    pub(crate) fn start_release_of(&self, owner: Owner, ids: &[HoldId], confirmed: bool) -> Result<Call<()>> {
+        let leaves = self.members_or_self();
+        // The release of a closed lock fails with CLOSED.
+        let has = |(leaf, id): (&Self, &HoldId)| match leaf.hold_ids(owner) {
+            Ok(current) => current == [Some(*id)],
+            Err(_) => true,
+        };
+        let (held, released): (Vec<_>, Vec<_>) = leaves.iter().zip(ids).partition(|&part| has(part));
+        let Some((first, _)) = released.first() else { return self.start_release(owner, confirmed) };
+        let span = span::release(&self.path, owner, confirmed);
+        let client_locks = held.iter().rev().flat_map(|(leaf, _)| leaf.client_locks.iter());
+        let calls = client_locks.map(|client_lock| client_lock.release(owner, confirmed)).collect::<Result<_>>()?;
+        let error = Error::new(Status::NotOwner, format!("{}: this hold was already released", first.path));
+        Ok(Call::new(calls, move |_| Err(error.clone())).within(span))
+    }
+
     /// Releases the lock once for the calling thread, but does not wait for the server. The library deletes the lock's
     /// node in the background.
     ///
@@ -689,6 +715,11 @@ impl Lock {
         Error::new(status, format!("{}: {}", self.path, status.text()))
     }
 }
+
+/// Identifies a hold. No two holds of one path have the same id. The id consists of the fencing token and the fencing
+/// pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldId(i64, u32);
 
 /// Combines hold views. The result contains the worst state and the shortest remaining time of all these holds. Returns
 /// `None` if one of the holds does not exist.

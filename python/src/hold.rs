@@ -5,16 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use zklock::internal::{HoldId, hold_ids, start_release_of};
 use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 
 use crate::display::member_name;
 use crate::errors::{OrRaise, end_block, status_word};
+use crate::greenlet::WaitTarget;
 use crate::hold_tracker::current_owner;
 use crate::lock::{Lock, seconds_left};
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
-use crate::wait::wait_lost;
+use crate::wait::{wait, wait_lost};
 
 /// A hold of a lock. ``Lock.hold()`` returns a Hold.
 ///
@@ -30,12 +32,10 @@ pub(crate) struct Hold {
     owner: Owner,
     token: i64,
     pass: u32,
+    /// Identifies the hold on each member lock, or on the lock. The owner may have released a member lock through its
+    /// lock object, and may have acquired it again.
+    ids: Vec<HoldId>,
     is_released: AtomicBool,
-}
-
-/// Returns the fencing token and the fencing pass with which an owner holds a lock. No two holds have the same pair.
-fn fencing_key(lock: &zklock::Lock, owner: Owner) -> zklock::Result<(i64, u32)> {
-    Ok((lock.fencing_token_as(owner)?, lock.fencing_pass_as(owner)?))
 }
 
 impl Hold {
@@ -50,34 +50,36 @@ impl Hold {
     pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner) -> PyResult<Self> {
         let py = lock.py();
         let core: &zklock::Lock = &lock.get().core;
-        let key = fencing_key(core, owner);
-        if key.is_err() {
+        let read = || {
+            let ids = hold_ids(core, owner)?.into_iter().flatten().collect();
+            Ok((core.fencing_token_as(owner)?, core.fencing_pass_as(owner)?, ids))
+        };
+        let hold = read();
+        if hold.is_err() {
             // The lock was lost before this function read the fencing token.
             let _ = py.detach(|| core.start_release(owner, false));
         }
-        let (token, pass) = key.or_raise(py)?;
-        Ok(Self { lock: lock.clone().unbind(), owner, token, pass, is_released: AtomicBool::new(false) })
+        let (token, pass, ids) = hold.or_raise(py)?;
+        Ok(Self { lock: lock.clone().unbind(), owner, token, pass, ids, is_released: AtomicBool::new(false) })
     }
 
     fn core(&self) -> &zklock::Lock {
         &self.lock.get().core
     }
 
-    /// Returns the state of this hold, or FREE if the owner now has a later hold. The owner may have released this hold
-    /// through the lock object, and may have acquired the lock again.
+    /// Returns, for each member lock or for the lock, whether the owner still has the hold that it had when this object
+    /// was made.
+    fn held_parts(&self) -> zklock::Result<Vec<bool>> {
+        let current = hold_ids(self.core(), self.owner)?;
+        Ok(current.iter().zip(&self.ids).map(|(current, id)| *current == Some(*id)).collect())
+    }
+
+    /// Returns the state of this hold, or FREE if a part of the hold was released.
     fn current_state(&self) -> zklock::Result<LockState> {
         let state = self.core().state_as(self.owner)?;
-        let is_this = || match fencing_key(self.core(), self.owner) {
-            Ok(key) => Ok(key == (self.token, self.pass)),
-            Err(error) if error.status() == Status::Lost => Ok(true),
-            Err(error) if error.status() == Status::NotOwner => Ok(false),
-            Err(error) => Err(error),
-        };
-        let is_over = self.is_released.load(Ordering::Acquire) || state == LockState::Free;
-        match is_over || !is_this()? {
-            true => Ok(LockState::Free),
-            false => Ok(state),
-        }
+        let is_whole =
+            !self.is_released.load(Ordering::Acquire) && self.held_parts()?.into_iter().all(|is_held| is_held);
+        Ok(if is_whole { state } else { LockState::Free })
     }
 
     fn released_error(&self) -> Error {
@@ -87,11 +89,8 @@ impl Hold {
     /// Returns true if every lock of the hold is already released. If the owner has released only some of a multi-lock's member locks,
     /// the multi-lock's hold is not over.
     fn is_over(&self) -> bool {
-        let holds = |member: &zklock::Lock| !matches!(member.state_as(self.owner), Ok(LockState::Free));
-        let is_in_part =
-            || self.core().state_as(self.owner) == Ok(LockState::Free) && self.core().members().iter().any(holds);
-        let is_released = self.is_released.load(Ordering::Acquire);
-        is_released || matches!(self.current_state(), Ok(LockState::Free)) && !is_in_part()
+        self.is_released.load(Ordering::Acquire)
+            || self.held_parts().is_ok_and(|parts| parts.into_iter().all(|is_held| !is_held))
     }
 
     /// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.
@@ -113,11 +112,20 @@ impl Hold {
     /// Starts a release. The call ends when the server has confirmed the release.
     pub(crate) fn start_release(&self) -> zklock::Result<Call<()>> {
         self.begin_release()?;
-        let release = self.core().start_release(self.owner, true);
+        let release = self.start_release_of(true);
         if let Err(error) = &release {
             self.end_release(&Err(error.clone()));
         }
         release
+    }
+
+    fn start_release_of(&self, confirmed: bool) -> zklock::Result<Call<()>> {
+        start_release_of(self.core(), self.owner, &self.ids, confirmed)
+    }
+
+    /// Waits until the server has confirmed the release.
+    fn release_confirmed(&self, py: Python<'_>) -> PyResult<zklock::Result<()>> {
+        self.release_and_wait(|| wait(py, WaitTarget::Release, || self.start_release_of(true), drop))
     }
 
     /// Calls `release` if the hold is not over, and otherwise returns an error.
@@ -164,9 +172,10 @@ impl Hold {
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not undo the release.
     /// Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises ConnectionLost if no server
     /// confirmed the release within the session timeout, and Exhausted if the process had no descriptor for a connection. The release takes
-    /// effect unless the call raises NotOwner.
+    /// effect unless the call raises NotOwner. If a member lock of a multi-lock was already released, the call releases the other member
+    /// locks, and then raises NotOwner. The call never releases a later hold of a member lock.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?.or_raise(py)
+        self.release_confirmed(py)?.or_raise(py)
     }
 
     /// Release the lock. The call does not block, because the library removes the node in the background. Any thread may call this
@@ -174,7 +183,7 @@ impl Hold {
     ///
     /// The method raises NotOwner and LockLost in the same cases as ``release()``.
     fn release_nowait(&self, py: Python<'_>) -> PyResult<()> {
-        let release = || self.core().start_release(self.owner, false)?.wait();
+        let release = || self.start_release_of(false)?.wait();
         self.release_and_wait(|| Ok(py.detach(release)))?.or_raise(py)
     }
 
@@ -205,7 +214,8 @@ impl Hold {
         self.pass
     }
 
-    /// The state of this hold, a LockState. After a release, the state is FREE. Does not block.
+    /// The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
+    /// multi-lock is enough. Does not block.
     #[getter]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         lock_state(py, self.current_state().or_raise(py)?)
@@ -278,7 +288,7 @@ impl Hold {
             return Ok(());
         }
         let was_safe = self.is_held();
-        let released = self.release_and_wait(|| self.lock.get().release_as(py, self.owner))?;
+        let released = self.release_confirmed(py)?;
         end_block(py, exc_value, "releasing the lock", was_safe, released)
     }
 
@@ -316,7 +326,7 @@ impl Drop for Hold {
             return;
         }
         Python::try_attach(|py| {
-            let _ = py.detach(|| self.core().start_release(self.owner, false));
+            let _ = py.detach(|| self.start_release_of(false));
             if is_released_with_object(&state) || state == Ok(LockState::Free) {
                 let paths = self.lock.get().quoted(py).unwrap_or_default();
                 let why = "the lock was released because its Hold was garbage-collected";

@@ -98,7 +98,8 @@ class Client:
 
     While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
     the additional events of each hold. The client also merges the additional events of the session. Merged events still
-    report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
+    report the last state and the loss of every hold. If several sessions are lost one after the other, merged events
+    may report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After
     a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
     even if a callback does not return.
 
@@ -359,10 +360,11 @@ class Lock:
         ``set_local_handover()``.
 
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
-        undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises
-        LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout.
-        Raises Exhausted if the process had no descriptor for a connection. The release takes effect even if the call
-        raises LockLost, ConnectionLost or Exhausted.
+        undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. However, a
+        MultiLock releases the member locks that the thread still holds. Raises LockLost if the hold was lost, and
+        ConnectionLost if no server confirmed the release within the session timeout. Raises Exhausted if the process
+        had no descriptor for a connection. The release takes effect even if the call raises LockLost, ConnectionLost or
+        Exhausted.
         """
     def release_nowait(self) -> None:
         """Release the lock once for the calling thread. The call does not block, because the library removes the node
@@ -624,7 +626,9 @@ class Hold:
         The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
         undo the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
         ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the process had
-        no descriptor for a connection. The release takes effect unless the call raises NotOwner.
+        no descriptor for a connection. The release takes effect unless the call raises NotOwner. If a member lock of a
+        multi-lock was already released, the call releases the other member locks, and then raises NotOwner. The call
+        never releases a later hold of a member lock.
         """
     def release_nowait(self) -> None:
         """Release the lock. The call does not block, because the library removes the node in the background. Any thread
@@ -663,7 +667,9 @@ class Hold:
         """
     @property
     def state(self) -> LockState:
-        """The state of this hold, a LockState. After a release, the state is FREE. Does not block."""
+        """The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
+        multi-lock is enough. Does not block.
+        """
     @property
     def remaining(self) -> float:
         """The number of seconds for which this hold stays safe even if no server answers. If the hold is not safe,

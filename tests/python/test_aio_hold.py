@@ -532,6 +532,24 @@ def test_a_hold_of_a_multi_lock_of_which_one_lock_was_released_releases_the_othe
     loops.run(main())
 
 
+def test_an_old_hold_of_a_multi_lock_releases_no_later_hold_of_a_member(
+    loops: Loops, server: ZooKeeper, path: str, inspector: Inspector
+) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            a, b = client.mutex(f"{path}/a"), client.mutex(f"{path}/b")
+            hold = await client.multi([a, b]).hold()
+            await b.release()
+            async with b.hold() as later:
+                assert hold.state is LockState.FREE
+                with pytest.raises(zklock.NotOwner, match="already released"):
+                    await hold.release()
+                assert later.state is LockState.HELD
+                assert inspector.nodes(f"{path}/a") == []
+
+    loops.run(main())
+
+
 def test_a_hold_of_a_closed_client_gives_the_same_answers_each_time(loops: Loops, server: ZooKeeper, path: str) -> None:
     async def main() -> None:
         async with Client(server.address) as client:

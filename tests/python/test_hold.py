@@ -226,6 +226,52 @@ def test_a_hold_of_a_multi_lock_of_which_one_lock_was_released_releases_the_othe
         hold.release()
 
 
+@pytest.mark.parametrize("way", ["release", "release_nowait", "garbage", "with"])
+@pytest.mark.parametrize("rest", ["released", "held"])
+def test_an_old_hold_of_a_multi_lock_releases_no_later_hold_of_a_member(
+    client: Client, path: str, inspector: Inspector, recwarn: pytest.WarningsRecorder, way: str, rest: str
+) -> None:
+    a, b = client.mutex(f"{path}/a"), client.rwlock(f"{path}/b").read
+    hold = client.multi([a, b]).hold()
+    if rest == "released":
+        a.release()
+    b.release()
+    later = b.hold()
+    assert (hold.state, hold.is_held, hold.remaining) == (LockState.FREE, False, 0.0)
+    if way == "garbage":
+        del hold
+    elif way == "with":
+        with pytest.raises(zklock.NotOwner, match="already released"):
+            hold.__exit__(None, None, None)
+    else:
+        with pytest.raises(zklock.NotOwner, match="already released"):
+            getattr(hold, way)()
+    assert (later.state, b.fencing_token) == (LockState.HELD, later.token)
+    assert not a.is_held_in_process
+    wait_until(lambda: inspector.below(f"{path}/a") == [])
+    warned = way == "garbage" and rest == "held"
+    assert [w.category for w in recwarn] == [ResourceWarning] * warned
+    later.release()
+
+
+def test_a_hold_of_a_multi_lock_does_not_come_back_with_a_later_hold_of_a_member(
+    client: Client, other_client: Client, path: str
+) -> None:
+    a, b = client.mutex(f"{path}/a"), client.mutex(f"{path}/b")
+    hold = client.multi([a, b]).hold()
+    a.release()
+    with other_client.mutex(f"{path}/a"):
+        pass
+    with a.hold() as later:
+        assert (hold.state, hold.is_held, hold.is_lost, hold.remaining) == (LockState.FREE, False, False, 0.0)
+        with pytest.raises(zklock.NotOwner):
+            hold.wait_lost(0)
+        with pytest.raises(zklock.NotOwner):
+            hold.release()
+        assert later.is_held
+        assert b.state is LockState.FREE
+
+
 @pytest.mark.parametrize("make", MAKERS[:1] + MAKERS[2:], ids=KINDS[:1] + KINDS[2:])
 def test_only_the_holder_gets_answers(client: Client, path: str, make: Callable[[Client, str], zklock.Lock]) -> None:
     """Without this check, a thread whose acquire had failed wrote to the store with the token of the thread that held

@@ -66,10 +66,11 @@ impl Lock {
     /// node. The call does not wait if it passes the lock to another thread of this process; see ``set_local_handover()``.
     ///
     /// The call blocks for at most the session timeout. Ctrl-C interrupts the wait for the confirmation, but does not
-    /// undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. Raises
-    /// LockLost if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout.
-    /// Raises Exhausted if the process had no descriptor for a connection. The release takes effect even if the call
-    /// raises LockLost, ConnectionLost or Exhausted.
+    /// undo the release. If the thread does not hold the lock, the call raises NotOwner and changes nothing. However, a
+    /// MultiLock releases the member locks that the thread still holds. Raises LockLost if the hold was lost, and
+    /// ConnectionLost if no server confirmed the release within the session timeout. Raises Exhausted if the process had
+    /// no descriptor for a connection. The release takes effect even if the call raises LockLost, ConnectionLost or
+    /// Exhausted.
     fn release(this: &Bound<'_, Self>) -> PyResult<()> {
         Self::release_for_caller(this)?.or_raise(this.py())
     }

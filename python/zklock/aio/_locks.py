@@ -136,10 +136,11 @@ class Lock:
         ``set_local_handover()``.
 
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
-        the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. Raises LockLost
-        if the hold was lost, and ConnectionLost if no server confirmed the release within the session timeout. Raises
-        Exhausted if the process had no descriptor for a connection. The release takes effect even if the call raises
-        LockLost, ConnectionLost or Exhausted.
+        the release. If the task does not hold the lock, the call raises NotOwner and changes nothing. However, a
+        MultiLock releases the member locks that the task still holds. Raises LockLost if the hold was lost, and
+        ConnectionLost if no server confirmed the release within the session timeout. Raises Exhausted if the process
+        had no descriptor for a connection. The release takes effect even if the call raises LockLost, ConnectionLost or
+        Exhausted.
         """
         return self._release(current_task())
 
@@ -476,7 +477,9 @@ class Hold:
 
     @property
     def state(self) -> LockState:
-        """The state of this hold, a LockState. After a release, the state is FREE."""
+        """The state of this hold, a LockState. After a release, the state is FREE. A release of one member lock of a
+        multi-lock is enough.
+        """
         return self._native.state
 
     @property
@@ -530,7 +533,9 @@ class Hold:
         The call waits for at most the session timeout. If the task is cancelled during the wait, the library completes
         the release. Raises NotOwner if the hold was already released, and LockLost if the hold was lost. Raises
         ConnectionLost if no server confirmed the release within the session timeout, and Exhausted if the process had
-        no descriptor for a connection. The release takes effect unless the call raises NotOwner.
+        no descriptor for a connection. The release takes effect unless the call raises NotOwner. If a member lock of a
+        multi-lock was already released, the call releases the other member locks, and then raises NotOwner. The call
+        never releases a later hold of a member lock.
         """
         bridge = self._lock._bridge
         await bridge.wait(bridge.queue_for_call().release_hold(self._native))
