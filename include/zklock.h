@@ -1664,6 +1664,16 @@ const char *zkl_op_message(const zkl_op *op);
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
 
 /**
+ * Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for it
+ * can call this function before the start. In a callback, the wait would fail, but the operation would already have joined its
+ * queue.
+ *
+ * Returns: ZKL_OK if the thread may wait, ZKL_E_DEADLOCK if a callback makes the call, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_check_may_wait(void);
+
+/**
  * Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the
  * library deletes the node of a canceled acquire. An operation that is about to succeed may still end with ZKL_OK. If the
  * operation has already ended, its result does not change. The call has no effect on any other operation, for example a
@@ -2236,7 +2246,8 @@ zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb 
  * becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
  * full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
  * intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
- * last event contains the current state. The client always reports the loss of a hold or of a session.
+ * last event contains the current state. The client always reports the loss of a hold. If several sessions are lost one after
+ * the other during the merging, the client may report only one of these losses.
  *
  * If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
  * `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no

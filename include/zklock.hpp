@@ -26,13 +26,15 @@
  * The rules of zklock.h about locks, leases, threads, forks and program exit also apply to this header. The C++ interface adds the following rules.
  *
  * Errors     A function that fails throws zkl::error, a std::system_error whose code is a zkl::status. The error code compares equal to the status,
- *            for example to zkl::status::timeout. The error code also compares equal to the errno value of the status (zkl_status_errno). For
+ *            for example to zkl::status::timeout. If an exception comes from a plugin that the program has opened with dlopen, this comparison can be
+ *            false, because the plugin has its own error category. Such a program must link with -rdynamic, or compare error::status(). The error code
+ *            also compares equal to the errno value of the status (zkl_status_errno). For
  *            example, a timeout compares equal to std::errc::timed_out. If the last parameter of a function is an error_out, the caller may pass a
  *            std::error_code, as in lock.try_lock(ec). With a std::error_code, the function does not throw zkl::error. Instead, the function sets the
  *            code on failure, and clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with
- *            status::handle.
+ *            status::handle. However, the removal of a callback, for example on_lost(nullptr), and leases::release() succeed.
  * Noexcept   With -fno-exceptions, a program must pass a std::error_code to every function that can fail. A call without a std::error_code does not
- *            compile. The guards of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call
+ *            compile. A multi-lock is then made from a vector: multi(std::vector{&a, &b}, ec). The guards of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call
  *            lock(ec) first, and then pass the lock to a guard with std::adopt_lock. With -fno-exceptions, the program terminates if a callback
  *            throws an exception.
  * Unlocking  The function unlock() never throws. For example, unlock() returns normally even if the lock was lost, or if the thread does not hold the
@@ -44,8 +46,8 @@
  *            lock, std::lock and std::scoped_lock release all locks and start again. Each call of try_lock() sends a request to the server, and each
  *            release gives up a place in a queue. An object of zkl::multi keeps its places in the queues, and acquires the mutexes and read/write
  *            locks of one client in one step.
- * Time       The library rounds durations up to milliseconds. A limit of a century or more, such as duration::max(), means no time limit. With a
- *            limit of zero or less, a call makes one attempt to acquire the lock. A deadline may use any clock. The functions try_lock_for() and
+ * Time       The library rounds durations up to milliseconds. In the functions that acquire or wait, a limit of a century or more, such as
+ *            duration::max(), means no time limit. With a limit of zero or less, a call makes one attempt to acquire the lock. A deadline may use any clock. The functions try_lock_for() and
  *            try_lock_until() never time out early. If no server answers within the time limit, these functions fail with status::connection.
  * Loss       A loss occurs if a safe hold becomes UNCERTAIN or LOST, or if its client is closed. The function on_lost() registers a callback for
  *            losses, and wait_lost() waits for a loss. In C++20, lost_token() returns a std::stop_token. After a loss, stop_requested() of this token
@@ -63,8 +65,8 @@
  *            client may be destroyed before its locks. Calls on the locks of a destroyed client fail with status::closed. Two mutex objects on the
  *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
  *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock.
- * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category() and error
- *            are in an inline namespace that names the version. The definitions of status, category() and error never change, because one library
+ * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category(),
+ *            make_error_code() and error are in an inline namespace that names the version. The definitions of these four never change, because one library
  *            can throw an exception that another library catches.
  */
 
@@ -1105,7 +1107,7 @@ public:
         return checked(detail::setting(native_handle(), zkl_config_set_session_timeout_ms, "session.timeout", timeout), ec);
     }
 
-    /** Sets the time limit for the constructor of a client. The default is 10 s. */
+    /** Sets the time limit for the constructor of a client, from 1 ms to 2147483647 ms. The default is 10 s. */
     template <class Rep, class Period>
     config &connect_timeout(const std::chrono::duration<Rep, Period> &timeout, error_out ec = {})
     {
@@ -1566,8 +1568,9 @@ public:
     /**
      * Sets a callback that reports the loss of these leases. The callback must be callable as void() or void(const zkl::event &). A loss occurs if
      * one lease becomes UNCERTAIN or LOST, or if the client is closed. The new callback replaces the previous callback. Passing nullptr removes the
-     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. In this case, the
-     * event thread may also call the callback for the same loss, even at the same moment.
+     * previous callback. If the leases are already UNCERTAIN or LOST, on_lost() calls the callback at once, on the calling thread. The event of this
+     * call contains only the states: its path is empty, and its token is 0. In this case, the event thread may also call the callback for the same
+     * loss, even at the same moment.
      *
      * If the call fails, the previous callback remains set. If the previous callback is running on another thread, the call waits until the callback
      * returns.
@@ -1597,7 +1600,10 @@ public:
         return detail::was_lost(zkl_leases_wait_lost(native_handle(), detail::limit(limit)), ec);
     }
 
-    /** Starts an operation that waits until the leases are no longer safe. The returned operation then ends with status::lost. Does not block. */
+    /**
+     * Starts an operation that waits until the leases are no longer safe. The returned operation then ends with status::lost. If the leases are
+     * released, the operation ends with status::not_owner. Does not block.
+     */
     [[nodiscard]] operation start_wait_lost(error_out ec = {});
 
 #ifdef __cpp_lib_jthread
@@ -1684,8 +1690,8 @@ public:
     [[nodiscard]] int fd(error_out ec = {}) const { return check(zkl_completion_queue_fd(native_handle()), ec); }
 
     /**
-     * Removes the oldest keys from the queue, at most the given number of them, and returns them. Returns no keys if the queue is empty. Does not
-     * block.
+     * Removes the oldest keys from the queue, at most the given number of them, and returns them. Returns no keys if the queue is empty. Fails with
+     * status::invalid if the number is 0. Does not block.
      */
     template <class Key = std::uint64_t>
     [[nodiscard]] std::vector<Key> take(std::size_t most = 256, error_out ec = {})
@@ -2011,8 +2017,8 @@ public:
 
 #ifdef __cpp_lib_jthread
     /**
-     * The following functions fail with status::canceled if the token receives a stop request. All other rules of lock(), try_lock_for() and
-     * try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at the same moment,
+     * The following functions fail with status::canceled if the token receives a stop request before or during the call. All other rules of lock(),
+     * try_lock_for() and try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at the same moment,
      * the call may still succeed.
      */
     void lock(const std::stop_token &stop, error_out ec = {}) { static_cast<void>(acquire(-1, stop, ec)); }
@@ -2057,7 +2063,8 @@ public:
 
     /**
      * Decrements the hold count of the calling thread or of the given owner. If the hold count becomes 0, the call releases the lock. Returns
-     * status::ok on success. Returns status::not_owner, and changes nothing, if the thread or the given owner does not hold the lock. Returns
+     * status::ok on success. Returns status::not_owner, and changes nothing, if the thread or the given owner does not hold the lock. However, a
+     * multi-lock releases the member locks that the thread or the given owner still holds, whatever status it returns. Returns
      * status::lost if the hold was already lost. In this case, another owner may have held the lock since the loss. Returns status::connection if no
      * server confirmed the release within the session timeout. After status::connection, the library still tries to release the lock in the
      * background. The comment of zkl_release lists further statuses. The call decrements the hold count even if it returns status::lost or
@@ -2353,8 +2360,9 @@ public:
     /**
      * Returns a stop token that signals the loss of a hold. The hold belongs to the calling thread or to the given owner. When the hold becomes
      * UNCERTAIN or LOST, or when client::close() closes the client, stop_requested() of the token becomes true. client::close_nowait() does not change
-     * stop_requested(). If the hold is already unsafe, or if a member lock of this multi-lock was destroyed, stop_requested() is true from the
-     * beginning. A release of the hold does not change stop_requested(). The next hold has a new token.
+     * stop_requested(). If the hold is already unsafe, or if a member lock of this multi-lock was destroyed, stop_requested() of a new token is true
+     * from the beginning. A release of the hold, or the end of a member lock, does not change stop_requested() of the tokens that already exist. The
+     * next hold has a new token.
      *
      * Fails with status::not_owner if there is no hold. Does not block.
      */
@@ -2491,6 +2499,8 @@ private:
             ec.fail(status::canceled, "the stop token received a stop request before the wait began");
             return false;
         }
+        // In a callback, this overload must fail before it joins the queue.
+        if (zkl_check_may_wait() != ZKL_OK) return acquired(zkl_acquire_timeout(native_handle(), limit), ec);
         const operation started = start_ms(owner::this_thread, limit, ec);
         return started.native_handle() != nullptr && acquired(started.wait_or(stop), ec);
     }
@@ -2852,8 +2862,8 @@ public:
 
 #ifdef __cpp_lib_jthread
     /**
-     * The following functions fail with status::canceled if the token receives a stop request. All other rules of acquire() and try_acquire_for()
-     * also apply. The stop request does not affect other calls.
+     * The following functions fail with status::canceled if the token receives a stop request before or during the call. All other rules of
+     * acquire() and try_acquire_for() also apply. The stop request does not affect other calls.
      */
     [[nodiscard]] leases acquire(const std::stop_token &stop, std::int32_t quantity = 1, error_out ec = {})
     {
@@ -2983,6 +2993,8 @@ private:
             ec.fail(status::canceled, "the stop token received a stop request before the wait began");
             return leases();
         }
+        // In a callback, this overload must fail before it joins the queue.
+        if (zkl_check_may_wait() != ZKL_OK) return acquire_ms(quantity, limit, ec);
         operation started = start_ms(quantity, limit, ec);
         if (started.native_handle() == nullptr || !lockable::acquired(started.wait_or(stop), ec)) return leases();
         return started.take_leases(ec);

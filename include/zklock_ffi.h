@@ -235,6 +235,7 @@ int zkl_op_fd(const zkl_op *op);
 zkl_status zkl_op_result(zkl_op *op);
 const char *zkl_op_message(const zkl_op *op);
 zkl_status zkl_op_wait(zkl_op *op, int64_t timeout_ms);
+zkl_status zkl_check_may_wait(void);
 zkl_status zkl_op_cancel(zkl_op *op);
 zkl_status zkl_op_leases(zkl_op *op, zkl_leases **leases_out);
 zkl_status zkl_op_value(const zkl_op *op, int64_t *value_out);

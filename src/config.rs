@@ -233,7 +233,8 @@ impl Config {
     /// client queues up to 1024 separate events. Beyond this limit, the client merges each hold's events into one
     /// event, and the session's events into another. Merging removes intermediate states. After a merge, each event
     /// still begins with the state in which the previous event ended. The last event ends with the current state. The
-    /// client never drops an event that reports the loss of a hold or of a session.
+    /// client never drops an event that reports the loss of a hold. If several sessions are lost one after the other
+    /// during the merging, the client may report only one of these losses.
     pub fn on_event(self, handler: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         Self { handler: Some(Arc::new(handler)), ..self }
     }

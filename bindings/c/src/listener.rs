@@ -57,7 +57,8 @@ impl Handle for zkl_listener {
 /// becomes SUSPENDED before the session becomes SUSPENDED. Each client queues up to 1024 separate events. If the queue is
 /// full, the client merges the events of each hold into one event, and the events of the session into another. Merging drops
 /// intermediate states. Even after a merge, the previous state in an event equals the new state in the event before it. The
-/// last event contains the current state. The client always reports the loss of a hold or of a session.
+/// last event contains the current state. The client always reports the loss of a hold. If several sessions are lost one after
+/// the other during the merging, the client may report only one of these losses.
 ///
 /// If `user_drop` is not NULL, the library calls `user_drop` once, after the last call of `cb` has returned. The library calls
 /// `user_drop` when neither the config nor an open client uses the callback any more. If `cb` is NULL, the config has no

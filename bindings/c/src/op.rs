@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use zklock::internal::{OnceWakeSocket, PerProcess};
+use zklock::internal::{OnceWakeSocket, PerProcess, refuse_in_callback};
 use zklock::{Acquiring, AcquiringLeases, Error, Owner, Result, Status};
 use zklock_abi::arg::{self, Buffer, Output};
 use zklock_abi::boundary::{ffi_call, free, predicate, status};
@@ -181,6 +181,17 @@ pub extern "C" fn zkl_op_wait(op: *mut zkl_op, timeout_ms: i64) -> zkl_status {
         let timeout = arg::timeout(timeout_ms)?;
         handle::get(op)?.wait(timeout)
     })
+}
+
+/// Checks whether the calling thread may wait for other participants. A program that starts an operation and then waits for it
+/// can call this function before the start. In a callback, the wait would fail, but the operation would already have joined its
+/// queue.
+///
+/// Returns: ZKL_OK if the thread may wait, ZKL_E_DEADLOCK if a callback makes the call, ZKL_E_INTERNAL.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_check_may_wait() -> zkl_status {
+    status(|| refuse_in_callback(None))
 }
 
 /// Cancels an operation that acquires, connects, or waits for a loss. A canceled operation ends with ZKL_E_CANCELED, and the

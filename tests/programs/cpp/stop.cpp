@@ -287,6 +287,33 @@ void a_wait_stops_at_any_moment()
     AWAIT(mutex.participants().empty());
 }
 
+// In a callback, the overloads with a stop token fail at once, and do not join the queue.
+void a_callback_may_not_wait_with_a_stop_token()
+{
+    zkl::client client(check::servers);
+    zkl::mutex mutex(client, fresh_path()), free(client, fresh_path());
+    zkl::semaphore semaphore(client, fresh_path(), 1);
+    std::atomic<bool> is_done{false};
+    mutex.on_event([&] {
+        if (is_done) return;
+        const std::stop_token token = std::stop_source().get_token();
+        const std::uint64_t canceled = client.metrics().acquires_canceled;
+        for (int round = 0; round < 20; round++) {
+            THROWS(deadlock, "", free.lock(token));
+            THROWS(deadlock, "", free.try_lock_for(1s, token));
+            THROWS(deadlock, "", semaphore.acquire(token));
+            THROWS(deadlock, "", semaphore.try_acquire_for(1s, token));
+        }
+        CHECK(client.metrics().acquires_canceled == canceled);
+        CHECK(free.try_lock_for(0s, token) && free.release() == zkl::status::ok);
+        CHECK(semaphore.try_acquire_for(0s, token));
+        is_done = true;
+    });
+    mutex.lock();
+    AWAIT(is_done);
+    mutex.unlock();
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -303,6 +330,7 @@ int main(int argc, char **argv)
     RUN(tokens_of_holds_that_are_over_are_forgotten);
     RUN(a_wait_stops);
     RUN(a_wait_stops_at_any_moment);
+    RUN(a_callback_may_not_wait_with_a_stop_token);
     zkl_standalone_stop(server);
     return 0;
 }
