@@ -78,7 +78,8 @@ use crate::{int_args, text};
 ///
 /// While a callback runs, later events wait in a queue. If about a thousand events wait in the queue, the client merges
 /// the additional events of each hold. The client also merges the additional events of the session. Merged events still
-/// report the last state and every loss. ``close()`` waits at most 2 seconds for the delivery of the last events. After
+/// report the last state and the loss of every hold. If several sessions are lost one after the other, merged events may
+/// report only one of these losses. ``close()`` waits at most 2 seconds for the delivery of the last events. After
 /// a client is garbage-collected without ``close()``, its callbacks receive no more events. The interpreter can end
 /// even if a callback does not return.
 ///

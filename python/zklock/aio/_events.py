@@ -35,8 +35,9 @@ class EventStream(AsyncIterator[Event]):
 
     A stream stores up to 1024 events without merging them. If more events occur before a task reads the stream, the
     stream merges the additional events of each hold. The stream also merges the additional events of the session.
-    Merged events still report the last state of each hold and of the session, and every change to LOST. After a stream
-    is garbage-collected, the client stores no more events for the stream.
+    Merged events still report the last state of each hold and of the session, and the loss of every hold. If several
+    sessions are lost one after the other, merged events may report only one of these losses. After a stream is
+    garbage-collected, the client stores no more events for the stream.
     """
 
     def __init__(self, client: object, bridge: LoopBridge) -> None:
@@ -133,7 +134,7 @@ def _subject_of(event: Event) -> Hashable:
 
 def _merge(waiting: Event, newer: Event) -> Event | None:
     """Merge two events of the same hold, or two events of the session. Return None if the first event is a loss,
-    because the stream must report every loss.
+    because the stream must not replace a loss by a later state.
     """
     if isinstance(waiting, LockEvent) and isinstance(newer, LockEvent):
         return None if waiting.state is LockState.LOST else replace(waiting, state=newer.state)
