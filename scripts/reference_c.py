@@ -73,7 +73,7 @@ CLIENT_THEMES = [
         "Operations",
         "Acquires that do not block a thread, for event loops, and holds of owners that are not threads. "
         "[Embedding](../embedding.md) shows an event loop.",
-        r"zkl_op\w*|zkl_completion_queue\w*|zkl_\w+_start|zkl_\w+_as|ZKL_OWNER_\w+",
+        r"zkl_op\w*|zkl_completion_queue\w*|zkl_\w+_start|zkl_\w+_as|zkl_check_may_wait|ZKL_OWNER_\w+",
     ),
     Theme(
         "Semaphores",
