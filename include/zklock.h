@@ -2113,8 +2113,8 @@ ZKL_NODISCARD zkl_status zkl_semaphore_new_counted_start(zkl_client *client, con
 ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl_op **op_out);
 
 /**
- * Starts an operation that waits until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to
- * this function.
+ * Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
+ * ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
  *
  * Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
  * zkl_wait_lost.

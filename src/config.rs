@@ -338,7 +338,7 @@ fn credentials(scheme: &str, auth: &[u8]) -> Result<Credentials> {
     }
     if scheme == "digest" && !is_digest(auth) {
         return Err(Error::invalid(
-            "auth of the scheme digest: expected user:password without a line break".to_owned(),
+            "auth of the scheme digest: expected user:password without a line break or a NUL".to_owned(),
         ));
     }
     Ok(Credentials { scheme, data: Zeroizing::new(auth.to_vec()) })

@@ -41,9 +41,11 @@ use crate::wait::{wait, wait_lost};
 ///
 /// A hold is safe while the client is sure that the client's session has not expired. The state of a safe hold is HELD or SUSPENDED.
 ///
-/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. When
-/// a thread ends, the library does not release its holds. After a thread has ended, no other thread can release its
-/// holds, except holds of a SemaphoreMutex. The library issues a ResourceWarning if a lock object is garbage-collected
+/// When a lock object is garbage-collected, the library releases all holds that were acquired through that object. A
+/// Hold refers to its lock object, even after the release of the Hold. When a thread ends, the library does not release
+/// its holds. After a thread has ended, no other thread can release its holds, except holds of a SemaphoreMutex and the
+/// holds of Hold objects. A generator that may end on another thread should therefore use ``with lock.hold():`` instead
+/// of ``with lock:``. The library issues a ResourceWarning if a lock object is garbage-collected
 /// while a thread holds the lock, or if a thread ends while it holds a lock.
 ///
 /// All methods raise ClientClosed after the client is closed, and raise Forked in a forked child process.

@@ -28,16 +28,33 @@ impl Seconds {
     }
 }
 
+/// The largest number of seconds that a setting of a client can have. ZooKeeper's protocol has a signed number of 32 bits for the
+/// session timeout in milliseconds.
+const MAX_SETTING: f64 = i32::MAX as f64 / 1000.0;
+
 pub(crate) fn session_timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
-    if value.is_none() { Ok(None) } else { parse("session_timeout", value, "more than zero").map(Some) }
+    setting("session_timeout", value, "more than zero")
 }
 
 pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
-    if value.is_none() { Ok(None) } else { parse("connect_timeout", value, "more than zero").map(Some) }
+    setting("connect_timeout", value, "more than zero")
 }
 
 pub(crate) fn lease_margin(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {
-    if value.is_none() { Ok(None) } else { parse("lease_margin", value, "zero or more").map(Some) }
+    setting("lease_margin", value, "zero or more")
+}
+
+/// Parses a setting of a client. The core checks all limits, and its messages are in milliseconds. An infinite number of seconds has no
+/// number of milliseconds.
+fn setting(argument: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<Option<Seconds>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let seconds = number(argument, value)?;
+    if seconds > MAX_SETTING {
+        return Err(wrong_value(format!("{argument}: {seconds} seconds; expected at most {MAX_SETTING}")));
+    }
+    parse(argument, value, expected).map(Some)
 }
 
 pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Seconds>> {

@@ -113,12 +113,12 @@ class LockLike(Protocol):
     ) -> None: ...
 
 
-def _check_members_on_class(protocol: Any) -> None:
+def check_members_on_class(protocol: Any) -> None:
     """Make ``isinstance()`` check whether an object's class has the protocol's members. Before Python 3.12,
     ``isinstance()`` reads every property of the object itself, and some properties raise an exception if the lock is
     not held.
     """
-    members = [name for name in vars(protocol) if not name.startswith("_")] + ["__enter__", "__exit__"]
+    members = [name for name in vars(protocol) if not name.startswith("_") or name.endswith(("enter__", "exit__"))]
     metaclass: Any = type(protocol)
 
     def instancecheck(cls: Any, instance: object) -> bool:
@@ -129,7 +129,7 @@ def _check_members_on_class(protocol: Any) -> None:
     protocol.__class__ = type("_ChecksMembersOnClass", (metaclass,), {"__instancecheck__": instancecheck})
 
 
-_check_members_on_class(LockLike)
+check_members_on_class(LockLike)
 
 # Give the classes their public names, for instance zklock.LockLike.
 for _class in (HoldLike, LockLike):

@@ -58,6 +58,19 @@ def test_acquire_and_release(loops: Loops, server: ZooKeeper, path: str, inspect
         loops.run(main())
 
 
+def test_every_lock_is_like_a_lock(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            rwlock = client.rwlock(path)
+            for lock in (client.mutex(path), client.semaphore_mutex(path), rwlock.read, client.multi([path])):
+                assert isinstance(lock, zklock.aio.LockLike)
+                assert not isinstance(lock, zklock.LockLike)
+            for other in (client, rwlock, client.semaphore(path, 1), asyncio.Lock(), None):
+                assert not isinstance(other, zklock.aio.LockLike)
+
+    loops.run(main())
+
+
 def test_a_new_server_list(loops: Loops, server: ZooKeeper, path: str) -> None:
     async def main() -> None:
         async with Client(server.address) as client, client.mutex(path) as lock:

@@ -257,6 +257,13 @@ def test_constructors_with_wrong_arguments(standalone: StandaloneServer) -> None
             zklock.Client(address, auth=auth)
 
 
+@pytest.mark.parametrize("name", ["session_timeout", "connect_timeout", "lease_margin"])
+def test_a_setting_that_is_too_long_is_named_in_seconds(standalone: StandaloneServer, name: str) -> None:
+    for seconds, text in ((float("inf"), "inf"), (1e9, "1000000000"), (10**400, "inf")):
+        with pytest.raises(zklock.InvalidArgument, match=f"^{name}: {text} seconds; expected at most 2147483.647"):
+            zklock.Client(standalone.address, **{name: seconds})  # type: ignore[arg-type]
+
+
 # Valid values for the other required arguments of a call with one wrong argument.
 SOUND: dict[str, Any] = {
     "servers": "127.0.0.1:1",

@@ -208,9 +208,9 @@ pub fn timeout(milliseconds: i64) -> Result<Option<Duration>> {
     }
 }
 
-/// Converts a setting in milliseconds.
-pub fn milliseconds(name: &str, value: i32) -> Result<Duration> {
-    let value = u64::try_from(value).map_err(|_| invalid(format!("{name} is {value} ms; expected 0 or more")))?;
+/// Converts a setting in milliseconds. The message of a failure says that the value must be at least `least`.
+pub fn milliseconds(name: &str, value: i32, least: u32) -> Result<Duration> {
+    let value = u64::try_from(value).map_err(|_| invalid(format!("{name} is {value} ms; expected {least} or more")))?;
     Ok(Duration::from_millis(value))
 }
 

@@ -74,7 +74,7 @@ pub extern "C" fn zkl_config_free(config: *mut zkl_config) {
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_set_session_timeout_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
-    status(|| set_with(config, || arg::milliseconds("session timeout", ms), Config::session_timeout))
+    status(|| set_with(config, || arg::milliseconds("session timeout", ms, 1), Config::session_timeout))
 }
 
 /// Sets the connect timeout in milliseconds. The connect timeout limits the time that zkl_client_new takes. The parameter `ms`
@@ -84,7 +84,7 @@ pub extern "C" fn zkl_config_set_session_timeout_ms(config: *mut zkl_config, ms:
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
-    status(|| set_with(config, || arg::milliseconds("connect timeout", ms), Config::connect_timeout))
+    status(|| set_with(config, || arg::milliseconds("connect timeout", ms, 1), Config::connect_timeout))
 }
 
 /// Sets the lease margin in milliseconds. The lease margin is the time between the end of the session lease and the earliest
@@ -100,7 +100,7 @@ pub extern "C" fn zkl_config_set_connect_timeout_ms(config: *mut zkl_config, ms:
 /// Does not block. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_config_set_lease_margin_ms(config: *mut zkl_config, ms: i32) -> zkl_status {
-    status(|| set_with(config, || arg::milliseconds("lease margin", ms), Config::lease_margin))
+    status(|| set_with(config, || arg::milliseconds("lease margin", ms, 0), Config::lease_margin))
 }
 
 /// Sets an option by its name, for example "session.timeout" to "5000". The page docs/options.md lists all options and their

@@ -317,8 +317,8 @@ pub unsafe extern "C" fn zkl_wait_lost_start(lock: *mut zkl_lock, owner: u64, op
     }
 }
 
-/// Starts an operation that waits until the leases are no longer safe. All other rules of zkl_wait_lost_start also apply to
-/// this function.
+/// Starts an operation that waits until the leases are no longer safe. If the leases are released, the operation ends with
+/// ZKL_E_NOT_OWNER. All other rules of zkl_wait_lost_start also apply to this function.
 ///
 /// Returns: the statuses of zkl_wait_lost_start. On success, zkl_op_result later reports one of the statuses of
 /// zkl_wait_lost.

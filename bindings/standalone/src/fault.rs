@@ -89,7 +89,7 @@ pub extern "C" fn zkl_standalone_thaw(server: *mut zkl_standalone, session_id: i
 /// Blocks for a short time, until the fault takes effect. Any thread may call this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_standalone_delay_ms(server: *mut zkl_standalone, session_id: i64, ms: i32) -> zkl_status {
-    apply_fault(server, |server| server.delay(target(session_id), arg::milliseconds("delay", ms)?))
+    apply_fault(server, |server| server.delay(target(session_id), arg::milliseconds("delay", ms, 0)?))
 }
 
 /// Drops the reply to a client's next request of the given kind, and resets this client's connection. The server still

@@ -196,10 +196,12 @@ impl WaitReason<'_> {
                 format!("other owners of this process are ahead, with the node {}", path(node))
             }
             Self::Count { path: count, wanted, max_leases } => {
-                format!("{wanted} leases are needed, but the shared count {} allows only {max_leases}", path(count))
+                let needed = if *wanted == 1 { "1 lease is".to_owned() } else { format!("{wanted} leases are") };
+                format!("{needed} needed, but the shared count {} allows only {max_leases}", path(count))
             }
             Self::Blocked { blocker: Blocker::TooFewLeases { taken, max, .. }, .. } => {
-                format!("{taken} leases would be in use, but the maximum is {max}")
+                let leases = if *taken == 1 { "lease" } else { "leases" };
+                format!("{taken} {leases} would be in use, but the maximum is {max}")
             }
             Self::Blocked {
                 blocker: Blocker::Predecessor { node, ahead_count, is_holder, info },

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from zklock._protocols import check_members_on_class
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -58,6 +60,7 @@ class HoldLike(Protocol):
         ...
 
 
+@runtime_checkable
 class LockLike(Protocol):
     """Any lock of this package: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock.
 
@@ -66,6 +69,8 @@ class LockLike(Protocol):
         async def nightly_report(lock: zklock.aio.LockLike) -> None:
             async with lock.hold(timeout=5.0) as hold:
                 await write(fence=hold.token)
+
+    ``isinstance(lock, LockLike)`` also works.
     """
 
     def acquire(self, *, timeout: float | None = None) -> Awaitable[bool]:
@@ -117,3 +122,6 @@ class LockLike(Protocol):
     ) -> bool | None:
         """Release the lock."""
         ...
+
+
+check_members_on_class(LockLike)
