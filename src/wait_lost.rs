@@ -12,6 +12,8 @@ use std::time::Duration;
 use zklock_core::engine::{Answer, HoldView, LockId, OpId, Owner};
 use zklock_core::error::{Error, Result, Status};
 
+use zklock_process::ForkEpoch;
+
 use crate::runtime::{AnswerHandler, Hook, Monitor, Shell, now, refuse_in_callback, run_hook};
 
 /// The longest time between two checks of the session lease. While the machine is suspended, the clock for timed
@@ -21,13 +23,15 @@ const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Returns the current state of the hold.
 type View = dyn Fn() -> Result<Option<HoldView>> + Send + Sync;
 
-/// A wait for the loss of a hold. Dropping this value ends the wait.
+/// A wait for the loss of a hold. Dropping this value ends the wait, and drops its hooks without calling them. While
+/// this value exists, it keeps the lock open, and therefore the client.
 #[must_use]
 pub struct WaitLost {
     signal: Arc<LossSignal>,
     view: Box<View>,
     path: Arc<str>,
     hold_waits: Vec<CancelOnDrop>,
+    epoch: ForkEpoch,
 }
 
 /// Receives an answer from the engine of each client lock, and keeps the first answer.
@@ -39,17 +43,17 @@ struct LossSignal {
 #[derive(Default)]
 struct State {
     answer: Option<Result<()>>,
-    hook: Option<Hook>,
+    hooks: Vec<Hook>,
 }
 
 impl AnswerHandler for LossSignal {
     fn on_answer(self: Arc<Self>, _: OpId, answer: Result<Answer>) {
         let mut state = self.state.lock();
         state.answer.get_or_insert_with(|| answer.map(drop));
-        let hook = state.hook.take();
+        let hooks = std::mem::take(&mut state.hooks);
         drop(state);
         self.state.notify();
-        hook.into_iter().for_each(run_hook);
+        hooks.into_iter().for_each(run_hook);
     }
 }
 
@@ -79,7 +83,7 @@ impl WaitLost {
     ) -> Result<Self> {
         // If the owner has no hold, or if the hold is already unsafe, `safe_duration` below reports this.
         let (signal, view, path) = (Arc::<LossSignal>::default(), Box::new(view), Arc::clone(path));
-        let mut wait = Self { signal, view, path, hold_waits: Vec::new() };
+        let mut wait = Self { signal, view, path, hold_waits: Vec::new(), epoch: ForkEpoch::current() };
         match wait.safe_duration()? {
             None => wait.signal.state.lock().answer = Some(Ok(())),
             Some(_) => {
@@ -100,6 +104,10 @@ impl WaitLost {
     pub fn wait_for(&self, slice: Duration) -> Option<Result<()>> {
         let end = now() + slice;
         loop {
+            // In a forked child, another thread of the parent may have locked the signal.
+            if let Err(forked) = self.epoch.check() {
+                return Some(Err(forked));
+            }
             if let Some(answer) = self.signal.state.lock().answer.clone() {
                 return Some(match answer {
                     Ok(()) => Ok(()),
@@ -127,11 +135,12 @@ impl WaitLost {
 
     /// Calls `hook` once, on any thread, when the hold is released, the lock is closed, or the hold is no longer safe.
     /// If one of these events has already occurred, the calling thread calls `hook` at once. Callers that do not block
-    /// in [`wait_for`](Self::wait_for), for example event loops, use this method.
+    /// in [`wait_for`](Self::wait_for), for example event loops, use this method. Errors: FORKED.
     pub fn on_done(&self, hook: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.epoch.check()?;
         let mut state = self.signal.state.lock();
         if state.answer.is_none() {
-            state.hook = Some(Box::new(hook));
+            state.hooks.push(Box::new(hook));
             return Ok(());
         }
         drop(state);
@@ -145,6 +154,17 @@ impl WaitLost {
             None => Err(Error::new(Status::NotOwner, format!("{}: {}", self.path, Status::NotOwner.text()))),
             Some(view) if !view.is_safe() => Ok(None),
             Some(view) => Ok(Some(view.remaining)),
+        }
+    }
+}
+
+impl Drop for WaitLost {
+    fn drop(&mut self) {
+        // The end of the hold waits must not call the hooks. A hook may own an object of the program whose drop uses
+        // this lock, so the hooks are dropped after the signal is unlocked.
+        if self.epoch.check().is_ok() {
+            let hooks = std::mem::take(&mut self.signal.state.lock().hooks);
+            drop(hooks);
         }
     }
 }

@@ -239,6 +239,9 @@ fn in_a_forked_child_each_operation_is_over() {
     let client = client(&proxy.address());
     let (lock, held) = (client.mutex(&path("forked")).unwrap(), client.mutex(&path("forked-held")).unwrap());
     held.acquire(None).unwrap();
+    let kept = client.mutex(&path("forked-kept")).unwrap();
+    kept.acquire(None).unwrap();
+    let lost = kept.start_wait_lost(Owner::current_thread()).unwrap();
     proxy.black_hole(true);
     let mut connecting = Client::start_connect(&proxy.address(), &config(Duration::from_secs(60))).unwrap();
     let mut acquiring = lock.start_acquire(Owner::unique(), None).unwrap();
@@ -258,7 +261,10 @@ fn in_a_forked_child_each_operation_is_over() {
     // SAFETY: The child only polls and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_right = outcomes() == [Some(Status::Forked); 4];
+        let is_forked = |result: Result<()>| result.is_err_and(|error| error.status() == Status::Forked);
+        let is_right = outcomes() == [Some(Status::Forked); 4]
+            && lost.wait_for(Duration::ZERO).is_some_and(is_forked)
+            && is_forked(lost.on_done(|| ()));
         // SAFETY: The call has no preconditions.
         unsafe { libc::_exit(i32::from(!is_right)) };
     }
