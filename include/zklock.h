@@ -1080,7 +1080,8 @@ ZKL_NODISCARD zkl_status zkl_rwlock_new(zkl_client *client, const char *path, zk
  * The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
  * becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
  * with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
- * multi-lock does not change the member locks.
+ * multi-lock does not change the member locks. Two locks with the same path must not belong to two clients of one ensemble,
+ * because the multi-lock would wait for itself.
  *
  * Returns: ZKL_OK. On failure:
  * - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
@@ -1133,7 +1134,8 @@ void zkl_lock_free(zkl_lock *lock);
  * - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
  * - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
  *   wait for itself. A semaphore mutex does not check for this deadlock.
- * - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock.
+ * - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. The call checks
+ *   the holds of the thread at its start, and not its pending acquires (zkl_acquire_start).
  * - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
  * - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
  * - ZKL_E_FOREIGN if another lock recipe uses the path.
@@ -1167,7 +1169,7 @@ ZKL_NODISCARD zkl_status zkl_acquire_timeout(zkl_lock *lock, int64_t timeout_ms)
  * Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
  * longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
  * call releases every member lock that the thread holds, even if the release of another member lock fails. In this
- * case, the call returns the first error.
+ * case, the call returns the first error. If all member locks are semaphore mutexes, any thread may release the multi-lock.
  *
  * Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
  * confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process
@@ -1432,7 +1434,8 @@ void zkl_semaphore_free(zkl_semaphore *semaphore);
  * zkl_leases_release. Any thread may release the leases.
  *
  * If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
- * raised.
+ * raised. During this wait, the call has no place in the queue, so other requests overtake it, and
+ * zkl_semaphore_participants does not return it.
  *
  * Returns: ZKL_OK if the leases are held. A call that fails has acquired nothing. On failure:
  * - ZKL_E_TIMEOUT if the leases were not acquired within the timeout. The call never returns this status early.
@@ -1763,8 +1766,10 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
  *
  * A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
  * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
- * server. The library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait
- * has returned ZKL_OK for a lock, the owner still holds the lock and must release it.
+ * server. A query of the lock can show the hold for a short time after this call. The library also releases leases that the
+ * program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned ZKL_OK for a lock, the owner still
+ * holds the lock and must release it. Before that, the program must not release the lock for the owner of the operation:
+ * zkl_op_free would then release a later hold of this owner.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.

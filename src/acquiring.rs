@@ -17,7 +17,8 @@ use crate::operation::Operation;
 /// the methods of this value, any number of times.
 ///
 /// If the program drops this value while the operation still runs, the operation is canceled. If the operation has
-/// succeeded, but no method has reported the success, dropping this value releases the lock.
+/// succeeded, but no method has reported the success, dropping this value releases the lock. Until then, the program
+/// must not release the lock for the owner, because the drop would release a later hold of this owner.
 ///
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 /// A task that can move between threads needs an [`Owner`](crate::Owner) that is not a thread:

@@ -15,7 +15,7 @@ use zklock_core::engine::Answer;
 use zklock_core::error::{Error, Result, Status};
 
 use crate::future::WakerRegistration;
-use crate::runtime::{Hook, PendingOp, run_hook};
+use crate::runtime::{Hook, PendingOp, refuse_in_callback, run_hook};
 use crate::span;
 
 /// A call in progress: a query, a release, or another request that cannot be canceled. The call continues if the
@@ -29,6 +29,8 @@ pub struct Call<T> {
     awaiting: WakerRegistration,
     /// The `tracing` span of the call.
     span: Span,
+    /// True if the call ends only when another participant changes something, so that a handler must not wait for it.
+    waits_for_others: bool,
 }
 
 enum CallState {
@@ -40,7 +42,13 @@ enum CallState {
 impl<T> Call<T> {
     pub(crate) fn new(pending: Vec<PendingOp>, take: impl Fn(Vec<Answer>) -> Result<T> + Send + 'static) -> Self {
         let calls = RefCell::new(pending.into_iter().map(CallState::Pending).collect());
-        Self { calls, convert: Box::new(take), awaiting: WakerRegistration::default(), span: Span::none() }
+        let (awaiting, span) = (WakerRegistration::default(), Span::none());
+        Self { calls, convert: Box::new(take), awaiting, span, waits_for_others: false }
+    }
+
+    /// Makes waits for the call fail with DEADLOCK in a handler.
+    pub(crate) fn waiting_for_others(self) -> Self {
+        Self { waits_for_others: true, ..self }
     }
 
     /// Sets the `tracing` span of the call. The span ends when the call ends, or when this value is dropped.
@@ -60,6 +68,12 @@ impl<T> Call<T> {
     /// Waits for at most `slice`. Returns `None` if the call has not ended. After this method has returned a result,
     /// the program must not call the method again.
     pub fn wait_for(&self, slice: Duration) -> Option<Result<T>> {
+        if self.waits_for_others
+            && !self.is_over()
+            && let Err(error) = refuse_in_callback(Some(slice))
+        {
+            return Some(Err(error));
+        }
         let end = Instant::now().checked_add(slice);
         let mut answers = self.calls.borrow_mut();
         for answered in answers.iter_mut() {

@@ -378,8 +378,9 @@ impl Client {
     /// not poll. Returns `None` if the node does not exist. If `timeout` is `None`, the call waits without a limit. If
     /// the program drops the call, the client keeps the watch until the call would have ended.
     ///
-    /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. Other
-    /// errors: CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
+    /// Fails with TIMEOUT if nothing has changed within `timeout`. Fails with INVALID if the path is not valid. In a
+    /// handler, [`Call::wait`] and [`Call::wait_for`] fail with DEADLOCK unless the call has ended. Other errors:
+    /// CONNECTION, AUTH, DENIED, SERVER, EXHAUSTED, CLOSED, FORKED.
     pub fn start_await_children(
         &self,
         path: &str,
@@ -391,7 +392,8 @@ impl Client {
         let deadline = timeout.map(|timeout| now() + timeout);
         let start = |engine: &mut Engine, now| engine.await_children(now, path, zxid, deadline);
         let pending = PendingOp::start(&self.inner.shell, deadline, start)?;
-        Ok(Call::new(vec![pending], |answers| take_children(answers.into_iter().next().unwrap_or(Answer::Done))))
+        let take = |answers: Vec<Answer>| take_children(answers.into_iter().next().unwrap_or(Answer::Done));
+        Ok(Call::new(vec![pending], take).waiting_for_others())
     }
 
     /// Checks whether the servers permit this client to perform an operation on an existing node. The check changes no
@@ -577,9 +579,10 @@ impl Client {
     /// handlers is running on another thread, this method waits without a time limit until the handler returns. If a
     /// handler closes its own client, this method does not wait for that handler.
     ///
-    /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method
-    /// blocks for at most two seconds, in addition to the running time of handlers. If another thread is already
-    /// closing the client, the method waits at most two seconds for that thread.
+    /// Blocks until the server has confirmed the end of the session and the last handler has returned. The method waits
+    /// for the confirmation for a third of the session timeout, but at most two seconds. If no confirmation arrives in
+    /// this time, the method also returns `Ok`, and the nodes of the client can exist until the session expires. If
+    /// another thread is already closing the client, the method waits at most two seconds for that thread.
     pub fn close(&self) -> Result<()> {
         self.inner.close()
     }

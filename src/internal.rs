@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::lock::Lock;
 use crate::semaphore::Semaphore;
 
-pub use crate::lock::HoldId;
+pub use crate::lock::HoldIds;
 pub use crate::options::{FileOption, read_options};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
@@ -62,17 +62,21 @@ pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }
 
-/// Returns an id for the hold of `owner` on each member lock of a multi-lock, or on the lock itself. The id is `None` if
-/// the owner does not hold that lock.
-pub fn hold_ids(lock: &Lock, owner: Owner) -> Result<Vec<Option<HoldId>>> {
+/// Identifies the holds of `owner`: of each member lock of a multi-lock, or of the lock itself.
+pub fn hold_ids(lock: &Lock, owner: Owner) -> HoldIds {
     lock.hold_ids(owner)
 }
 
-/// Starts one release of each hold of `owner` that `ids` contains, like [`Lock::start_release`]. The call does not
-/// release later holds of the owner. If the owner no longer has some of the holds, the call releases the others, and
-/// then fails with NOT_OWNER.
-pub fn start_release_of(lock: &Lock, owner: Owner, ids: &[HoldId], confirmed: bool) -> Result<Call<()>> {
-    lock.start_release_of(owner, ids, confirmed)
+/// Returns, for each member lock or for the lock itself, whether the owner still has the hold that `ids` contain.
+pub fn held_parts(lock: &Lock, ids: &HoldIds) -> Result<Vec<bool>> {
+    lock.held_parts(ids)
+}
+
+/// Starts one release of each hold that `ids` contain, like [`Lock::start_release`]. The call does not release later
+/// holds of the owner. If the owner no longer has some of the holds, the call releases the others, and then fails with
+/// NOT_OWNER.
+pub fn start_release_of(lock: &Lock, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
+    lock.start_release_of(ids, confirmed)
 }
 
 /// Creates a semaphore like [`Client::semaphore_counted`], but does not wait until the node of the count exists. If the

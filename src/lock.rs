@@ -194,7 +194,7 @@ impl Lock {
     pub fn guard(&self, timeout: Option<Duration>) -> Result<Guard<'_>> {
         let owner = Owner::current_thread();
         self.acquire_as(owner, timeout)?;
-        Ok(Guard { lock: self, owner })
+        Ok(Guard { lock: self, ids: self.hold_ids(owner) })
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread. The hold belongs to a new
@@ -204,7 +204,7 @@ impl Lock {
     pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
         let owner = Owner::unique();
         self.acquire_as(owner, timeout)?;
-        Ok(OwnedGuard { lock: self.clone(), owner, is_released: false })
+        Ok(OwnedGuard { lock: self.clone(), ids: self.hold_ids(owner), is_released: false })
     }
 
     /// Starts acquiring the lock for `owner` without blocking. Otherwise, this method works like
@@ -223,7 +223,8 @@ impl Lock {
     /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
     /// thread no longer holds the lock. Any thread may release a semaphore mutex that was acquired through this lock
     /// object. For a multi-lock, the call releases each member lock that the thread holds. If the release of a member
-    /// lock fails, the call still releases the others, and returns the first error.
+    /// lock fails, the call still releases the others, and returns the first error. If all member locks are semaphore
+    /// mutexes, any thread may release the multi-lock.
     ///
     /// The call succeeds in one of these cases:
     /// - The server has confirmed that the lock's node is deleted.
@@ -261,12 +262,12 @@ impl Lock {
     /// library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the library
     /// deletes the lock's node in the background.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
+        let ids = self.has_mixed_members().then(|| self.hold_ids(owner));
+        if let Some(ids) = ids.filter(|ids| ids.parts.contains(&None)) {
+            return self.start_release_of(&ids, confirmed);
+        }
         let span = span::release(&self.path, owner, confirmed);
-        let all_open = if self.members.is_empty() {
-            Ok(())
-        } else {
-            self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))
-        };
+        let all_open = if self.members.is_empty() { Ok(()) } else { self.check_open() };
         let calls: Vec<_> =
             self.client_locks.iter().rev().map(|client_lock| client_lock.release(owner, confirmed)).collect();
         // The call releases the other member locks of the multi-lock even if one member lock is closed.
@@ -274,30 +275,65 @@ impl Lock {
         Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
     }
 
-    /// Returns an id for the hold of `owner` on each member lock, or on this lock. The id is `None` if the owner does
-    /// not hold that lock.
-    pub(crate) fn hold_ids(&self, owner: Owner) -> Result<Vec<Option<HoldId>>> {
-        let id = |leaf: &Self| Ok(leaf.view_of(owner)?.map(|view| HoldId(view.token, view.fencing_pass)));
-        self.members_or_self().iter().map(id).collect()
+    /// Identifies the holds of `owner`.
+    pub(crate) fn hold_ids(&self, owner: Owner) -> HoldIds {
+        let parts = self.members_or_self().iter().map(|leaf| leaf.hold_id(owner).ok().flatten()).collect();
+        HoldIds { owner, parts }
     }
 
-    /// Starts one release of each hold of `owner` that `ids` contains. Unlike [`start_release`](Self::start_release),
-    /// the call does not release a later hold of a member lock. If the owner no longer has some of the holds, the call
-    /// releases the others, and then fails with NOT_OWNER.
-    pub(crate) fn start_release_of(&self, owner: Owner, ids: &[HoldId], confirmed: bool) -> Result<Call<()>> {
-        let leaves = self.members_or_self();
+    /// Returns, for each member lock or for this lock, whether the owner still has the hold that `ids` contains.
+    pub(crate) fn held_parts(&self, ids: &HoldIds) -> Result<Vec<bool>> {
+        let is_held = |(leaf, id): (&Self, &Option<_>)| Ok(id.is_some() && leaf.hold_id(ids.owner)? == *id);
+        self.members_or_self().iter().zip(&ids.parts).map(is_held).collect()
+    }
+
+    /// Returns the fencing token and the fencing pass of a hold, also if the hold was lost.
+    fn hold_id(&self, owner: Owner) -> Result<Option<(i64, u32)>> {
+        Ok(self.view_of(owner)?.map(|view| (view.token, view.fencing_pass)))
+    }
+
+    /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.
+    fn view_of_ids(&self, ids: &HoldIds) -> Result<Option<HoldView>> {
+        let view = self.view_of(ids.owner)?;
+        let is_whole = self.held_parts(ids)?.into_iter().all(|is_held| is_held);
+        Ok(view.filter(|_| is_whole))
+    }
+
+    /// Starts one release of each hold that `ids` contain. Unlike [`start_release`](Self::start_release), the call does
+    /// not release a later hold, and releases the member locks even if the multi-lock is closed. If the owner no longer
+    /// has some of the holds, the call releases the others, and then fails with NOT_OWNER.
+    pub(crate) fn start_release_of(&self, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
         // The release of a closed lock fails with CLOSED.
-        let has = |(leaf, id): (&Self, &HoldId)| match leaf.hold_ids(owner) {
-            Ok(current) => current == [Some(*id)],
+        let is_held = |(leaf, id): &(&Self, &Option<_>)| match leaf.hold_id(ids.owner) {
+            Ok(current) => id.is_some() && current == **id,
             Err(_) => true,
         };
-        let (held, released): (Vec<_>, Vec<_>) = leaves.iter().zip(ids).partition(|&part| has(part));
-        let Some((first, _)) = released.first() else { return self.start_release(owner, confirmed) };
-        let span = span::release(&self.path, owner, confirmed);
+        let (held, released): (Vec<_>, Vec<_>) = self.members_or_self().iter().zip(&ids.parts).partition(is_held);
+        let error = match (released.first(), self.check_open()) {
+            (Some((leaf, _)), _) => {
+                Error::new(Status::NotOwner, format!("{}: this hold was already released", leaf.path))
+            }
+            (None, Err(closed)) => closed,
+            (None, Ok(())) => return self.start_release(ids.owner, confirmed),
+        };
+        let span = span::release(&self.path, ids.owner, confirmed);
         let client_locks = held.iter().rev().flat_map(|(leaf, _)| leaf.client_locks.iter());
-        let calls = client_locks.map(|client_lock| client_lock.release(owner, confirmed)).collect::<Result<_>>()?;
-        let error = Error::new(Status::NotOwner, format!("{}: this hold was already released", first.path));
-        Ok(Call::new(calls, move |_| Err(error.clone())).within(span))
+        let calls: Vec<_> = client_locks.map(|client_lock| client_lock.release(ids.owner, confirmed)).collect();
+        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, move |_| Err(error.clone())).within(span))
+    }
+
+    /// Returns whether some, but not all, of the member locks are semaphore mutexes. Any owner may release a semaphore
+    /// mutex, and a multi-lock of semaphore mutexes. The other multi-locks release only holds of the caller.
+    fn has_mixed_members(&self) -> bool {
+        let is_semaphore =
+            |leaf: &Self| leaf.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
+        let count = self.members.iter().filter(|leaf| is_semaphore(leaf)).count();
+        count > 0 && count < self.members.len()
+    }
+
+    /// Fails with CLOSED if this lock or one of its member locks is closed.
+    fn check_open(&self) -> Result<()> {
+        self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))
     }
 
     /// Releases the lock once for the calling thread, but does not wait for the server. The library deletes the lock's
@@ -438,8 +474,9 @@ impl Lock {
 
     /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
     pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
-        let of_part = |client_lock: &ClientLock| client_lock.hold_and_nodes(owner);
-        let parts = self.client_locks.iter().map(of_part).collect::<Result<Vec<_>>>()?;
+        self.check_open()?;
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        let parts = client_locks.map(|client_lock| client_lock.hold_and_nodes(owner)).collect::<Result<Vec<_>>>()?;
         let (views, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         self.require_live(weakest(views), || self.error(Status::NotOwner))?;
         Ok(nodes.concat())
@@ -569,7 +606,7 @@ impl Lock {
     ///
     /// Errors: CLOSED, FORKED, EXHAUSTED.
     pub fn set_event_handler(&self, handler: Option<Box<EventHandler>>) -> Result<()> {
-        self.on_each(|client_lock| client_lock.read_engine(|_, _| ()))?;
+        self.check_open()?;
         let listener = handler.map(|handler| self.add_listener(Listen::All, &Arc::from(handler))).transpose()?;
         self.on_event.set(listener);
         Ok(())
@@ -605,7 +642,7 @@ impl Lock {
     pub fn set_revocable<F: Fn(&str) + Send + Sync + 'static>(&self, handler: Option<F>) -> Result<()> {
         let handler = handler.map(|handler| Arc::new(handler) as Arc<RevocationHandler>);
         let leaves = self.members_or_self();
-        leaves.iter().try_for_each(|leaf| leaf.on_each(|client_lock| client_lock.read_engine(|_, _| ())))?;
+        leaves.iter().try_for_each(Self::check_open)?;
         leaves.iter().try_for_each(|leaf| leaf.on_each(|client_lock| client_lock.set_revocable(handler.clone())))
     }
 
@@ -659,8 +696,9 @@ impl Lock {
     }
 
     fn list_participants(&self, both: bool) -> Result<Call<Vec<Participant>>> {
-        let calls =
-            self.client_locks.iter().map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
+        self.check_open()?;
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        let calls = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
         Ok(Call::new(calls, |answers| {
             let of = |answer| match answer {
                 Answer::Participants(participants) => Ok(participants),
@@ -716,10 +754,15 @@ impl Lock {
     }
 }
 
-/// Identifies a hold. No two holds of one path have the same id. The id consists of the fencing token and the fencing
-/// pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HoldId(i64, u32);
+/// Identifies the holds that an owner has when it has acquired a lock: the hold of each member lock, or of the lock. The
+/// owner may later release a member lock, and acquire it again. No two holds of one path have the same fencing token and
+/// fencing pass.
+#[derive(Debug)]
+pub struct HoldIds {
+    owner: Owner,
+    /// An entry is `None` if the hold had already ended when this value was made.
+    parts: Vec<Option<(i64, u32)>>,
+}
 
 /// Combines hold views. The result contains the worst state and the shortest remaining time of all these holds. Returns
 /// `None` if one of the holds does not exist.
@@ -727,25 +770,27 @@ fn weakest(views: Vec<Option<HoldView>>) -> Option<HoldView> {
     views.into_iter().reduce(|least, view| Some(least?.and(view?))).flatten()
 }
 
-/// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold. If
-/// this release fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release)
-/// instead of dropping the guard.
+/// A guard for a hold. The hold belongs to the thread that created the guard. Dropping the guard releases the hold, and
+/// waits for the confirmation of the server, but at most for the session timeout. If this release fails, the guard logs
+/// the error. To receive the error of the release, call [`release`](Self::release) instead of dropping the guard. A
+/// guard concerns only the hold with which it began, and never a later hold of the lock.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a> {
     lock: &'a Lock,
-    owner: Owner,
+    ids: HoldIds,
 }
 
 /// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
-/// releases the hold. If this release fails, the guard logs the error. To receive the error of the release, call
-/// [`release`](Self::release) instead of dropping the guard.
+/// releases the hold, and waits for the confirmation of the server, but at most for the session timeout. If this release
+/// fails, the guard logs the error. To receive the error of the release, call [`release`](Self::release) instead of
+/// dropping the guard.
 ///
 /// The hold of this guard belongs to no thread and no task. If the thread that created the guard acquires the lock
 /// again, the thread waits until the guard is released.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct OwnedGuard {
     lock: Lock,
-    owner: Owner,
+    ids: HoldIds,
     is_released: bool,
 }
 
@@ -754,33 +799,41 @@ macro_rules! hold_methods {
         /// Returns the fencing token of this hold ([`Lock::fencing_token`]). Errors: LOST if the hold was lost;
         /// NOT_OWNER if the owner released the hold without the guard; CLOSED, FORKED.
         pub fn fencing_token(&self) -> Result<i64> {
-            self.lock.fencing_token_as(self.owner)
+            Ok(self.hold()?.token)
         }
 
         /// Returns the fencing pass of this hold ([`Lock::fencing_pass`]). Errors: as for the fencing token.
         pub fn fencing_pass(&self) -> Result<u32> {
-            self.lock.fencing_pass_as(self.owner)
+            Ok(self.hold()?.fencing_pass)
         }
 
         /// Returns how long the hold remains safe if no further answer arrives from a server. Returns zero if the hold
         /// is not safe now. Errors: as for the fencing token.
         pub fn remaining(&self) -> Result<Duration> {
-            self.lock.remaining_as(self.owner)
+            Ok(self.hold()?.remaining)
         }
 
         /// Returns whether the hold is safe at this moment.
         pub fn is_held(&self) -> Result<bool> {
-            self.lock.is_held_as(self.owner)
+            Ok(self.lock.view_of_ids(&self.ids)?.is_some_and(HoldView::is_safe))
         }
 
-        /// Returns the state of the hold.
+        /// Returns the state of the hold. The state is [`Free`](LockState::Free) if the owner released the hold, or a
+        /// member lock of it, without the guard.
         pub fn state(&self) -> Result<LockState> {
-            self.lock.state_as(self.owner)
+            Ok(state_of(self.lock.view_of_ids(&self.ids)?))
         }
 
         /// Waits until the hold is no longer safe ([`Lock::wait_lost`]).
         pub fn wait_lost(&self, timeout: Option<Duration>) -> Result<bool> {
-            self.lock.wait_lost_as(self.owner, timeout)
+            match self.hold() {
+                Err(error) if error.status() != Status::Lost => Err(error),
+                _ => self.lock.wait_lost_as(self.ids.owner, timeout),
+            }
+        }
+
+        fn hold(&self) -> Result<HoldView> {
+            self.lock.require_live(self.lock.view_of_ids(&self.ids)?, || self.lock.error(Status::NotOwner))
         }
     };
 }
@@ -788,13 +841,14 @@ macro_rules! hold_methods {
 impl Guard<'_> {
     hold_methods!();
 
-    /// Releases the hold and waits until the server has confirmed the release ([`Lock::release`]). The hold ends even
-    /// if this call fails.
+    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The call has
+    /// this effect even if it fails. Fails with NOT_OWNER if the owner released the hold without the guard. A later
+    /// hold of the owner does not change.
     pub fn release(self) -> Result<()> {
-        let (lock, owner) = (self.lock, self.owner);
-        // Dropping the guard here would release the hold a second time.
+        let released = self.lock.start_release_of(&self.ids, true);
+        // Dropping the guard would release the hold a second time.
         mem::forget(self);
-        lock.release_as(owner)
+        released?.wait()
     }
 }
 
@@ -808,35 +862,37 @@ impl OwnedGuard {
 
     /// The owner of the hold. The program can pass this owner to the methods of [`Lock`] whose names end in `_as`.
     pub const fn owner(&self) -> Owner {
-        self.owner
+        self.ids.owner
     }
 
-    /// Releases the hold and waits until the server has confirmed the release ([`Lock::release`]). The hold ends even
-    /// if this call fails.
+    /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The call has
+    /// this effect even if it fails. Fails with NOT_OWNER if the hold was released without the guard. A later hold does
+    /// not change.
     pub fn release(mut self) -> Result<()> {
         self.is_released = true;
-        self.lock.release_as(self.owner)
+        self.lock.start_release_of(&self.ids, true)?.wait()
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        release_dropped(self.lock, self.owner);
+        release_dropped(self.lock, &self.ids);
     }
 }
 
 impl Drop for OwnedGuard {
     fn drop(&mut self) {
         if !self.is_released {
-            release_dropped(&self.lock, self.owner);
+            release_dropped(&self.lock, &self.ids);
         }
     }
 }
 
 /// Releases the hold of a dropped guard.
-fn release_dropped(lock: &Lock, owner: Owner) {
+fn release_dropped(lock: &Lock, ids: &HoldIds) {
     // A thread that drives I/O must not wait for a server's answer.
-    let released = if is_driving_io() { lock.start_release(owner, false).map(drop) } else { lock.release_as(owner) };
+    let confirmed = !is_driving_io();
+    let released = lock.start_release_of(ids, confirmed).and_then(Call::wait);
     if let Err(error) = released {
         tracing::warn!("the release of a dropped guard failed: {error}");
     }
@@ -844,7 +900,7 @@ fn release_dropped(lock: &Lock, owner: Owner) {
 
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("path", &self.lock.path()).field("owner", &self.owner).finish()
+        f.debug_struct("Guard").field("path", &self.lock.path()).field("owner", &self.ids.owner).finish_non_exhaustive()
     }
 }
 
@@ -852,7 +908,7 @@ impl fmt::Debug for OwnedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedGuard")
             .field("path", &self.lock.path())
-            .field("owner", &self.owner)
+            .field("owner", &self.ids.owner)
             .finish_non_exhaustive()
     }
 }

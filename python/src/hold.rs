@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::internal::{HoldId, hold_ids, start_release_of};
+use zklock::internal::{HoldIds, held_parts, hold_ids, start_release_of};
 use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
 
 use crate::display::member_name;
@@ -34,7 +34,7 @@ pub(crate) struct Hold {
     pass: u32,
     /// Identifies the hold on each member lock, or on the lock. The owner may have released a member lock through its
     /// lock object, and may have acquired it again.
-    ids: Vec<HoldId>,
+    ids: HoldIds,
     is_released: AtomicBool,
 }
 
@@ -50,10 +50,7 @@ impl Hold {
     pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner) -> PyResult<Self> {
         let py = lock.py();
         let core: &zklock::Lock = &lock.get().core;
-        let read = || {
-            let ids = hold_ids(core, owner)?.into_iter().flatten().collect();
-            Ok((core.fencing_token_as(owner)?, core.fencing_pass_as(owner)?, ids))
-        };
+        let read = || Ok((core.fencing_token_as(owner)?, core.fencing_pass_as(owner)?, hold_ids(core, owner)));
         let hold = read();
         if hold.is_err() {
             // The lock was lost before this function read the fencing token.
@@ -67,18 +64,11 @@ impl Hold {
         &self.lock.get().core
     }
 
-    /// Returns, for each member lock or for the lock, whether the owner still has the hold that it had when this object
-    /// was made.
-    fn held_parts(&self) -> zklock::Result<Vec<bool>> {
-        let current = hold_ids(self.core(), self.owner)?;
-        Ok(current.iter().zip(&self.ids).map(|(current, id)| *current == Some(*id)).collect())
-    }
-
     /// Returns the state of this hold, or FREE if a part of the hold was released.
     fn current_state(&self) -> zklock::Result<LockState> {
         let state = self.core().state_as(self.owner)?;
-        let is_whole =
-            !self.is_released.load(Ordering::Acquire) && self.held_parts()?.into_iter().all(|is_held| is_held);
+        let is_whole = !self.is_released.load(Ordering::Acquire)
+            && held_parts(self.core(), &self.ids)?.into_iter().all(|is_held| is_held);
         Ok(if is_whole { state } else { LockState::Free })
     }
 
@@ -90,7 +80,7 @@ impl Hold {
     /// the multi-lock's hold is not over.
     fn is_over(&self) -> bool {
         self.is_released.load(Ordering::Acquire)
-            || self.held_parts().is_ok_and(|parts| parts.into_iter().all(|is_held| !is_held))
+            || held_parts(self.core(), &self.ids).is_ok_and(|parts| parts.into_iter().all(|is_held| !is_held))
     }
 
     /// Fails with NOT_OWNER if the hold was released, and with LOST if it was lost.
@@ -120,7 +110,7 @@ impl Hold {
     }
 
     fn start_release_of(&self, confirmed: bool) -> zklock::Result<Call<()>> {
-        start_release_of(self.core(), self.owner, &self.ids, confirmed)
+        start_release_of(self.core(), &self.ids, confirmed)
     }
 
     /// Waits until the server has confirmed the release.

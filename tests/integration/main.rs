@@ -14,6 +14,7 @@ mod failures;
 mod faulty_servers;
 mod frames;
 mod future;
+mod guard;
 mod lease;
 mod loss;
 mod metrics;

@@ -177,7 +177,8 @@ pub unsafe extern "C" fn zkl_rwlock_new(
 /// The caller still owns the handles of the member locks. If the program frees a member lock or its client, the multi-lock
 /// becomes unusable. Current waits and later calls then fail with ZKL_E_CLOSED. The caller must free the new lock, `*lock_out`,
 /// with zkl_lock_free. When the multi-lock is freed, calls that wait for the multi-lock fail with ZKL_E_CLOSED. Freeing the
-/// multi-lock does not change the member locks.
+/// multi-lock does not change the member locks. Two locks with the same path must not belong to two clients of one ensemble,
+/// because the multi-lock would wait for itself.
 ///
 /// Returns: ZKL_OK. On failure:
 /// - ZKL_E_INVALID if `count` is 0 or too large, or if two locks of one client have the same path.
@@ -272,7 +273,8 @@ pub extern "C" fn zkl_lock_free(lock: *mut zkl_lock) {
 /// - ZKL_E_CLOSED if zkl_lock_free or zkl_client_free closed the lock.
 /// - ZKL_E_DEADLOCK if the thread already holds a lock on the path through another handle of the client, and would therefore
 ///   wait for itself. A semaphore mutex does not check for this deadlock.
-/// - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock.
+/// - ZKL_E_DEADLOCK if the thread holds only the read lock of a read/write lock and acquires the write lock. The call checks
+///   the holds of the thread at its start, and not its pending acquires (zkl_acquire_start).
 /// - ZKL_E_DEADLOCK if a callback makes the call (section Callbacks above).
 /// - ZKL_E_LOST if the thread has lost an earlier hold of this lock, and has not released the lost hold yet.
 /// - ZKL_E_FOREIGN if another lock recipe uses the path.
@@ -313,7 +315,7 @@ pub extern "C" fn zkl_acquire_timeout(lock: *mut zkl_lock, timeout_ms: i64) -> z
 /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the thread no
 /// longer holds the lock. Any thread may release a semaphore mutex that was acquired through this handle. For a multi-lock, the
 /// call releases every member lock that the thread holds, even if the release of another member lock fails. In this
-/// case, the call returns the first error.
+/// case, the call returns the first error. If all member locks are semaphore mutexes, any thread may release the multi-lock.
 ///
 /// Returns: ZKL_OK if the hold count is still above 0. If the hold count is 0, the call returns ZKL_OK after the server has
 /// confirmed that the node of the lock is deleted. After a local hand-over to another thread of this process

@@ -133,7 +133,8 @@ pub extern "C" fn zkl_semaphore_free(semaphore: *mut zkl_semaphore) {
 /// zkl_leases_release. Any thread may release the leases.
 ///
 /// If the number of leases is a shared count, `quantity` may be larger than the count. The call then waits until the count is
-/// raised.
+/// raised. During this wait, the call has no place in the queue, so other requests overtake it, and
+/// zkl_semaphore_participants does not return it.
 ///
 /// Returns: ZKL_OK if the leases are held. A call that fails has acquired nothing. On failure:
 /// - ZKL_E_TIMEOUT if the leases were not acquired within the timeout. The call never returns this status early.

@@ -1,0 +1,178 @@
+//! Guards, and waits for a loss that are not read by a thread: each of them concerns one hold, and no later hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use zklock::{Config, Lock, LockState, Owner, Status};
+use zklock_test_support::{ZooKeeper, wait_until};
+
+use crate::common::{TEST_TIMEOUT, client, path, status};
+
+const TRY_ONCE: Option<Duration> = Some(Duration::ZERO);
+
+#[test]
+fn a_guard_releases_no_later_hold_of_its_owner() {
+    let server = ZooKeeper::shared();
+    let (client, other) = (client(&server.address()), client(&server.address()));
+    let path = path("later");
+    let (lock, rival) = (client.mutex(&path).unwrap(), other.mutex(&path).unwrap());
+    let guard = lock.guard(None).unwrap();
+    lock.release().unwrap();
+    let later = lock.guard(None).unwrap();
+    assert_eq!((guard.state().unwrap(), guard.is_held().unwrap()), (LockState::Free, false));
+    assert_eq!(status(guard.fencing_token()), Status::NotOwner);
+    assert_eq!(status(guard.remaining()), Status::NotOwner);
+    assert_eq!(status(guard.wait_lost(TRY_ONCE)), Status::NotOwner);
+    assert_eq!(status(guard.release()), Status::NotOwner);
+    assert!(later.is_held().unwrap());
+    assert_eq!(status(rival.acquire(TRY_ONCE)), Status::Timeout);
+    later.release().unwrap();
+}
+
+#[test]
+fn a_guard_of_a_semaphore_mutex_releases_no_hold_of_another_owner() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.semaphore_mutex(&path("semaphore-mutex")).unwrap();
+    let first = lock.owned_guard(None).unwrap();
+    lock.release().unwrap();
+    let second = lock.owned_guard(None).unwrap();
+    drop(first);
+    assert!(second.is_held().unwrap());
+    assert_eq!(status(lock.acquire(TRY_ONCE)), Status::Timeout);
+    second.release().unwrap();
+}
+
+#[test]
+fn a_guard_of_a_multi_lock_releases_only_the_holds_with_which_it_began() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let (a, b) = (client.mutex(&path("part-a")).unwrap(), client.mutex(&path("part-b")).unwrap());
+    let multi = Lock::multi(&[&a, &b]).unwrap();
+    let guard = multi.guard(None).unwrap();
+    b.release().unwrap();
+    b.acquire(None).unwrap();
+    assert_eq!(guard.state().unwrap(), LockState::Free);
+    assert_eq!(status(guard.release()), Status::NotOwner);
+    assert_eq!((a.state().unwrap(), b.state().unwrap()), (LockState::Free, LockState::Held));
+    b.release().unwrap();
+}
+
+#[test]
+fn a_guard_releases_the_members_of_a_multi_lock_that_was_closed() {
+    let server = ZooKeeper::shared();
+    let (client, other) = (client(&server.address()), client(&server.address()));
+    for in_steps in [false, true] {
+        let (a, b) = (client.mutex(&path("closed-a")).unwrap(), client.semaphore_mutex(&path("closed-b")).unwrap());
+        let multi = if in_steps { Lock::multi(&[&a, &b]) } else { Lock::multi(&[&a]) }.unwrap();
+        let guard = multi.owned_guard(None).unwrap();
+        multi.close().unwrap();
+        assert_eq!(status(guard.release()), Status::Closed);
+        let rival = other.mutex(a.path()).unwrap();
+        rival.acquire(Some(TEST_TIMEOUT)).unwrap();
+        b.acquire(Some(TEST_TIMEOUT)).unwrap();
+    }
+}
+
+#[test]
+fn a_multi_lock_releases_no_semaphore_mutex_of_another_owner() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let (a, b) = (client.mutex(&path("mixed-a")).unwrap(), client.semaphore_mutex(&path("mixed-b")).unwrap());
+    let multi = Lock::multi(&[&a, &b]).unwrap();
+    let (one, two) = (Owner::task(1), Owner::task(2));
+    multi.acquire_as(one, None).unwrap();
+    assert_eq!(status(multi.release_as(two)), Status::NotOwner);
+    assert!(multi.is_held_as(one).unwrap());
+    // Another owner may release a semaphore mutex itself, and then has its own hold.
+    b.release_as(two).unwrap();
+    b.acquire_as(two, None).unwrap();
+    assert_eq!(status(multi.release_as(one)), Status::NotOwner);
+    assert!(!a.is_held_as(one).unwrap() && b.is_held_as(two).unwrap());
+    b.release_as(two).unwrap();
+    // A multi-lock of semaphore mutexes is like a semaphore mutex.
+    let all = Lock::multi(&[&b]).unwrap();
+    all.acquire_as(one, None).unwrap();
+    all.release_as(two).unwrap();
+    assert_eq!(all.state_in_process().unwrap(), LockState::Free);
+}
+
+#[test]
+fn participants_and_nodes_of_a_multi_lock_are_in_the_order_of_its_members() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let (a, b) = (client.semaphore_mutex(&path("order-a")).unwrap(), client.mutex(&path("order-b")).unwrap());
+    let multi = Lock::multi(&[&a, &b]).unwrap();
+    multi.acquire(None).unwrap();
+    let nodes = multi.node_paths().unwrap();
+    assert!(nodes[0].starts_with(a.path()) && nodes[1].starts_with(b.path()), "{nodes:?}");
+    let participants: Vec<_> = multi.participants().unwrap().into_iter().map(|found| found.node_path).collect();
+    assert_eq!(participants, nodes);
+    multi.release().unwrap();
+}
+
+#[test]
+fn a_wait_for_a_loss_calls_each_hook_once_and_no_hook_when_it_is_dropped() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("hooks")).unwrap();
+    let guard = lock.owned_guard(None).unwrap();
+    let wait = lock.start_wait_lost(guard.owner()).unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = || {
+        let calls = Arc::clone(&calls);
+        move || {
+            calls.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    wait.on_done(count()).unwrap();
+    wait.on_done(count()).unwrap();
+    let dropped = lock.start_wait_lost(guard.owner()).unwrap();
+    dropped.on_done(count()).unwrap();
+    drop(dropped);
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    guard.release().unwrap();
+    wait_until(TEST_TIMEOUT, || calls.load(Ordering::SeqCst) == 2);
+    assert_eq!(status(wait.wait_for(Duration::ZERO).unwrap()), Status::NotOwner);
+    wait.on_done(count()).unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+}
+
+/// Without this order, the drop of the guard waited for the signal that the drop of the wait had locked.
+#[test]
+fn the_hook_of_a_wait_for_a_loss_may_own_the_hold() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.mutex(&path("owning-hook")).unwrap();
+    let guard = lock.owned_guard(None).unwrap();
+    let wait = lock.start_wait_lost(guard.owner()).unwrap();
+    wait.on_done(move || drop(guard)).unwrap();
+    drop(wait);
+    lock.acquire(Some(TEST_TIMEOUT)).unwrap();
+}
+
+#[test]
+fn a_handler_must_not_wait_for_other_participants_through_a_call() {
+    let server = ZooKeeper::shared();
+    let (sender, results) = std::sync::mpsc::channel();
+    let path = path("handler");
+    let watched = path.clone();
+    let slot: Arc<std::sync::OnceLock<zklock::Client>> = Arc::default();
+    let of_handler = Arc::clone(&slot);
+    let config = Config::new().on_event(move |_| {
+        if let Some(client) = of_handler.get() {
+            let wait = client.start_await_children(&watched, 0, Some(TEST_TIMEOUT)).and_then(zklock::Call::wait);
+            let _ = sender.send(wait.map(drop));
+        }
+    });
+    let client = zklock::Client::connect(&server.address(), &config).unwrap();
+    let lock = client.mutex(&path).unwrap();
+    lock.acquire(None).unwrap();
+    let zxid = client.children(&path).unwrap().unwrap().zxid;
+    assert!(zxid > 0);
+    slot.set(client.clone()).unwrap();
+    lock.release().unwrap();
+    assert_eq!(status(results.recv_timeout(TEST_TIMEOUT).unwrap()), Status::Deadlock);
+    client.close().unwrap();
+}
