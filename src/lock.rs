@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -194,7 +193,7 @@ impl Lock {
     pub fn guard(&self, timeout: Option<Duration>) -> Result<Guard<'_>> {
         let owner = Owner::current_thread();
         self.acquire_as(owner, timeout)?;
-        Ok(Guard { lock: self, ids: self.hold_ids(owner) })
+        Ok(Guard { lock: self, ids: self.hold_ids(owner), is_released: false })
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread. The hold belongs to a new
@@ -778,6 +777,7 @@ fn weakest(views: Vec<Option<HoldView>>) -> Option<HoldView> {
 pub struct Guard<'a> {
     lock: &'a Lock,
     ids: HoldIds,
+    is_released: bool,
 }
 
 /// A guard that is itself the owner of its hold. Any thread may use, keep and drop the guard. Dropping the guard
@@ -844,11 +844,9 @@ impl Guard<'_> {
     /// Releases the hold once, and waits until the server has confirmed the release ([`Lock::release`]). The call has
     /// this effect even if it fails. Fails with NOT_OWNER if the owner released the hold without the guard. A later
     /// hold of the owner does not change.
-    pub fn release(self) -> Result<()> {
-        let released = self.lock.start_release_of(&self.ids, true);
-        // Dropping the guard would release the hold a second time.
-        mem::forget(self);
-        released?.wait()
+    pub fn release(mut self) -> Result<()> {
+        self.is_released = true;
+        self.lock.start_release_of(&self.ids, true)?.wait()
     }
 }
 
@@ -876,7 +874,9 @@ impl OwnedGuard {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        release_dropped(self.lock, &self.ids);
+        if !self.is_released {
+            release_dropped(self.lock, &self.ids);
+        }
     }
 }
 
