@@ -66,8 +66,8 @@
  *            same path have separate holds. If two mutex objects on one path belong to one client, a thread that holds the first mutex cannot lock
  *            the second mutex. A call to lock() on the second mutex then fails with status::deadlock.
  * Versions   One process may contain code that was compiled with different versions of this header. All names except status, category(),
- *            make_error_code() and error are in an inline namespace that names the version. The definitions of these four never change, because one library
- *            can throw an exception that another library catches.
+ *            make_error_code() and error are in an inline namespace that names the version. The definitions of these four never change, because
+ *            one library can throw an exception that another library catches.
  */
 
 #ifndef ZKLOCK_HPP
@@ -2018,8 +2018,8 @@ public:
 #ifdef __cpp_lib_jthread
     /**
      * The following functions fail with status::canceled if the token receives a stop request before or during the call. All other rules of lock(),
-     * try_lock_for() and try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at the same moment,
-     * the call may still succeed.
+     * try_lock_for() and try_lock_until() also apply. The stop request does not affect other calls that wait for the lock. If the lock is granted at
+     * the same moment, the call may still succeed.
      */
     void lock(const std::stop_token &stop, error_out ec = {}) { static_cast<void>(acquire(-1, stop, ec)); }
 
