@@ -27,16 +27,16 @@
  *
  * Errors     A function that fails throws zkl::error, a std::system_error whose code is a zkl::status. The error code compares equal to the status,
  *            for example to zkl::status::timeout. If an exception comes from a plugin that the program has opened with dlopen, this comparison can be
- *            false, because the plugin has its own error category. Such a program must link with -rdynamic, or compare error::status(). The error code
- *            also compares equal to the errno value of the status (zkl_status_errno). For
- *            example, a timeout compares equal to std::errc::timed_out. If the last parameter of a function is an error_out, the caller may pass a
- *            std::error_code, as in lock.try_lock(ec). With a std::error_code, the function does not throw zkl::error. Instead, the function sets the
- *            code on failure, and clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with
- *            status::handle. However, the removal of a callback, for example on_lost(nullptr), and leases::release() succeed.
+ *            false, because the plugin has its own error category. Such a program must link with -rdynamic, or compare error::status(). The error
+ *            code also compares equal to the errno value of the status (zkl_status_errno). For example, a timeout compares equal to
+ *            std::errc::timed_out. If the last parameter of a function is an error_out, the caller may pass a std::error_code, as in
+ *            lock.try_lock(ec). With a std::error_code, the function does not throw zkl::error. Instead, the function sets the code on failure, and
+ *            clears the code on success. A moved-from object has no handle. Calls on a moved-from object fail with status::handle. However, the
+ *            removal of a callback, for example on_lost(nullptr), and leases::release() succeed.
  * Noexcept   With -fno-exceptions, a program must pass a std::error_code to every function that can fail. A call without a std::error_code does not
- *            compile. A multi-lock is then made from a vector: multi(std::vector{&a, &b}, ec). The guards of the standard library call lock() without an error code. With -fno-exceptions, a program must therefore call
- *            lock(ec) first, and then pass the lock to a guard with std::adopt_lock. With -fno-exceptions, the program terminates if a callback
- *            throws an exception.
+ *            compile. A multi-lock is then made from a vector: multi(std::vector<zkl::lockable *>{&a, &b}, ec). The guards of the standard library
+ *            call lock() without an error code. With -fno-exceptions, a program must therefore call lock(ec) first, and then pass the lock to a guard
+ *            with std::adopt_lock. With -fno-exceptions, the program terminates if a callback throws an exception.
  * Unlocking  The function unlock() never throws. For example, unlock() returns normally even if the lock was lost, or if the thread does not hold the
  *            lock. To find out whether the unlock succeeded, call release(), which returns a status, or unlock(ec).
  * Owners     A hold belongs to the thread that acquired the lock. If a program moves a guard to another thread, unlock() does nothing on the other
@@ -47,8 +47,9 @@
  *            release gives up a place in a queue. An object of zkl::multi keeps its places in the queues, and acquires the mutexes and read/write
  *            locks of one client in one step.
  * Time       The library rounds durations up to milliseconds. In the functions that acquire or wait, a limit of a century or more, such as
- *            duration::max(), means no time limit. With a limit of zero or less, a call makes one attempt to acquire the lock. A deadline may use any clock. The functions try_lock_for() and
- *            try_lock_until() never time out early. If no server answers within the time limit, these functions fail with status::connection.
+ *            duration::max(), means no time limit. With a limit of zero or less, a call makes one attempt to acquire the lock. A deadline may use any
+ *            clock. The functions try_lock_for() and try_lock_until() never time out early. If no server answers within the time limit, these
+ *            functions fail with status::connection.
  * Loss       A loss occurs if a safe hold becomes UNCERTAIN or LOST, or if its client is closed. The function on_lost() registers a callback for
  *            losses, and wait_lost() waits for a loss. In C++20, lost_token() returns a std::stop_token. After a loss, stop_requested() of this token
  *            returns true. The library calls callbacks on the event thread, and the functions on_lost() and lost_token() depend on this thread. While
