@@ -70,17 +70,16 @@ fn a_busy_lock_is_75_or_the_code_of_the_user() {
     let path = path("busy");
     let holder = zklock(&["run", &path, "sleep", "60"]).start();
     holder.wait_for_tree(1);
-    let (busy, errors) = code(&["run", "-n", &path, "false"]);
-    assert_eq!(busy, 75);
-    let names_holder = |errors: &str| {
-        errors.contains(&format!(":{} (sleep) for ", holder.pid()))
-            && errors.contains(&format!(", with the node {path}/_c_"))
-    };
-    assert!(errors.starts_with(&format!("zklock: {path}: held by ")) && names_holder(&errors), "{errors}");
-    let (busy, errors) = code(&["run", "-w", "1s", &path, "false"]);
-    assert_eq!(busy, 75);
-    let expected = format!("zklock: {path}: not acquired within 1");
-    assert!(errors.starts_with(&expected) && errors.contains(" ms; held by ") && names_holder(&errors), "{errors}");
+    // If the server of a busy machine does not answer in time, the message names only the node.
+    for (options, expected) in [(&["-n"][..], ": held by "), (&["-w", "1s"], " ms; held by ")] {
+        wait_until(TEST_TIMEOUT, || {
+            let (busy, errors) = code(&[&["run"], options, &[&path, "false"]].concat());
+            assert_eq!(busy, 75, "{errors}");
+            assert!(errors.starts_with(&format!("zklock: {path}: ")) && errors.contains(expected), "{errors}");
+            errors.contains(&format!(":{} (sleep) for ", holder.pid()))
+                && errors.contains(&format!(", with the node {path}/_c_"))
+        });
+    }
     let (busy, errors) = code(&["try", &path]);
     assert_eq!(busy, 75);
     assert!(errors.starts_with(&format!("zklock: {path}: held by {path}/_c_")), "{errors}");

@@ -1,10 +1,10 @@
 //! Guards, and waits for a loss that are not read by a thread: each of them concerns one hold, and no later hold.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use zklock::{Config, Lock, LockState, Owner, Status};
+use zklock::{Call, Client, Config, Lock, LockState, Owner, Status};
 use zklock_test_support::{ZooKeeper, wait_until};
 
 use crate::common::{TEST_TIMEOUT, client, path, status};
@@ -152,26 +152,26 @@ fn the_hook_of_a_wait_for_a_loss_may_own_the_hold() {
     lock.acquire(Some(TEST_TIMEOUT)).unwrap();
 }
 
+/// The children of the directory do not change during the test, so the call is still running when the handler waits.
 #[test]
 fn a_handler_must_not_wait_for_other_participants_through_a_call() {
     let server = ZooKeeper::shared();
     let (sender, results) = std::sync::mpsc::channel();
-    let path = path("handler");
-    let watched = path.clone();
-    let slot: Arc<std::sync::OnceLock<zklock::Client>> = Arc::default();
-    let of_handler = Arc::clone(&slot);
+    let (changing, unchanged) = (path("handler"), path("handler-unchanged"));
+    let awaited: Arc<OnceLock<(Client, String, i64)>> = Arc::default();
+    let of_handler = Arc::clone(&awaited);
     let config = Config::new().on_event(move |_| {
-        if let Some(client) = of_handler.get() {
-            let wait = client.start_await_children(&watched, 0, Some(TEST_TIMEOUT)).and_then(zklock::Call::wait);
+        if let Some((client, path, zxid)) = of_handler.get() {
+            let wait = client.start_await_children(path, *zxid, Some(TEST_TIMEOUT)).and_then(Call::wait);
             let _ = sender.send(wait.map(drop));
         }
     });
-    let client = zklock::Client::connect(&server.address(), &config).unwrap();
-    let lock = client.mutex(&path).unwrap();
+    let client = Client::connect(&server.address(), &config).unwrap();
+    let (lock, kept) = (client.mutex(&changing).unwrap(), client.mutex(&unchanged).unwrap());
     lock.acquire(None).unwrap();
-    let zxid = client.children(&path).unwrap().unwrap().zxid;
-    assert!(zxid > 0);
-    slot.set(client.clone()).unwrap();
+    kept.acquire(None).unwrap();
+    let zxid = client.children(&unchanged).unwrap().unwrap().zxid;
+    awaited.set((client.clone(), unchanged, zxid)).unwrap();
     lock.release().unwrap();
     assert_eq!(status(results.recv_timeout(TEST_TIMEOUT).unwrap()), Status::Deadlock);
     client.close().unwrap();

@@ -11,8 +11,8 @@ use crate::error::{Error, Status};
 use crate::mutant::Mutant;
 use crate::session::MachineId;
 
-/// Three quarters of 1 MiB, which is the default of `jute.maxbuffer`. A server can read transactions of up to 1 MiB,
-/// whatever its settings are. The remaining quarter is for the transaction's header and a safety margin.
+/// Three quarters of 1 MiB, which is the default of `jute.maxbuffer`. With any settings, a server
+/// can read transactions of up to 1 MiB. The remaining quarter is for the transaction's header and a safety margin.
 pub const DEFAULT_MAX_PATH_BYTES: usize = 768 * 1024;
 
 /// Counts the path bytes of all contenders of one session.

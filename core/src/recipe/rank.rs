@@ -77,7 +77,7 @@ pub(crate) fn are_leases_available(count: usize, max: i32) -> bool {
 /// Returns whether each node of a complete queue is a holder, in the order of the queue.
 pub(super) fn holders<'a>(queue: impl IntoIterator<Item = ContenderName<'a>>) -> Vec<bool> {
     // If a writer is first, only readers with the same sequence number also hold the lock. These readers are nested
-    // read locks of the writer's owner.
+    // read locks, and have the same owner as the writer.
     let mut first: Option<ContenderName<'a>> = None;
     let mut closed = false;
     let mut holds = Vec::new();

@@ -367,8 +367,7 @@ pub(crate) enum Blocker<'a> {
 
 impl Contender {
     /// Creates a contender for one or several directories. If `try_once` is true, the contender leaves instead of
-    /// waiting. The names of the contender's nodes contain `client_uuid_high`, like the names of all nodes of this
-    /// client.
+    /// waiting. The names of its nodes contain `client_uuid_high`, which all nodes of this client have in common.
     pub(crate) fn new(requests: Vec<QueueRequest>, try_once: bool, client_uuid_high: u64, entropy: u64) -> Self {
         let prefix = name::protected_prefix(client_uuid_high, entropy);
         let slots = requests.into_iter().map(|request| QueueSlot::new(request, &prefix)).collect();
