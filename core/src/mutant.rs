@@ -82,6 +82,8 @@ pub enum Mutant {
     KeepOldCount,
     /// A release ends the hold of another owner although the calling owner has a lost hold.
     ReleaseOtherOwnersHold,
+    /// A release of one hold ends a later hold of the same owner.
+    ReleaseLaterHold,
     /// The client grants a lock to a contender that is about to leave the queue.
     GrantWhileLeaving,
     /// The client reports a revocation request again whenever it reads the node.
@@ -146,7 +148,7 @@ impl Mutant {
     pub const IS_ENABLED: bool = cfg!(zklock_mutants);
 
     /// All deliberate bugs.
-    pub const ALL: [Self; 65] = [
+    pub const ALL: [Self; 66] = [
         Self::GrantOnDeadLease,
         Self::AdoptDeadNode,
         Self::GrantAfterMissedEvents,
@@ -184,6 +186,7 @@ impl Mutant {
         Self::NeverWatchInnerMutex,
         Self::KeepOldCount,
         Self::ReleaseOtherOwnersHold,
+        Self::ReleaseLaterHold,
         Self::GrantWhileLeaving,
         Self::RepeatRevocationReports,
         Self::AskOneServer,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::dispatch::random_u64;
 use super::holds::lost_error;
-use super::interface::{Answer, LockId, LockState, OpId, Recipe};
+use super::interface::{LockId, LockState, OpId, Recipe};
 use super::machines::{Role, StateMachine};
 use super::owner::Owner;
 use super::state::{Acquire, Attempt, Engine, Hold, NodeStatus, OpKind};
@@ -273,7 +273,8 @@ impl Engine {
     /// read lock in it.
     pub(super) fn finish_grant(&mut self, now: Time, op: OpId, joined: &[LockId]) {
         self.record_grant(now, op, joined);
-        let Some(OpKind::Acquire(Acquire { lock, owner, .. })) = self.end_op(now, op, Ok(Answer::Done)) else { return };
+        let answer = self.acquired_answer(op);
+        let Some(OpKind::Acquire(Acquire { lock, owner, .. })) = self.end_op(now, op, Ok(answer)) else { return };
         if !self.timers.is_set(Timer::HoldCheck) {
             self.timers.set(Timer::HoldCheck, now + self.session.heartbeat_interval());
         }
@@ -304,7 +305,8 @@ impl Engine {
                 if matches!(self.check_reentry(now, &members, owner), Reentry::Allowed) {
                     self.increment_hold_counts(&members, owner);
                     self.metrics.reentries += 1;
-                    if let Some(OpKind::Acquire(acquire)) = self.end_op(now, op, Ok(Answer::Done)) {
+                    let answer = self.acquired_answer(op);
+                    if let Some(OpKind::Acquire(acquire)) = self.end_op(now, op, Ok(answer)) {
                         self.end_attempt(now, lock, acquire.attempt);
                     }
                 } else if waits_for_it {

@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use super::interface::{LockId, LockState, OpId, Recipe};
 use super::machines::{Role, StateMachine};
-use super::owner::Owner;
 use super::state::{Acquire, Attempt, Engine, Op, OpKind};
 use super::wait_reason::WaitReason;
 use crate::error::{Error, Result, Status};
@@ -93,12 +92,12 @@ impl Engine {
 
     // Local hand-over.
 
-    /// Returns the operation that will receive the lock when `owner` releases it. Returns `None` in four cases: the
-    /// state of the hold is not HELD, the limit of local hand-overs is reached, another client has requested a
-    /// revocation, or no operation waits.
-    pub(super) fn successor(&self, now: Time, lock: LockId, owner: Owner) -> Option<Successor> {
+    /// Returns the operation that will receive the lock when the hold with the index `at` is released. Returns `None` in
+    /// four cases: the state of the hold is not HELD, the limit of local hand-overs is reached, another client has
+    /// requested a revocation, or no operation waits.
+    pub(super) fn successor(&self, now: Time, lock: LockId, at: usize) -> Option<Successor> {
         let held = self.locks.get(&lock).filter(|lock| lock.max_passes > 0)?;
-        let hold = held.holds.iter().find(|hold| hold.owner == owner)?;
+        let hold = held.holds.get(at)?;
         let is_held = self.hold_state(now, hold) == LockState::Held || Mutant::HandOverUnsafeHold.is_active();
         let may_go_on = hold.fencing_pass < held.max_passes || Mutant::HandOverWithoutLimit.is_active();
         let cohort = self.cohorts.get(&held.directory).filter(|cohort| cohort.contender == Some(hold.machine_id))?;

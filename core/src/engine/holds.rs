@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::interface::{Event, HoldView, LockId, LockState, Notification, Revocation};
+use super::interface::{Answer, Event, HoldId, HoldView, LockId, LockState, Notification, OpId, Revocation};
 use super::machines::{Role, StateMachine};
 use super::owner::Owner;
 use super::record::{loss_cause, record_state};
@@ -20,6 +20,10 @@ use crate::session::{ClientState, MachineId};
 use crate::time::Time;
 
 impl Hold {
+    pub(super) const fn id(&self) -> HoldId {
+        HoldId { token: self.token, fencing_pass: self.fencing_pass }
+    }
+
     /// Returns the event that reports the end of a hold.
     pub(super) fn released_event(&self, lock: LockId, path: &Arc<str>) -> Event {
         let (path, previous) = (Arc::clone(path), self.reported_state);
@@ -32,6 +36,21 @@ impl Engine {
     /// Returns the hold of `owner`. For a multi-lock, the result combines the holds of all members.
     pub fn hold_of(&self, now: Time, lock: LockId, owner: Owner) -> Option<HoldView> {
         self.weakest_view(lock, |member| Some(self.view(now, self.hold(member, owner)?)))
+    }
+
+    /// Returns the hold of `owner` that has the given id. Multi-locks have no hold of their own.
+    pub fn exact_hold(&self, now: Time, lock: LockId, owner: Owner, id: HoldId) -> Option<HoldView> {
+        let mut holds = self.locks.get(&lock)?.holds.iter();
+        holds.find(|hold| hold.owner == owner && hold.id() == id).map(|hold| self.view(now, hold))
+    }
+
+    /// Returns the answer to an acquire whose owner now holds the lock.
+    pub(super) fn acquired_answer(&self, op: OpId) -> Answer {
+        let members = self.pending_acquire(op).map_or_else(Vec::new, |acquire| self.members(acquire.lock));
+        let owner = self.pending_acquire(op).map(|acquire| acquire.owner);
+        // An owner can have an older hold of a semaphore mutex, which is lost.
+        let newest = |member| self.locks.get(&member)?.holds.iter().rev().find(|hold| Some(hold.owner) == owner);
+        Answer::Acquired(members.into_iter().filter_map(newest).map(Hold::id).collect())
     }
 
     /// Returns whether `owner` holds the lock and the hold is safe.

@@ -85,11 +85,34 @@ pub enum LockState {
     Lost = 14,
 }
 
+/// Identifies a hold. No two holds of one lock have equal ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HoldId {
+    /// The fencing token.
+    pub token: i64,
+    /// The number of local hand-overs under this token before the hold began.
+    pub fencing_pass: u32,
+}
+
+/// The hold of a lock that a release ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldToRelease {
+    /// The hold of the owner. If the owner does not hold a semaphore mutex, the release ends the hold of another owner.
+    OwnOrAny,
+    /// The hold of the owner.
+    Own,
+    /// The hold of the owner that has this id.
+    Exact(HoldId),
+}
+
 /// The result of an operation that succeeded.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The operation succeeded and returns no value.
     Done,
+    /// The owner holds the lock. For a multi-lock, the list contains the hold of each member, in the order of the
+    /// members.
+    Acquired(Box<[HoldId]>),
     /// The holders and waiters of a lock.
     Participants(Vec<Participant>),
     /// The value of a count.
@@ -195,6 +218,11 @@ pub struct HoldView {
 }
 
 impl HoldView {
+    /// Returns the id of the hold.
+    pub const fn id(self) -> HoldId {
+        HoldId { token: self.token, fencing_pass: self.fencing_pass }
+    }
+
     /// Returns whether the hold is certainly not lost.
     pub const fn is_safe(self) -> bool {
         matches!(self.state, LockState::Held | LockState::Suspended)

@@ -31,7 +31,10 @@ mod timers;
 mod wait_reason;
 
 pub use coalescing_queue::CoalescingQueue;
-pub use interface::{AcquireLimit, Answer, Event, HoldView, LockId, LockState, Notification, OpId, Recipe, Revocation};
+pub use interface::{
+    AcquireLimit, Answer, Event, HoldId, HoldToRelease, HoldView, LockId, LockState, Notification, OpId, Recipe,
+    Revocation,
+};
 pub use metrics::{Metric, Metrics, Value};
 pub use ops::{CLOSE_LIMIT, TRY_ONCE_LIMIT};
 pub use owner::Owner;

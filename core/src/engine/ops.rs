@@ -402,7 +402,8 @@ impl Engine {
                     (Reentry::Allowed, None) => {
                         self.increment_hold_counts(&members, owner);
                         self.metrics.reentries += 1;
-                        self.answer_op(now, op, Ok(Answer::Done));
+                        let answer = self.acquired_answer(op);
+                        self.answer_op(now, op, Ok(answer));
                     }
                     // The hold was released while the acquire waited, so the acquire joins the end of the queue.
                     (Reentry::NotHeld, None) => {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::holds::lost_error;
-use super::interface::{Answer, LockId, Notification, OpId, Recipe};
+use super::interface::{Answer, HoldToRelease, LockId, Notification, OpId, Recipe};
 use super::owner::Owner;
-use super::state::{Engine, Lock, NodeStatus, Op, OpKind};
+use super::state::{Engine, Hold, Lock, NodeStatus, Op, OpKind};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 use crate::session::MachineId;
@@ -20,18 +20,29 @@ impl Engine {
     /// release of a member fails, the operation still releases the other members. At the end, the operation reports the
     /// first failure.
     pub fn release(&mut self, now: Time, lock: LockId, owner: Owner, wait: bool) -> OpId {
+        let holds = self.members(lock).into_iter().map(|member| (member, HoldToRelease::OwnOrAny));
+        self.release_holds(now, owner, &holds.collect::<Vec<_>>(), wait)
+    }
+
+    /// Starts an operation that releases one hold of each lock in `holds`. Otherwise, this method works like
+    /// [`release`](Self::release) with a multi-lock of these locks.
+    pub fn release_holds(&mut self, now: Time, owner: Owner, holds: &[(LockId, HoldToRelease)], wait: bool) -> OpId {
         self.handle(now, |engine| {
             let op = engine.next_op_id();
-            let members = engine.members(lock);
             let (mut leaving, mut failure) = (Vec::new(), None);
-            // The members whose holder is another owner. Only semaphore mutexes allow this.
-            let mut another = Vec::new();
-            for &member in members.iter().rev() {
-                let holder = engine.holder_to_release(member, owner).filter(|&holder| holder != owner);
-                another.extend(holder.map(|holder| (member, holder)));
+            let mut holders = Vec::new();
+            for &(lock, which) in holds.iter().rev() {
+                let (at, holder) = match engine.find_hold(lock, owner, which) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        failure = failure.or(Some(error));
+                        continue;
+                    }
+                };
+                holders.push((lock, holder));
                 // The successor depends on the hold, which may end in the next statement.
-                let successor = engine.successor(now, member, owner);
-                match engine.decrement_hold_count(now, member, owner) {
+                let successor = engine.successor(now, lock, at);
+                match engine.decrement_hold_count(now, lock, at) {
                     Ok(machine_id) => {
                         leaving.extend(
                             machine_id.filter(|&machine_id| !engine.hand_over_locally(now, machine_id, successor)),
@@ -42,16 +53,14 @@ impl Engine {
             }
             let pending_nodes = if wait { leaving.len() } else { 0 };
             let deadline = now + engine.session.timeout();
+            let lock = holds.first().map_or(0, |&(lock, _)| lock);
             engine.insert_op(now, op, OpKind::Release { lock, pending_nodes, failure }, Some(deadline));
             for machine_id in leaving {
                 engine.make_leave(now, machine_id, wait.then_some(op));
             }
-            for member in members {
-                engine.start_next(now, member);
-                engine.answer_ops_on_hold(now, member, owner);
-            }
-            for (member, holder) in another {
-                engine.answer_ops_on_hold(now, member, holder);
+            for (lock, holder) in holders.into_iter().rev() {
+                engine.start_next(now, lock);
+                engine.answer_ops_on_hold(now, lock, holder);
             }
             if pending_nodes == 0 {
                 engine.finish_release(now, op);
@@ -78,18 +87,10 @@ impl Engine {
         self.answer_op(now, op, result);
     }
 
-    /// Decrements the hold count of `owner`. When the count reaches zero, the method returns the contender of the hold.
-    /// The caller must then hand the lock over, or make the contender leave the queue.
-    fn decrement_hold_count(&mut self, now: Time, lock: LockId, owner: Owner) -> Result<Option<MachineId>> {
-        if self.is_closed() {
-            return Err(Status::Closed.into());
-        }
-        let at = self.hold_to_release(lock, owner);
-        let Some(held) = self.locks.get_mut(&lock) else { return Err(Status::Closed.into()) };
-        let Some(at) = at else {
-            let message = format!("{}: the caller does not hold the lock", held.path);
-            return Err(Error::new(Status::NotOwner, message));
-        };
+    /// Decrements the hold count of the hold with the index `at`. When the count reaches zero, the method returns the
+    /// contender of the hold. The caller must then hand the lock over, or make the contender leave the queue.
+    fn decrement_hold_count(&mut self, now: Time, lock: LockId, at: usize) -> Result<Option<MachineId>> {
+        let Some(held) = self.locks.get_mut(&lock) else { return Ok(None) };
         let Some(hold) = held.holds.get_mut(at) else { return Ok(None) };
         hold.hold_count -= 1;
         let (last, machine_id, node_status) = (hold.hold_count == 0, hold.machine_id, hold.node_status);
@@ -108,25 +109,28 @@ impl Engine {
         }
     }
 
-    /// Returns the owner of the hold that a release by `owner` would end.
-    fn holder_to_release(&self, lock: LockId, owner: Owner) -> Option<Owner> {
-        let at = self.hold_to_release(lock, owner)?;
-        Some(self.locks.get(&lock)?.holds.get(at)?.owner)
-    }
-
-    /// Returns the index of the hold that a release by `owner` would end.
-    fn hold_to_release(&self, lock: LockId, owner: Owner) -> Option<usize> {
-        let Lock { holds, recipe, .. } = &**self.locks.get(&lock)?;
+    /// Returns the index and the owner of the hold that a release by `owner` ends.
+    fn find_hold(&self, lock: LockId, owner: Owner, which: HoldToRelease) -> Result<(usize, Owner)> {
+        let Some(held) = self.locks.get(&lock).filter(|_| !self.is_closed()) else {
+            return Err(Status::Closed.into());
+        };
+        let Lock { holds, recipe, path, .. } = &**held;
         let own = holds.iter().position(|hold| hold.owner == owner);
-        match recipe {
-            // Any owner may release a semaphore mutex. However, if the calling owner has a lost hold, its release fails
-            // with LOST and does not release the hold of another owner.
-            Recipe::SemaphoreMutex => {
+        let (at, problem) = match (which, recipe) {
+            (HoldToRelease::Exact(id), _) => {
+                let is_exact = |hold: &Hold| hold.id() == id || Mutant::ReleaseLaterHold.is_active();
+                let exact = holds.iter().position(|hold| hold.owner == owner && is_exact(hold));
+                (exact, "this hold was already released")
+            }
+            // If the owner has a lost hold, the release fails with LOST and does not release the hold of another owner.
+            (HoldToRelease::OwnOrAny, Recipe::SemaphoreMutex) => {
                 let live = holds.iter().position(|hold| !matches!(hold.node_status, NodeStatus::Lost(_)));
                 let own = own.filter(|_| !Mutant::ReleaseOtherOwnersHold.is_active());
-                own.or(live).or_else(|| (!holds.is_empty()).then_some(0))
+                (own.or(live).or_else(|| (!holds.is_empty()).then_some(0)), "no owner holds the lock")
             }
-            _ => own,
-        }
+            (HoldToRelease::OwnOrAny | HoldToRelease::Own, _) => (own, "the caller does not hold the lock"),
+        };
+        let found = at.and_then(|at| Some((at, holds.get(at)?.owner)));
+        found.ok_or_else(|| Error::new(Status::NotOwner, format!("{path}: {problem}")))
     }
 }

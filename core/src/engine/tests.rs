@@ -288,6 +288,42 @@ fn wait_until_unsafe_ends_with_hold_and_client() {
 }
 
 #[test]
+fn exact_release_ends_no_later_hold_and_no_hold_of_another_owner() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (one, two) = (Owner::task(1), Owner::task(2));
+    let (queue, semaphore) =
+        (peer.engine.add_lock("/q", Recipe::Queue(Mode::Mutex)), peer.engine.add_lock("/s", Recipe::SemaphoreMutex));
+    let acquire = |peer: &mut Peer, lock, owner| {
+        peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+        peer.answer_all();
+        let Some((_, Ok(Answer::Acquired(holds)))) = peer.answers().pop() else { panic!("the lock is free") };
+        assert_eq!(peer.engine.hold_of(NOW, lock, owner).unwrap().id(), holds[0]);
+        holds[0]
+    };
+    for lock in [queue, semaphore] {
+        let first = acquire(&mut peer, lock, one);
+        peer.engine.release_holds(NOW, one, &[(lock, HoldToRelease::Exact(first))], false);
+        peer.answer_all();
+        assert_eq!(peer.answers().pop().unwrap().1, Ok(Answer::Done));
+        let later = acquire(&mut peer, lock, one);
+        assert_ne!(first, later);
+        for (owner, hold) in [(one, first), (two, later)] {
+            assert_eq!(peer.engine.exact_hold(NOW, lock, owner, hold), None);
+            peer.engine.release_holds(NOW, owner, &[(lock, HoldToRelease::Exact(hold))], false);
+            let error = peer.answers().pop().unwrap().1.unwrap_err();
+            assert_eq!(error.status(), Status::NotOwner);
+            assert!(error.to_string().contains("this hold was already released"), "{error}");
+        }
+        peer.engine.release_holds(NOW, two, &[(lock, HoldToRelease::Own)], false);
+        assert_eq!(peer.answers().pop().unwrap().1.unwrap_err().status(), Status::NotOwner);
+        assert!(peer.engine.exact_hold(NOW, lock, one, later).unwrap().is_safe());
+    }
+    peer.engine.release(NOW, semaphore, two, false);
+    assert_eq!(peer.engine.hold_of(NOW, semaphore, one), None, "any owner may release a semaphore mutex");
+}
+
+#[test]
 fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_deadline() {
     for is_disconnected in [false, true] {
         let mut peer = Peer::new("");
@@ -432,7 +468,11 @@ fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
     peer.engine.disconnected(NOW, "closed");
     peer.nodes.retain(|node| !node.starts_with("/a/"));
     peer.connect();
-    while peer.answers() != [(op, Ok(Answer::Done))] {
+    loop {
+        if let [(answered, Ok(Answer::Acquired(holds)))] = &peer.answers()[..] {
+            assert_eq!((*answered, holds.len()), (op, members.len()));
+            break;
+        }
         peer.answer();
     }
     for member in members {
@@ -444,6 +484,7 @@ fn multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted() {
 #[test]
 fn deliberate_bugs_are_found() {
     Mutant::ListFirst.assert_found_by(multi_lock_that_lost_a_node_during_a_reconnect_is_not_granted);
+    Mutant::ReleaseLaterHold.assert_found_by(exact_release_ends_no_later_hold_and_no_hold_of_another_owner);
     Mutant::CheckWithoutSync.assert_found_by(one_attempt_lists_the_queue_after_a_sync);
     Mutant::CountWithoutSync.assert_found_by(one_attempt_counts_the_leases_after_a_sync);
 }

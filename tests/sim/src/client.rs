@@ -6,7 +6,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use zklock_core::engine::Event;
 use zklock_core::engine::{
-    AcquireLimit, Answer, Engine, LockId, LockState, Notification, OpId, Owner, Recipe, Revocation,
+    AcquireLimit, Answer, Engine, HoldId, HoldToRelease, LockId, LockState, Notification, OpId, Owner, Recipe,
+    Revocation,
 };
 use zklock_core::error::Status;
 use zklock_core::recipe::{Mode, NodeRequest, Participant};
@@ -84,6 +85,8 @@ struct Thread {
     phase: Phase,
     /// The acquires that were not released yet.
     unreleased: Vec<UnreleasedAcquire>,
+    /// Holds that the thread has released.
+    released: Vec<(LockId, Owner, HoldId)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +118,17 @@ struct Call {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallKind {
-    Acquire { owner: Owner, quantity: u32, more: Expectation, limit: TimeLimit },
-    Release { is_last: bool },
+    Acquire {
+        owner: Owner,
+        quantity: u32,
+        more: Expectation,
+        limit: TimeLimit,
+    },
+    Release {
+        is_last: bool,
+    },
+    /// A release of a hold that has already ended.
+    LateRelease,
     Ask,
     Close,
 }
@@ -204,7 +216,7 @@ impl Client {
             threads: own
                 .rounds
                 .iter()
-                .map(|&rounds| Thread { rounds, phase: Phase::Idle, unreleased: Vec::new() })
+                .map(|&rounds| Thread { rounds, phase: Phase::Idle, unreleased: Vec::new(), released: Vec::new() })
                 .collect(),
             handles,
             calls: BTreeMap::new(),
@@ -352,6 +364,9 @@ impl Client {
         if rng.u8(..) == 0 && rng.bool() {
             let handle = rng.usize(..self.handles.len());
             self.reopen_lock(checker, now, handle);
+        }
+        if rng.u8(..8) == 0 && !self.threads[thread].released.is_empty() {
+            self.release_late(rng, now, thread);
         }
         match self.threads[thread].phase {
             Phase::Holding { .. } if self.threads[thread].unreleased.is_empty() => {
@@ -544,10 +559,34 @@ impl Client {
         let is_last = self.threads[thread].unreleased.is_empty();
         self.threads[thread].phase = if is_last { Phase::Leaving } else { Phase::Holding { until: now } };
         let local = self.local(now);
-        let releaser = self.releaser(rng, now, thread, handle, owner);
-        let op = self.engine.release(local, self.handles[handle].lock, releaser, rng.bool());
+        let holds = self.holds_of(local, handle, owner);
+        let op = if rng.bool() {
+            let exact: Vec<_> = holds.iter().map(|&(lock, id)| (lock, HoldToRelease::Exact(id))).collect();
+            self.engine.release_holds(local, owner, &exact, rng.bool())
+        } else {
+            let releaser = self.releaser(rng, now, thread, handle, owner);
+            self.engine.release(local, self.handles[handle].lock, releaser, rng.bool())
+        };
         let deadline = Some(self.global(local + self.engine.session_timeout()));
         self.record_call(now, op, Some(thread), CallKind::Release { is_last }, handle, deadline);
+        let has_ended = |&(lock, id): &(LockId, HoldId)| self.engine.exact_hold(local, lock, owner, id).is_none();
+        let ended = holds.into_iter().filter(has_ended).map(|(lock, id)| (lock, owner, id));
+        self.threads[thread].released.extend(ended);
+    }
+
+    /// Releases a hold that the thread has already released. The release must fail and change nothing.
+    fn release_late(&mut self, rng: &mut Rng, now: Time, thread: usize) {
+        let at = rng.usize(..self.threads[thread].released.len());
+        let (lock, owner, id) = self.threads[thread].released.swap_remove(at);
+        let local = self.local(now);
+        let op = self.engine.release_holds(local, owner, &[(lock, HoldToRelease::Exact(id))], rng.bool());
+        self.record_call(now, op, Some(thread), CallKind::LateRelease, 0, Some(now));
+    }
+
+    /// Returns the hold of each lock that `owner` holds through a handle.
+    fn holds_of(&self, local: Time, handle: usize, owner: Owner) -> Vec<(LockId, HoldId)> {
+        let locks = self.members(handle).into_iter().map(|member| self.handles[member].lock);
+        locks.filter_map(|lock| Some((lock, self.engine.hold_of(local, lock, owner)?.id()))).collect()
     }
 
     /// Returns the owner that releases the hold. Any owner may release a semaphore mutex, but the release is
@@ -809,6 +848,8 @@ impl Client {
         let Some(thread) = call.thread else { return };
         let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300), self.session_timeout / 2]);
         let expected = match (call.kind, &result) {
+            (CallKind::LateRelease, Ok(_)) => false,
+            (CallKind::LateRelease, Err(error)) => matches!(error.status(), Status::NotOwner | Status::Closed),
             (CallKind::Acquire { more: Expectation::Deadlock, .. }, Ok(_)) => false,
             (_, Ok(_)) => true,
             (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running || call.may_be_closed,
@@ -837,7 +878,8 @@ impl Client {
         }
         match call.kind {
             CallKind::Acquire { owner, quantity, .. } => {
-                if result.is_ok() {
+                if let Ok(answer) = &result {
+                    self.check_acquired(checker, now, call.handle, owner, answer);
                     self.granted(checker, now, thread, UnreleasedAcquire { handle: call.handle, owner }, quantity);
                 }
                 if self.threads[thread].phase == Phase::Waiting {
@@ -849,6 +891,7 @@ impl Client {
             }
             CallKind::Release { is_last: true } => self.threads[thread].phase = Phase::Idle,
             CallKind::Release { is_last: false } | CallKind::Close => {}
+            CallKind::LateRelease => return,
             CallKind::Ask => {
                 self.threads[thread].phase = Phase::Idle;
                 if let Ok(Answer::Participants(participants)) = &result {
@@ -860,6 +903,15 @@ impl Client {
             }
         }
         wishes.push(Scheduled::RunThread(thread, soon));
+    }
+
+    /// Checks that the answer to an acquire identifies the holds of its owner.
+    fn check_acquired(&self, checker: &mut Checker, now: Time, handle: usize, owner: Owner, answer: &Answer) {
+        let holds: Vec<HoldId> = self.holds_of(self.local(now), handle, owner).into_iter().map(|(_, id)| id).collect();
+        if !matches!(answer, Answer::Acquired(acquired) if **acquired == *holds) {
+            let index = self.index;
+            checker.add_violation(|| format!("client {index}: an acquire answers {answer:?}, but has {holds:?}"));
+        }
     }
 
     fn granted(&mut self, checker: &mut Checker, now: Time, thread: usize, entry: UnreleasedAcquire, quantity: u32) {

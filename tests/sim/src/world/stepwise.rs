@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use zklock_core::engine::{AcquireLimit, Answer, OpId, Owner, Recipe};
+use zklock_core::engine::{AcquireLimit, Answer, HoldId, HoldToRelease, OpId, Owner, Recipe};
 use zklock_core::error::{Error, Status};
 use zklock_core::recipe::Mode;
 use zklock_core::steps::{Action, Ending, Steps};
@@ -111,7 +111,14 @@ impl World {
         };
         let deadline = length.map(|length| self.now + length);
         let steps = Steps::new(steps_to_take.len());
-        let acquire = Acquire { steps, steps_to_take, time_limit: acquire_limit, deadline, may_be_canceled: false };
+        let acquire = Acquire {
+            steps,
+            steps_to_take,
+            time_limit: acquire_limit,
+            deadline,
+            may_be_canceled: false,
+            acquired: Vec::new(),
+        };
         self.programs[program].tasks[task].phase = Phase::Acquiring(Box::new(acquire));
         if self.program_rng.u8(..6) == 0 {
             let at = self.now + self.plan.session_timeout.mul_f64(self.program_rng.f64());
@@ -212,8 +219,10 @@ impl World {
                     touched.push(client);
                 }
                 Action::Release(step) => {
-                    for &part in parts[step].members.iter().rev() {
-                        self.release_member(program, task, part, CallPurpose::GiveBack);
+                    let Phase::Acquiring(acquire) = &mut self.programs[program].tasks[task].phase else { break };
+                    let holds = acquire.acquired.pop().unwrap_or_default();
+                    for (&part, &id) in parts[step].members.iter().zip(&holds).rev() {
+                        self.release_member(program, task, part, Some(id), CallPurpose::GiveBack);
                     }
                     touched.push(parts[step].client);
                 }
@@ -233,8 +242,16 @@ impl World {
         self.clients[client].task_calls.insert(op, TaskCall { program, task, purpose });
     }
 
-    /// Releases a member lock once, if the task's owner holds it. Returns whether it does.
-    fn release_member(&mut self, program: usize, task: usize, part: usize, purpose: CallPurpose) -> bool {
+    /// Releases a member lock once, if the task's owner holds it. Returns whether it does. If `exact` is given, releases
+    /// only the hold with this id.
+    fn release_member(
+        &mut self,
+        program: usize,
+        task: usize,
+        part: usize,
+        exact: Option<HoldId>,
+        purpose: CallPurpose,
+    ) -> bool {
         let owner = self.owner(program, task);
         let MemberLock { client, lock, .. } = self.programs[program].member_locks[part];
         let now = self.clients[client].local(self.now);
@@ -243,7 +260,10 @@ impl World {
             return false;
         }
         let waits = matches!(purpose, CallPurpose::Release) && self.program_rng.bool();
-        let op = engine.release(now, lock, owner, waits);
+        let op = match exact {
+            Some(id) => engine.release_holds(now, owner, &[(lock, HoldToRelease::Exact(id))], waits),
+            None => engine.release(now, lock, owner, waits),
+        };
         let is_free = engine.hold_of(now, lock, owner).is_none();
         self.record_task_call(program, task, purpose, client, op);
         if is_free {
@@ -269,7 +289,12 @@ impl World {
             match purpose {
                 CallPurpose::Step(number) => {
                     if let Phase::Acquiring(acquire) = &mut self.programs[program].tasks[task].phase {
-                        acquire.steps.on_answer(number, result.map(drop));
+                        let result = result.map(|answer| {
+                            if let Answer::Acquired(holds) = answer {
+                                acquire.acquired.push(holds);
+                            }
+                        });
+                        acquire.steps.on_answer(number, result);
                         self.perform_task_actions(program, task);
                     }
                 }
@@ -397,7 +422,7 @@ impl World {
     fn release(&mut self, program: usize, task: usize, held: &[MultiStep]) {
         let mut left = 0;
         for &part in held.iter().rev().flat_map(|step| step.members.iter().rev()) {
-            left += usize::from(self.release_member(program, task, part, CallPurpose::Release));
+            left += usize::from(self.release_member(program, task, part, None, CallPurpose::Release));
         }
         if left == 0 {
             self.checker.add_violation(|| format!("program {program}: task {task} holds nothing to release"));
