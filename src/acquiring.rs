@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use zklock_core::error::Result;
 
-use crate::client_lock::ClientLock;
 use crate::future::WakerRegistration;
-use crate::operation::Operation;
+use crate::operation::{HoldIds, Operation};
 
 /// An acquire operation in progress. The operation continues whether or not a thread waits for it. Any thread may call
 /// the methods of this value, any number of times.
 ///
 /// If the program drops this value while the operation still runs, the operation is canceled. If the operation has
-/// succeeded, but no method has reported the success, dropping this value releases the lock. Until then, the program
-/// must not release the lock for the owner, because the drop would release a later hold of this owner.
+/// succeeded, but no method has reported the success, dropping this value releases the lock. The drop decrements the
+/// hold count of the hold that the operation acquired, and does not change a later hold of the owner. While this value
+/// exists, dropping the lock object closes neither the lock nor its member locks.
 ///
 /// This value is also a future, which any executor can poll. The future resolves to the result of [`wait`](Self::wait).
 /// A task that can move between threads needs an [`Owner`](crate::Owner) that is not a thread:
@@ -37,23 +37,32 @@ use crate::operation::Operation;
 pub struct Acquiring {
     operation: Arc<Operation>,
     awaiting: WakerRegistration,
-    /// While these references exist, dropping the lock object does not close its client locks.
-    _client_locks: Arc<[ClientLock]>,
+    /// While this reference exists, dropping the lock object closes neither its client locks nor its member locks.
+    _parts: Arc<dyn Send + Sync>,
 }
 
 impl Acquiring {
-    pub(crate) fn new(operation: Arc<Operation>, client_locks: Arc<[ClientLock]>) -> Self {
-        Self { operation, awaiting: WakerRegistration::default(), _client_locks: client_locks }
+    pub(crate) fn new(operation: Arc<Operation>, parts: Arc<dyn Send + Sync>) -> Self {
+        Self { operation, awaiting: WakerRegistration::default(), _parts: parts }
     }
 
     /// Waits until the operation ends, but no longer than the operation's timeout. Fails with the same errors as
     /// [`Lock::acquire`](crate::Lock::acquire).
     pub fn wait(self) -> Result<()> {
+        self.wait_until_over()
+    }
+
+    pub(crate) fn wait_until_over(&self) -> Result<()> {
         loop {
             if let Some(result) = self.wait_for(Duration::MAX) {
                 return result;
             }
         }
+    }
+
+    /// Identifies the holds that the operation has acquired.
+    pub(crate) fn hold_ids(&self) -> Result<HoldIds> {
+        self.operation.hold_ids()
     }
 
     /// Waits for at most `slice`, or not at all if `slice` is zero. Returns `None` if the operation is still running.

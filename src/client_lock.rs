@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use zklock_core::engine::{Engine, HoldView, LockId, OpId, Owner, Recipe, Waiting};
+use zklock_core::engine::{Engine, HoldId, HoldToRelease, HoldView, LockId, OpId, Owner, Recipe, Waiting};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::time::Time;
 
@@ -92,13 +92,40 @@ impl ClientLock {
         self.start_op(|engine, now| engine.release(now, self.id, owner, confirmed))
     }
 
+    /// Releases one hold of each member lock. The result does not depend on whether the multi-lock itself is open.
+    pub(crate) fn release_members(
+        &self,
+        owner: Owner,
+        holds: impl IntoIterator<Item = HoldToRelease>,
+        confirmed: bool,
+    ) -> Result<PendingOp> {
+        let holds: Vec<_> = self.members().iter().copied().zip(holds).collect();
+        self.start_op(|engine, now| engine.release_holds(now, owner, &holds, confirmed))
+    }
+
+    /// Returns the hold of each member lock that `owner` still has. Fails with CLOSED if a member lock or the client is
+    /// closed, but not if the multi-lock itself is closed.
+    pub(crate) fn exact_holds(&self, owner: Owner, ids: &[HoldId]) -> Result<Vec<Option<HoldView>>> {
+        self.check_open()?;
+        let find = |engine: &Engine, now| {
+            let find = |(&lock, &id)| engine.is_open(lock).then(|| engine.exact_hold(now, lock, owner, id));
+            self.members().iter().zip(ids).map(find).collect::<Option<Vec<_>>>()
+        };
+        self.client.shell.read_engine(find)?.ok_or_else(|| self.closed_error())
+    }
+
+    /// Returns the member locks of a multi-lock, or the lock itself.
+    fn members(&self) -> &[LockId] {
+        match &self.recipe {
+            Recipe::MultiLock(members) => members,
+            _ => std::slice::from_ref(&self.id),
+        }
+    }
+
     /// Returns the lock target, which contains the data needed to acquire this client lock.
     pub(crate) fn target(&self) -> LockTarget {
-        let locks = match &self.recipe {
-            Recipe::MultiLock(members) => members.clone(),
-            _ => Box::from([self.id]),
-        };
-        LockTarget { shell: Arc::clone(&self.client.shell), id: self.id, members: locks, path: Arc::clone(&self.path) }
+        let (shell, members) = (Arc::clone(&self.client.shell), self.members().into());
+        LockTarget { shell, id: self.id, members, path: Arc::clone(&self.path) }
     }
 
     pub(crate) fn shell_and_id(&self) -> (Arc<Shell>, LockId) {

@@ -3,16 +3,17 @@
 //!
 //! No other module of this crate may use this module.
 
-use zklock_core::engine::Owner;
+use zklock_core::engine::HoldView;
 use zklock_core::error::Result;
 
+use crate::acquiring::Acquiring;
 use crate::call::Call;
 use crate::client::{Client, WeakClient};
 use crate::config::Config;
 use crate::lock::Lock;
 use crate::semaphore::Semaphore;
 
-pub use crate::lock::HoldIds;
+pub use crate::operation::HoldIds;
 pub use crate::options::{FileOption, read_options};
 pub use crate::runtime::{
     CompletionQueue, EventSource, LogDispatch, LogHandler, LogLine, LogValue, OnceWakeSocket, WakeSocket,
@@ -62,9 +63,14 @@ pub fn has_users(client: &WeakClient) -> bool {
     client.has_users()
 }
 
-/// Identifies the holds of `owner`: of each member lock of a multi-lock, or of the lock itself.
-pub fn hold_ids(lock: &Lock, owner: Owner) -> HoldIds {
-    lock.hold_ids(owner)
+/// Identifies the holds of an acquire that has succeeded: of each member lock of a multi-lock, or of the lock itself.
+pub fn hold_ids(acquiring: &Acquiring) -> Result<HoldIds> {
+    acquiring.hold_ids()
+}
+
+/// Returns the hold that `ids` identify, or `None` if the owner has released a part of the hold.
+pub fn hold_view(lock: &Lock, ids: &HoldIds) -> Result<Option<HoldView>> {
+    lock.view_of_ids(ids)
 }
 
 /// Returns, for each member lock or for the lock itself, whether the owner still has the hold that `ids` contain.

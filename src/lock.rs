@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zklock_core::engine::{Answer, Event, HoldView, LockId, LockState, Owner, Recipe, Waiting};
+use zklock_core::engine::{Answer, Event, HoldToRelease, HoldView, LockId, LockState, Owner, Recipe, Waiting};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::recipe::Participant;
 
@@ -20,7 +20,7 @@ use crate::client_inner::ClientInner;
 use crate::client_lock::ClientLock;
 use crate::listener::{Listener, ReplaceableListener};
 use crate::multi_lock;
-use crate::operation::{Cancellation, Goal, LockTarget, Operation};
+use crate::operation::{Cancellation, Goal, HoldIds, LockTarget, Operation};
 use crate::runtime::{EventHandler, Listen, RevocationHandler, Scope, is_driving_io, refuse_in_callback};
 use crate::span;
 use crate::wait_lost::{self, WaitLost};
@@ -33,14 +33,19 @@ use crate::wait_lost::{self, WaitLost};
 /// of the lock object without waiting for the server.
 #[derive(Clone)]
 pub struct Lock {
-    client_locks: Arc<[ClientLock]>,
-    /// Contains one lock target for each client lock, in the order of `client_locks`.
+    parts: Arc<Parts>,
+    /// Contains one lock target for each client lock, in the order of the client locks.
     targets: Arc<[LockTarget]>,
     path: Arc<str>,
-    /// The member locks of a multi-lock. The list is empty for other locks.
-    members: Arc<[Self]>,
     cancellation: Arc<Cancellation>,
     on_event: Arc<ReplaceableListener>,
+}
+
+/// The client locks of a lock, and the lock objects on which they depend. An acquire in progress keeps them open.
+struct Parts {
+    client_locks: Box<[ClientLock]>,
+    /// The member locks of a multi-lock. The list is empty for other locks.
+    members: Box<[Lock]>,
 }
 
 impl fmt::Debug for Lock {
@@ -53,12 +58,12 @@ impl Lock {
     pub(crate) fn new(client: Arc<ClientInner>, path: &str, recipe: Recipe) -> Result<Self> {
         let client_lock = ClientLock::new(client, path, recipe)?;
         let path = Arc::clone(client_lock.path());
-        Ok(Self::of(Arc::new([client_lock]), path, Arc::new([])))
+        Ok(Self::of(Parts { client_locks: Box::new([client_lock]), members: Box::default() }, path))
     }
 
-    fn of(client_locks: Arc<[ClientLock]>, path: Arc<str>, members: Arc<[Self]>) -> Self {
-        let targets: Arc<[LockTarget]> = client_locks.iter().map(ClientLock::target).collect();
-        Self { client_locks, targets, path, members, cancellation: Arc::default(), on_event: Arc::default() }
+    fn of(parts: Parts, path: Arc<str>) -> Self {
+        let targets: Arc<[LockTarget]> = parts.client_locks.iter().map(ClientLock::target).collect();
+        Self { parts: Arc::new(parts), targets, path, cancellation: Arc::default(), on_event: Arc::default() }
     }
 
     /// Creates a multi-lock. A multi-lock consists of member locks on different paths. Like Curator's
@@ -98,17 +103,17 @@ impl Lock {
     fn build_multi(locks: &[&Self], grouped: fn(Vec<&ClientLock>) -> Vec<Vec<&ClientLock>>) -> Result<Self> {
         refuse_duplicate_paths(locks)?;
         let members: Vec<Self> = locks.iter().flat_map(|lock| lock.members_or_self().to_vec()).collect();
-        let all = members.iter().flat_map(|member| member.client_locks.iter()).collect();
-        let client_locks: Arc<[ClientLock]> =
-            grouped(all).into_iter().map(multi_lock::combine).collect::<Result<Vec<_>>>()?.into();
+        let all = members.iter().flat_map(|member| member.parts.client_locks.iter()).collect();
+        let client_locks = grouped(all).into_iter().map(multi_lock::combine).collect::<Result<Box<[_]>>>()?;
         let path = match &*members {
             [] => return Err(Error::invalid("the multi-lock has no member locks; expected one or more")),
             [only] => Arc::clone(&only.path),
             [first, others @ ..] => format!("{} and {} more", first.path, others.len()).into(),
         };
-        let lock = Self::of(client_locks, path, members.into());
-        if lock.client_locks.len() > 1 {
-            lock.client_locks
+        let lock = Self::of(Parts { client_locks, members: members.into() }, path);
+        if lock.parts.client_locks.len() > 1 {
+            lock.parts
+                .client_locks
                 .iter()
                 .for_each(|client_lock| client_lock.client.add_stepwise_multi(&lock.targets, &lock.cancellation));
         }
@@ -133,7 +138,7 @@ impl Lock {
     /// The number that identifies the lock in events. The number is unique within the client. An event of a multi-lock
     /// contains the number of a member lock, not that of the multi-lock itself.
     pub fn id(&self) -> LockId {
-        self.client_locks.first().map_or(0, |client_lock| client_lock.id)
+        self.parts.client_locks.first().map_or(0, |client_lock| client_lock.id)
     }
 
     /// The path of the lock. For a multi-lock, this text contains the path of the first member lock and the number of
@@ -144,7 +149,7 @@ impl Lock {
 
     /// The member locks of a multi-lock. The list is empty for other locks.
     pub fn members(&self) -> &[Self] {
-        &self.members
+        &self.parts.members
     }
 
     /// Acquires the lock for the calling thread. If the thread already holds the lock, the call re-enters the lock and
@@ -187,13 +192,19 @@ impl Lock {
         self.start_acquire(owner, timeout)?.wait()
     }
 
+    fn acquire_holds(&self, owner: Owner, timeout: Option<Duration>) -> Result<HoldIds> {
+        refuse_in_callback(timeout)?;
+        let acquiring = self.start_acquire(owner, timeout)?;
+        acquiring.wait_until_over()?;
+        acquiring.hold_ids()
+    }
+
     /// Acquires the lock for the calling thread like [`acquire`](Self::acquire), and returns a guard. Dropping the
     /// guard releases the lock. The hold belongs to the calling thread, even if the guard moves to another thread. Use
     /// [`owned_guard`](Self::owned_guard) for a guard that any thread may use.
     pub fn guard(&self, timeout: Option<Duration>) -> Result<Guard<'_>> {
-        let owner = Owner::current_thread();
-        self.acquire_as(owner, timeout)?;
-        Ok(Guard { lock: self, ids: self.hold_ids(owner), is_released: false })
+        let ids = self.acquire_holds(Owner::current_thread(), timeout)?;
+        Ok(Guard { lock: self, ids, is_released: false })
     }
 
     /// Acquires the lock as [`acquire`](Self::acquire) does, but not for the calling thread. The hold belongs to a new
@@ -201,22 +212,22 @@ impl Lock {
     /// contains a clone of the lock. If the calling thread acquires the lock again, the thread waits until the guard is
     /// released.
     pub fn owned_guard(&self, timeout: Option<Duration>) -> Result<OwnedGuard> {
-        let owner = Owner::unique();
-        self.acquire_as(owner, timeout)?;
-        Ok(OwnedGuard { lock: self.clone(), ids: self.hold_ids(owner), is_released: false })
+        let ids = self.acquire_holds(Owner::unique(), timeout)?;
+        Ok(OwnedGuard { lock: self.clone(), ids, is_released: false })
     }
 
     /// Starts acquiring the lock for `owner` without blocking. Otherwise, this method works like
     /// [`acquire`](Self::acquire). The acquire continues even if no thread waits for the result, and ends within the
     /// timeout.
     pub fn start_acquire(&self, owner: Owner, timeout: Option<Duration>) -> Result<Acquiring> {
-        let first = self.client_locks.first().ok_or(Status::Internal)?;
+        let first = self.parts.client_locks.first().ok_or(Status::Internal)?;
         first.check_open()?;
         let timeout = timeout.into();
-        let recipe = if self.client_locks.len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
+        let recipe =
+            if self.parts.client_locks.len() > 1 { &Recipe::MultiLock(Box::default()) } else { first.recipe() };
         let span = span::acquire(&self.path, recipe, Some(owner), None, &timeout);
         let operation = Operation::start(&self.targets, Goal::Lock(owner), timeout, &self.cancellation, span)?;
-        Ok(Acquiring::new(operation, Arc::clone(&self.client_locks)))
+        Ok(Acquiring::new(operation, Arc::clone(&self.parts) as _))
     }
 
     /// Releases the lock once for the calling thread. The call decrements the hold count. When the hold count is 0, the
@@ -261,73 +272,57 @@ impl Lock {
     /// library still completes the release. If `confirmed` is false, [`Call::wait`] returns at once, and the library
     /// deletes the lock's node in the background.
     pub fn start_release(&self, owner: Owner, confirmed: bool) -> Result<Call<()>> {
-        let ids = self.has_mixed_members().then(|| self.hold_ids(owner));
-        if let Some(ids) = ids.filter(|ids| ids.parts.contains(&None)) {
-            return self.start_release_of(&ids, confirmed);
-        }
         let span = span::release(&self.path, owner, confirmed);
-        let all_open = if self.members.is_empty() { Ok(()) } else { self.check_open() };
-        let calls: Vec<_> =
-            self.client_locks.iter().rev().map(|client_lock| client_lock.release(owner, confirmed)).collect();
+        let all_open = if self.parts.members.is_empty() { Ok(()) } else { self.check_open() };
+        let is_mixed = self.has_mixed_members();
+        let release = |client_lock: &ClientLock| match is_mixed {
+            true => client_lock.release_members(owner, std::iter::repeat(HoldToRelease::Own), confirmed),
+            false => client_lock.release(owner, confirmed),
+        };
+        let calls: Vec<_> = self.parts.client_locks.iter().rev().map(release).collect();
         // The call releases the other member locks of the multi-lock even if one member lock is closed.
         all_open?;
         Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, |_| Ok(())).within(span))
-    }
-
-    /// Identifies the holds of `owner`.
-    pub(crate) fn hold_ids(&self, owner: Owner) -> HoldIds {
-        let parts = self.members_or_self().iter().map(|leaf| leaf.hold_id(owner).ok().flatten()).collect();
-        HoldIds { owner, parts }
-    }
-
-    /// Returns, for each member lock or for this lock, whether the owner still has the hold that `ids` contains.
-    pub(crate) fn held_parts(&self, ids: &HoldIds) -> Result<Vec<bool>> {
-        let is_held = |(leaf, id): (&Self, &Option<_>)| Ok(id.is_some() && leaf.hold_id(ids.owner)? == *id);
-        self.members_or_self().iter().zip(&ids.parts).map(is_held).collect()
-    }
-
-    /// Returns the fencing token and the fencing pass of a hold, also if the hold was lost.
-    fn hold_id(&self, owner: Owner) -> Result<Option<(i64, u32)>> {
-        Ok(self.view_of(owner)?.map(|view| (view.token, view.fencing_pass)))
-    }
-
-    /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.
-    fn view_of_ids(&self, ids: &HoldIds) -> Result<Option<HoldView>> {
-        let view = self.view_of(ids.owner)?;
-        let is_whole = self.held_parts(ids)?.into_iter().all(|is_held| is_held);
-        Ok(view.filter(|_| is_whole))
     }
 
     /// Starts one release of each hold that `ids` contain. Unlike [`start_release`](Self::start_release), the call does
     /// not release a later hold, and releases the member locks even if the multi-lock is closed. If the owner no longer
     /// has some of the holds, the call releases the others, and then fails with NOT_OWNER.
     pub(crate) fn start_release_of(&self, ids: &HoldIds, confirmed: bool) -> Result<Call<()>> {
-        // The release of a closed lock fails with CLOSED.
-        let is_held = |(leaf, id): &(&Self, &Option<_>)| match leaf.hold_id(ids.owner) {
-            Ok(current) => id.is_some() && current == **id,
-            Err(_) => true,
-        };
-        let (held, released): (Vec<_>, Vec<_>) = self.members_or_self().iter().zip(&ids.parts).partition(is_held);
-        let error = match (released.first(), self.check_open()) {
-            (Some((leaf, _)), _) => {
-                Error::new(Status::NotOwner, format!("{}: this hold was already released", leaf.path))
-            }
-            (None, Err(closed)) => closed,
-            (None, Ok(())) => return self.start_release(ids.owner, confirmed),
-        };
         let span = span::release(&self.path, ids.owner, confirmed);
-        let client_locks = held.iter().rev().flat_map(|(leaf, _)| leaf.client_locks.iter());
-        let calls: Vec<_> = client_locks.map(|client_lock| client_lock.release(ids.owner, confirmed)).collect();
-        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, move |_| Err(error.clone())).within(span))
+        let all_open = self.check_open();
+        let steps = self.parts.client_locks.iter().zip(&ids.steps).rev();
+        let calls: Vec<_> = steps
+            .map(|(client_lock, step)| {
+                client_lock.release_members(ids.owner, step.iter().copied().map(HoldToRelease::Exact), confirmed)
+            })
+            .collect();
+        Ok(Call::new(calls.into_iter().collect::<Result<_>>()?, move |_| all_open.clone()).within(span))
+    }
+
+    /// Returns, for each member lock or for this lock, whether the owner still has the hold that `ids` contains.
+    pub(crate) fn held_parts(&self, ids: &HoldIds) -> Result<Vec<bool>> {
+        Ok(self.exact_holds(ids)?.iter().map(Option::is_some).collect())
+    }
+
+    /// Returns the hold that `ids` identify, or `None` if the owner no longer has the whole hold.
+    pub(crate) fn view_of_ids(&self, ids: &HoldIds) -> Result<Option<HoldView>> {
+        self.check_open()?;
+        Ok(weakest(self.exact_holds(ids)?))
+    }
+
+    fn exact_holds(&self, ids: &HoldIds) -> Result<Vec<Option<HoldView>>> {
+        let steps = self.parts.client_locks.iter().zip(&ids.steps);
+        Ok(steps.map(|(lock, step)| lock.exact_holds(ids.owner, step)).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns whether some, but not all, of the member locks are semaphore mutexes. Any owner may release a semaphore
     /// mutex, and a multi-lock of semaphore mutexes. The other multi-locks release only holds of the caller.
     fn has_mixed_members(&self) -> bool {
         let is_semaphore =
-            |leaf: &Self| leaf.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
-        let count = self.members.iter().filter(|leaf| is_semaphore(leaf)).count();
-        count > 0 && count < self.members.len()
+            |leaf: &Self| leaf.parts.client_locks.iter().all(|lock| matches!(lock.recipe(), Recipe::SemaphoreMutex));
+        let count = self.parts.members.iter().filter(|leaf| is_semaphore(leaf)).count();
+        count > 0 && count < self.parts.members.len()
     }
 
     /// Fails with CLOSED if this lock or one of its member locks is closed.
@@ -474,7 +469,7 @@ impl Lock {
     /// Returns the paths of the nodes of `owner`. See [`node_paths`](Self::node_paths).
     pub fn node_paths_as(&self, owner: Owner) -> Result<Vec<String>> {
         self.check_open()?;
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
         let parts = client_locks.map(|client_lock| client_lock.hold_and_nodes(owner)).collect::<Result<Vec<_>>>()?;
         let (views, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         self.require_live(weakest(views), || self.error(Status::NotOwner))?;
@@ -511,7 +506,7 @@ impl Lock {
     pub fn start_wait_lost(&self, owner: Owner) -> Result<WaitLost> {
         let lock = self.clone();
         WaitLost::start(
-            self.client_locks.iter().map(ClientLock::shell_and_id),
+            self.parts.client_locks.iter().map(ClientLock::shell_and_id),
             owner,
             move || lock.view_of(owner),
             &self.path,
@@ -560,7 +555,7 @@ impl Lock {
     ///
     /// Errors: CLOSED, FORKED. Does not block.
     pub fn waiting(&self) -> Result<Vec<Waiting>> {
-        Ok(self.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
+        Ok(self.parts.client_locks.iter().map(ClientLock::waiting).collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Sets the data of the nodes that later calls of an acquire method will create. The data shows people and tools
@@ -612,7 +607,7 @@ impl Lock {
     }
 
     fn add_listener(&self, which: Listen, handler: &Arc<EventHandler>) -> Result<Listener> {
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
         Listener::register(
             handler,
             which,
@@ -673,7 +668,7 @@ impl Lock {
     ///
     /// Fails with UNSUPPORTED if the lock is not a mutex. Other errors: CLOSED, FORKED. Does not block.
     pub fn set_local_handover(&self, max_passes: u32) -> Result<()> {
-        match &*self.client_locks {
+        match &*self.parts.client_locks {
             [client_lock] => client_lock.set_local_handover(max_passes),
             _ => Err(self.error(Status::Unsupported)),
         }
@@ -691,12 +686,12 @@ impl Lock {
     }
 
     fn members_or_self(&self) -> &[Self] {
-        if self.members.is_empty() { std::slice::from_ref(self) } else { &self.members }
+        if self.parts.members.is_empty() { std::slice::from_ref(self) } else { &self.parts.members }
     }
 
     fn list_participants(&self, both: bool) -> Result<Call<Vec<Participant>>> {
         self.check_open()?;
-        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter());
+        let client_locks = self.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter());
         let calls = client_locks.map(|client_lock| client_lock.participants(both)).collect::<Result<_>>()?;
         Ok(Call::new(calls, |answers| {
             let of = |answer| match answer {
@@ -740,27 +735,17 @@ impl Lock {
     fn weakest_view(&self, view: impl Fn(&ClientLock) -> Result<Option<HoldView>>) -> Result<Option<HoldView>> {
         // The closure runs for all client locks. This method fails if any client lock is closed, even if the owner does
         // not hold one of the others.
-        let views = self.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
+        let views = self.parts.client_locks.iter().map(view).collect::<Result<Vec<_>>>()?;
         Ok(weakest(views))
     }
 
     fn on_each(&self, order: impl Fn(&ClientLock) -> Result<()>) -> Result<()> {
-        self.client_locks.iter().map(order).collect::<Vec<_>>().into_iter().collect()
+        self.parts.client_locks.iter().map(order).collect::<Vec<_>>().into_iter().collect()
     }
 
     fn error(&self, status: Status) -> Error {
         Error::new(status, format!("{}: {}", self.path, status.text()))
     }
-}
-
-/// Identifies the holds that an owner has when it has acquired a lock: the hold of each member lock, or of the lock. The
-/// owner may later release a member lock, and acquire it again. No two holds of one path have the same fencing token and
-/// fencing pass.
-#[derive(Debug)]
-pub struct HoldIds {
-    owner: Owner,
-    /// An entry is `None` if the hold had already ended when this value was made.
-    parts: Vec<Option<(i64, u32)>>,
 }
 
 /// Combines hold views. The result contains the worst state and the shortest remaining time of all these holds. Returns
@@ -918,7 +903,7 @@ impl fmt::Debug for OwnedGuard {
 fn refuse_duplicate_paths(locks: &[&Lock]) -> Result<()> {
     let mut seen: HashMap<(*const ClientInner, &Arc<str>), usize> = HashMap::new();
     for (at, lock) in locks.iter().enumerate() {
-        for client_lock in lock.members_or_self().iter().flat_map(|leaf| leaf.client_locks.iter()) {
+        for client_lock in lock.members_or_self().iter().flat_map(|leaf| leaf.parts.client_locks.iter()) {
             if let Some(first) = seen.insert((Arc::as_ptr(&client_lock.client), client_lock.path()), at) {
                 let path = zklock_core::path::quote(client_lock.path());
                 let message = format!(

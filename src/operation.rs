@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tracing::Span;
-use zklock_core::engine::{Answer, LockId, OpId, Owner};
+use zklock_core::engine::{Answer, HoldId, HoldToRelease, LockId, OpId, Owner};
 use zklock_core::error::{Error, Result, Status};
 use zklock_core::steps::{Action, CallId, Ending, FIRST_CALL, Steps};
 use zklock_core::wait::{Wait, WaitStep};
@@ -30,6 +30,15 @@ pub(crate) struct Operation {
     cancellation: Arc<Cancellation>,
     cancels_at_start: u64,
     progress: Monitor<Progress>,
+}
+
+/// Identifies the holds that an acquire has acquired: the hold of each member lock, or of the lock. The owner may later
+/// release a member lock, and acquire it again. No two holds of one path have the same fencing token and fencing pass.
+#[derive(Debug)]
+pub struct HoldIds {
+    pub(crate) owner: Owner,
+    /// For each step of the acquire, the holds of its member locks.
+    pub(crate) steps: Vec<Box<[HoldId]>>,
 }
 
 /// What an acquire operation acquires: a lock or leases.
@@ -66,6 +75,8 @@ struct Progress {
     is_performing: bool,
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,
+    /// The holds of each step that the operation has acquired and not released again.
+    acquired: Vec<Box<[HoldId]>>,
     hooks: Vec<Hook>,
     /// The `tracing` span of the operation. When the operation ends, the library replaces this span with a disabled
     /// span.
@@ -101,6 +112,7 @@ impl Operation {
                 steps,
                 is_performing: false,
                 granted_leases: None,
+                acquired: Vec::new(),
                 hooks: Vec::new(),
                 span,
             }),
@@ -197,6 +209,12 @@ impl Operation {
         }
     }
 
+    /// Identifies the holds of an operation that has succeeded.
+    pub(crate) fn hold_ids(&self) -> Result<HoldIds> {
+        let owner = self.owner().ok_or(Status::Internal)?;
+        Ok(HoldIds { owner, steps: self.lock().acquired.clone() })
+    }
+
     pub(crate) fn path(&self) -> &str {
         self.targets.first().map_or("", |target| &target.path)
     }
@@ -256,8 +274,9 @@ impl Operation {
                 self.lock()
             }
             Action::Release(step) => {
+                let holds = self.lock().acquired.pop().unwrap_or_default();
                 if let Some(owner) = self.owner() {
-                    self.with_target(step, |target| target.release(owner));
+                    self.with_target(step, |target| target.release(owner, &holds));
                 }
                 self.lock()
             }
@@ -305,7 +324,12 @@ impl Operation {
         if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
             progress.granted_leases = Some(Owner::leases(op));
         }
-        progress.steps.on_answer(call, answer.map(drop));
+        let result = answer.map(|answer| {
+            if let Answer::Acquired(holds) = answer {
+                progress.acquired.push(holds);
+            }
+        });
+        progress.steps.on_answer(call, result);
         self.perform_actions(progress);
     }
 
@@ -364,6 +388,13 @@ impl Operation {
     }
 }
 
+impl HoldIds {
+    /// Returns the hold with the smallest fencing token, which is the token of a multi-lock.
+    pub fn smallest(&self) -> Option<HoldId> {
+        self.steps.iter().flatten().min().copied()
+    }
+}
+
 /// A method of [`LockTarget`] that calls an engine to start a part of an operation.
 type StartCall = fn(&LockTarget, &Operation, Arc<dyn AnswerHandler>) -> Result<OpId>;
 
@@ -412,17 +443,13 @@ impl LockTarget {
         self.shell.read_engine(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
     }
 
-    /// Releases the locks of this step, even if the multi-lock itself was closed in the meantime.
-    fn release(&self, owner: Owner) {
+    /// Releases these holds, even if the multi-lock itself was closed in the meantime. The program may already have
+    /// released a hold. The call must not release a later hold of the same lock.
+    fn release(&self, owner: Owner, holds: &[HoldId]) {
+        let holds: Vec<_> = self.members.iter().copied().zip(holds.iter().copied().map(HoldToRelease::Exact)).collect();
         // In a forked child, this call fails, and the child has nothing to release.
         let _ = self.shell.update_engine(|engine, now| {
-            for &lock in self.members.iter().rev() {
-                // Any owner may release a semaphore mutex. If another owner has already released this hold, this call
-                // must not release the hold of a later owner.
-                if engine.hold_of(now, lock, owner).is_some() {
-                    engine.release(now, lock, owner, false);
-                }
-            }
+            engine.release_holds(now, owner, &holds, false);
         });
     }
 

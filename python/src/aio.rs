@@ -11,7 +11,9 @@ use pyo3::IntoPyObjectExt;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use zklock::internal::{self, EventSource, ForkEpoch, read_options, semaphore_counted_nowait, set_event_notifier};
+use zklock::internal::{
+    self, EventSource, ForkEpoch, hold_ids, read_options, semaphore_counted_nowait, set_event_notifier,
+};
 use zklock::{Acquiring, AcquiringLeases, Call, Config, Connecting, Listen, Owner, Result, Status, WaitLost};
 use zklock_core::session::ConnectString;
 
@@ -447,7 +449,10 @@ impl PendingOp for AcquireOp {
                 into_result(py, acquired)?;
                 match result {
                     AcquireResult::Bool | AcquireResult::True => true.into_py_any(py),
-                    AcquireResult::Hold(lock, owner) => Hold::of_acquired(lock.bind(py), *owner)?.into_py_any(py),
+                    AcquireResult::Hold(lock, owner) => {
+                        let ids = hold_ids(&self.acquiring).or_raise(py)?;
+                        Hold::of_acquired(lock.bind(py), *owner, ids)?.into_py_any(py)
+                    }
                 }
             }
         }

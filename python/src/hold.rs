@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use zklock::internal::{HoldIds, held_parts, hold_ids, start_release_of};
+use zklock::internal::{HoldIds, held_parts, hold_view, start_release_of};
 use zklock::{Call, Error, LockState, Owner, Status, WaitLost};
+use zklock_core::engine::{HoldId, HoldView};
 
 use crate::display::member_name;
 use crate::errors::{OrRaise, end_block, status_word};
 use crate::greenlet::WaitTarget;
 use crate::hold_tracker::current_owner;
-use crate::lock::{Lock, seconds_left};
+use crate::lock::Lock;
 use crate::resource_warning::{is_released_with_object, warn};
 use crate::seconds::{self, Seconds};
 use crate::states::lock_state;
@@ -42,22 +43,24 @@ impl Hold {
     pub(crate) fn acquire(lock: &Bound<'_, Lock>, timeout: Option<Seconds>) -> PyResult<Self> {
         let py = lock.py();
         let owner = current_owner(py)?;
-        lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
-        Self::of_acquired(lock, owner)
+        let ids = lock.get().acquire_and_wait(py, owner, timeout)?.or_raise(py)?;
+        Self::of_acquired(lock, owner, ids)
     }
 
     /// Makes a Hold for an owner that has just acquired the lock.
-    pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner) -> PyResult<Self> {
+    pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner, ids: HoldIds) -> PyResult<Self> {
         let py = lock.py();
-        let core: &zklock::Lock = &lock.get().core;
-        let read = || Ok((core.fencing_token_as(owner)?, core.fencing_pass_as(owner)?, hold_ids(core, owner)));
-        let hold = read();
-        if hold.is_err() {
-            // The lock was lost before this function read the fencing token.
-            let _ = py.detach(|| core.start_release(owner, false));
+        let HoldId { token, fencing_pass } =
+            ids.smallest().ok_or(Status::Internal).map_err(Error::from).or_raise(py)?;
+        let is_released = AtomicBool::new(false);
+        let hold = Self { lock: lock.clone().unbind(), owner, token, pass: fencing_pass, ids, is_released };
+        // The lock may have been lost since the acquire.
+        if let Err(error) = hold.check() {
+            let _ = py.detach(|| hold.start_release_of(false));
+            hold.is_released.store(true, Ordering::Release);
+            return Err(error).or_raise(py);
         }
-        let (token, pass, ids) = hold.or_raise(py)?;
-        Ok(Self { lock: lock.clone().unbind(), owner, token, pass, ids, is_released: AtomicBool::new(false) })
+        Ok(hold)
     }
 
     fn core(&self) -> &zklock::Lock {
@@ -66,10 +69,13 @@ impl Hold {
 
     /// Returns the state of this hold, or FREE if a part of the hold was released.
     fn current_state(&self) -> zklock::Result<LockState> {
-        let state = self.core().state_as(self.owner)?;
-        let is_whole = !self.is_released.load(Ordering::Acquire)
-            && held_parts(self.core(), &self.ids)?.into_iter().all(|is_held| is_held);
-        Ok(if is_whole { state } else { LockState::Free })
+        Ok(self.view()?.map_or(LockState::Free, |view| view.state))
+    }
+
+    /// Returns this hold, or `None` if a part of the hold was released.
+    fn view(&self) -> zklock::Result<Option<HoldView>> {
+        let view = hold_view(self.core(), &self.ids)?;
+        Ok(view.filter(|_| !self.is_released.load(Ordering::Acquire)))
     }
 
     fn released_error(&self) -> Error {
@@ -215,10 +221,7 @@ impl Hold {
     /// ``remaining`` is zero. Does not block.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<f64> {
-        match self.current_state().or_raise(py)? {
-            LockState::Free => Ok(0.0),
-            _ => seconds_left(py, self.core().remaining_as(self.owner)),
-        }
+        Ok(self.view().or_raise(py)?.map_or(0.0, |view| view.remaining.as_secs_f64()))
     }
 
     /// Whether this hold is safe at this moment. The property is False after the hold is released or lost, and after the client is

@@ -15,7 +15,7 @@ use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
-use zklock::internal::refuse_in_callback;
+use zklock::internal::{HoldIds, refuse_in_callback, start_release_of};
 use zklock::{Listen, LockState, Owner, Status};
 
 use crate::callback::RevocationCallback;
@@ -220,7 +220,7 @@ impl Lock {
         py: Python<'_>,
         owner: Owner,
         timeout: Option<Seconds>,
-    ) -> PyResult<zklock::Result<()>> {
+    ) -> PyResult<zklock::Result<HoldIds>> {
         log::sync_level(py)?;
         let lock: &zklock::Lock = &self.core;
         let limit = timeout.and_then(Seconds::limit);
@@ -228,8 +228,8 @@ impl Lock {
             refuse_in_callback(limit)?;
             lock.start_acquire(owner, limit)
         };
-        wait(py, WaitTarget::within(limit), start, |()| {
-            let _ = lock.start_release(owner, false);
+        wait(py, WaitTarget::within(limit), start, |ids| {
+            let _ = start_release_of(lock, &ids, false);
         })
     }
 

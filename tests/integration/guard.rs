@@ -31,6 +31,54 @@ fn a_guard_releases_no_later_hold_of_its_owner() {
 }
 
 #[test]
+fn an_acquire_that_is_dropped_after_its_success_releases_no_later_hold_of_its_owner() {
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let owner = Owner::task(1);
+    for lock in [client.mutex(&path("dropped")).unwrap(), client.semaphore_mutex(&path("dropped-semaphore")).unwrap()] {
+        let acquiring = lock.start_acquire(owner, None).unwrap();
+        acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+        lock.release_as(owner).unwrap();
+        lock.acquire_as(owner, None).unwrap();
+        drop(acquiring);
+        assert!(lock.is_held_as(owner).unwrap());
+        lock.release_as(owner).unwrap();
+        // Without a release by the program, the drop releases the lock.
+        let acquiring = lock.start_acquire(owner, None).unwrap();
+        acquiring.look_for(TEST_TIMEOUT).unwrap().unwrap();
+        drop(acquiring);
+        assert_eq!(lock.state_as(owner).unwrap(), LockState::Free);
+    }
+}
+
+/// Many threads share the owner, so between any two calls of one thread another thread may release the lock and acquire
+/// it again.
+#[test]
+fn guards_of_one_owner_in_many_threads_release_only_their_own_holds() {
+    const ROUNDS: u32 = 40;
+    let server = ZooKeeper::shared();
+    let client = client(&server.address());
+    let lock = client.semaphore_mutex(&path("many-guards")).unwrap();
+    let holders = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    let guard = lock.owned_guard(Some(TEST_TIMEOUT)).unwrap();
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two guards hold the lock");
+                    holders.fetch_sub(1, Ordering::SeqCst);
+                    if round % 2 == 0 {
+                        // Any thread may release a semaphore mutex. The guard then has nothing to release.
+                        lock.release_nowait().unwrap();
+                    }
+                    drop(guard);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_guard_of_a_semaphore_mutex_releases_no_hold_of_another_owner() {
     let server = ZooKeeper::shared();
     let client = client(&server.address());
@@ -175,4 +223,22 @@ fn a_handler_must_not_wait_for_other_participants_through_a_call() {
     lock.release().unwrap();
     assert_eq!(status(results.recv_timeout(TEST_TIMEOUT).unwrap()), Status::Deadlock);
     client.close().unwrap();
+}
+
+#[test]
+fn an_acquire_in_progress_keeps_the_members_of_its_multi_lock_open() {
+    let server = ZooKeeper::shared();
+    let (client, other) = (client(&server.address()), client(&server.address()));
+    for in_steps in [false, true] {
+        let rival = other.mutex(&path("kept")).unwrap();
+        rival.acquire(None).unwrap();
+        let (a, b) = (client.mutex(rival.path()).unwrap(), client.semaphore_mutex(&path("kept-b")).unwrap());
+        let multi = if in_steps { Lock::multi(&[&a, &b]) } else { Lock::multi(&[&a]) }.unwrap();
+        let acquiring = multi.start_acquire(Owner::task(1), None).unwrap();
+        drop((multi, a, b));
+        rival.release().unwrap();
+        acquiring.wait().unwrap();
+        // The acquire was the last user of the lock objects, so its end has closed them.
+        rival.acquire(Some(TEST_TIMEOUT)).unwrap();
+    }
 }

@@ -358,8 +358,8 @@ pub unsafe extern "C" fn zkl_op_semaphore(op: *mut zkl_op, semaphore_out: *mut *
 /// successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
 /// server. A query of the lock can show the hold for a short time after this call. The library also releases leases that the
 /// program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned ZKL_OK for a lock, the owner still
-/// holds the lock and must release it. Before that, the program must not release the lock for the owner of the operation:
-/// zkl_op_free would then release a later hold of this owner.
+/// holds the lock and must release it. If the program has already released the hold that the operation acquired, zkl_op_free
+/// does not release a later hold of the same owner.
 ///
 /// Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
 /// Does not block. Any thread may call this function.

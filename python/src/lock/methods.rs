@@ -341,14 +341,14 @@ impl Lock {
         // Any thread may release a semaphore mutex. The library therefore issues no warning when the thread that
         // acquired a semaphore mutex ends.
         if Self::has_no_owner(this) {
-            return lock.acquire_and_wait(py, current_owner(py)?, timeout);
+            return Ok(lock.acquire_and_wait(py, current_owner(py)?, timeout)?.map(drop));
         }
         let tracker = current_hold_tracker(py)?;
         let entered = lock.acquire_and_wait(py, tracker.get().owner(), timeout)?;
         if entered.is_ok() {
             tracker.get().add(this)?;
         }
-        Ok(entered)
+        Ok(entered.map(drop))
     }
 
     fn has_no_owner(this: &Bound<'_, Self>) -> bool {
