@@ -38,6 +38,8 @@ pub(crate) struct Client {
     pub(crate) task_answers: Vec<(TaskCall, Result<Answer, zklock_core::error::Error>)>,
     /// Number of these tasks that are not complete.
     pub(crate) unfinished_tasks: usize,
+    /// Decides how holds are released. The other decisions of a run do not depend on it.
+    release_rng: Rng,
     index: usize,
     /// The chroot, which the engine puts before all paths, and the prefix that the program itself puts before its
     /// paths.
@@ -224,6 +226,7 @@ impl Client {
             task_calls: BTreeMap::new(),
             task_answers: Vec::new(),
             unfinished_tasks: 0,
+            release_rng: rng.clone(),
             index,
             chroot,
             prefix,
@@ -365,8 +368,8 @@ impl Client {
             let handle = rng.usize(..self.handles.len());
             self.reopen_lock(checker, now, handle);
         }
-        if rng.u8(..8) == 0 && !self.threads[thread].released.is_empty() {
-            self.release_late(rng, now, thread);
+        if self.release_rng.u8(..8) == 0 && !self.threads[thread].released.is_empty() {
+            self.release_late(now, thread);
         }
         match self.threads[thread].phase {
             Phase::Holding { .. } if self.threads[thread].unreleased.is_empty() => {
@@ -560,12 +563,12 @@ impl Client {
         self.threads[thread].phase = if is_last { Phase::Leaving } else { Phase::Holding { until: now } };
         let local = self.local(now);
         let holds = self.holds_of(local, handle, owner);
-        let op = if rng.bool() {
+        let (releaser, waits) = (self.releaser(rng, now, thread, handle, owner), rng.bool());
+        let op = if self.release_rng.bool() {
             let exact: Vec<_> = holds.iter().map(|&(lock, id)| (lock, HoldToRelease::Exact(id))).collect();
-            self.engine.release_holds(local, owner, &exact, rng.bool())
+            self.engine.release_holds(local, owner, &exact, waits)
         } else {
-            let releaser = self.releaser(rng, now, thread, handle, owner);
-            self.engine.release(local, self.handles[handle].lock, releaser, rng.bool())
+            self.engine.release(local, self.handles[handle].lock, releaser, waits)
         };
         let deadline = Some(self.global(local + self.engine.session_timeout()));
         self.record_call(now, op, Some(thread), CallKind::Release { is_last }, handle, deadline);
@@ -575,11 +578,11 @@ impl Client {
     }
 
     /// Releases a hold that the thread has already released. The release must fail and change nothing.
-    fn release_late(&mut self, rng: &mut Rng, now: Time, thread: usize) {
-        let at = rng.usize(..self.threads[thread].released.len());
+    fn release_late(&mut self, now: Time, thread: usize) {
+        let at = self.release_rng.usize(..self.threads[thread].released.len());
         let (lock, owner, id) = self.threads[thread].released.swap_remove(at);
         let local = self.local(now);
-        let op = self.engine.release_holds(local, owner, &[(lock, HoldToRelease::Exact(id))], rng.bool());
+        let op = self.engine.release_holds(local, owner, &[(lock, HoldToRelease::Exact(id))], true);
         self.record_call(now, op, Some(thread), CallKind::LateRelease, 0, Some(now));
     }
 
@@ -846,10 +849,14 @@ impl Client {
             return;
         }
         let Some(thread) = call.thread else { return };
+        if call.kind == CallKind::LateRelease {
+            if !matches!(&result, Err(error) if matches!(error.status(), Status::NotOwner | Status::Closed)) {
+                checker.add_violation(|| format!("client {index}: the release of an ended hold ended with {result:?}"));
+            }
+            return;
+        }
         let soon = now + *pick(rng, &[ms(0), ms(1), ms(20), ms(300), self.session_timeout / 2]);
         let expected = match (call.kind, &result) {
-            (CallKind::LateRelease, Ok(_)) => false,
-            (CallKind::LateRelease, Err(error)) => matches!(error.status(), Status::NotOwner | Status::Closed),
             (CallKind::Acquire { more: Expectation::Deadlock, .. }, Ok(_)) => false,
             (_, Ok(_)) => true,
             (_, Err(error)) if error.status() == Status::Closed => self.life != Life::Running || call.may_be_closed,
@@ -870,7 +877,7 @@ impl Client {
                 matches!(error.status(), Status::Lost | Status::Connection) && !self.is_undisturbed
             }
             (CallKind::Ask, Err(error)) => error.status() == Status::Connection && !self.is_undisturbed,
-            (CallKind::Close, Err(_)) => false,
+            (CallKind::LateRelease | CallKind::Close, Err(_)) => false,
         };
         if !expected {
             checker
@@ -890,8 +897,7 @@ impl Client {
                 }
             }
             CallKind::Release { is_last: true } => self.threads[thread].phase = Phase::Idle,
-            CallKind::Release { is_last: false } | CallKind::Close => {}
-            CallKind::LateRelease => return,
+            CallKind::Release { is_last: false } | CallKind::LateRelease | CallKind::Close => {}
             CallKind::Ask => {
                 self.threads[thread].phase = Phase::Idle;
                 if let Ok(Answer::Participants(participants)) = &result {
