@@ -1766,10 +1766,10 @@ ZKL_NODISCARD zkl_status zkl_op_semaphore(zkl_op *op, zkl_semaphore **semaphore_
  *
  * A successful acquire operation owns the lock until zkl_op_result or zkl_op_wait returns ZKL_OK. If the program frees a
  * successful acquire before one of these functions has returned ZKL_OK, the library releases the lock without waiting for the
- * server. A query of the lock can show the hold for a short time after this call. The library also releases leases that the
- * program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned ZKL_OK for a lock, the owner still
- * holds the lock and must release it. If the program has already released the hold that the operation acquired, zkl_op_free
- * does not release a later hold of the same owner.
+ * server. If several steps acquire a multi-lock, a query can show holds of member locks for a short time after this call. The
+ * library also releases leases that the program did not take with zkl_op_leases. If zkl_op_result or zkl_op_wait has returned
+ * ZKL_OK for a lock, the owner still holds the lock and must release it. If the program has already released the hold that the
+ * operation acquired, zkl_op_free does not release a later hold of the same owner.
  *
  * Returns nothing. If `op` is not a live handle, the call has no effect. The last error message does not change.
  * Does not block. Any thread may call this function.

@@ -270,7 +270,11 @@ impl Operation {
                 progress
             }
             Action::Cancel(step, op) => {
-                self.with_target(step, |target| target.shell.cancel(op));
+                let is_abandoned = self.lock().steps.is_abandoned();
+                self.with_target(step, |target| match is_abandoned {
+                    true => target.shell.abandon(op),
+                    false => target.shell.cancel(op),
+                });
                 self.lock()
             }
             Action::Release(step) => {

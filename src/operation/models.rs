@@ -132,6 +132,8 @@ fn abandon_releases_and_wakes_waiter() {
         let server = scenario.spawn_server(0);
         let looker = scenario.spawn(|scenario| scenario.operation.wait_for(Duration::MAX, false).unwrap());
         scenario.operation.abandon();
+        let owner = scenario.operation.owner().unwrap();
+        assert!(!scenario.operation.targets[0].is_safe(owner), "the hold is visible after the call");
         server.join().unwrap();
         let seen = looker.join().unwrap();
         assert!(seen.is_ok() || seen.unwrap_err().status() == Status::Closed);

@@ -355,6 +355,12 @@ impl Shell {
         let _ = self.update_engine(|engine, now| engine.cancel_op(now, op));
     }
 
+    /// Cancels an operation whose result the program no longer needs. If the answer is already on its way to its handler,
+    /// the engine releases the acquired holds at once.
+    pub(crate) fn abandon(&self, op: OpId) {
+        let _ = self.update_engine(|engine, now| engine.abandon_op(now, op));
+    }
+
     // The reader.
 
     /// Waits until an operation is answered, for at most `limit`, and reads the socket in the meantime. Returns true if

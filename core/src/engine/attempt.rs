@@ -122,7 +122,7 @@ impl Engine {
     /// Continues an operation whose contender has acquired its locks or leases.
     pub(super) fn on_acquired(&mut self, now: Time, machine_id: MachineId, op: OpId) {
         self.record_waited(machine_id, op);
-        let Some(&Acquire { lock, owner, ref attempt, .. }) = self.pending_acquire(op) else { return };
+        let Some(&Acquire { lock, ref attempt, .. }) = self.pending_acquire(op) else { return };
         match *attempt {
             Attempt::Queues { .. } => self.grant_queues(now, machine_id, op),
             Attempt::InnerMutex(_) => {
@@ -131,7 +131,7 @@ impl Engine {
             }
             Attempt::Leases { inner_mutex, .. } => {
                 let Some(semaphore) = self.semaphore_of(lock) else { return };
-                self.create_hold(now, machine_id, semaphore, owner, 0);
+                self.create_hold(now, machine_id, semaphore, op, 0);
                 self.finish_grant(now, op, &[semaphore]);
                 if !Mutant::KeepInnerMutex.is_active() {
                     self.make_leave(now, inner_mutex, None);
@@ -204,7 +204,7 @@ impl Engine {
             Reentry::Allowed => {}
             Reentry::NotHeld if Mutant::JoinOneByOne.is_active() => {
                 for &only in &joined {
-                    self.create_hold(now, machine_id, only, owner, 0);
+                    self.create_hold(now, machine_id, only, op, 0);
                     self.hold_mut(only, owner).into_iter().for_each(|hold| hold.hold_count = 0);
                 }
                 return self.join(now, op);
@@ -218,14 +218,14 @@ impl Engine {
         }
         self.increment_hold_counts(&held_members, owner);
         match *joined {
-            [only] => self.create_hold(now, machine_id, only, owner, 0),
-            _ => self.split(now, machine_id, &joined, owner),
+            [only] => self.create_hold(now, machine_id, only, op, 0),
+            _ => self.split(now, machine_id, &joined, op),
         }
         self.finish_grant(now, op, &joined);
     }
 
     /// Splits a contender with several directories into one contender for each lock.
-    fn split(&mut self, now: Time, machine_id: MachineId, locks: &[LockId], owner: Owner) {
+    fn split(&mut self, now: Time, machine_id: MachineId, locks: &[LockId], op: OpId) {
         let mut last = self.last_id;
         let next_id = || {
             last += 1;
@@ -235,20 +235,14 @@ impl Engine {
         let parts = self.machines.split(machine_id, |contender| contender.split(&mut cx, next_id));
         self.last_id = last;
         for (machine_id, &lock) in parts.into_iter().zip(locks) {
-            self.create_hold(now, machine_id, lock, owner, 0);
+            self.create_hold(now, machine_id, lock, op, 0);
         }
     }
 
-    /// Creates the hold of a contender that has acquired its lock. `fencing_pass` is the number of local hand-overs
-    /// under the same fencing token before this hold.
-    pub(super) fn create_hold(
-        &mut self,
-        now: Time,
-        machine_id: MachineId,
-        lock: LockId,
-        owner: Owner,
-        fencing_pass: u32,
-    ) {
+    /// Creates the hold of a contender that has acquired its lock for the acquire `op`. `fencing_pass` is the number of
+    /// local hand-overs under the same fencing token before this hold.
+    pub(super) fn create_hold(&mut self, now: Time, machine_id: MachineId, lock: LockId, op: OpId, fencing_pass: u32) {
+        let Some(&Acquire { owner, .. }) = self.pending_acquire(op) else { return };
         self.machines.set_role(machine_id, Role::Holding(lock, owner));
         let Some(contender) = self.machines.contender(machine_id) else { return };
         let token = contender.token().unwrap_or_default();
@@ -258,6 +252,7 @@ impl Engine {
             granted.holds.reserve_exact(1);
             granted.holds.push(Hold {
                 owner,
+                acquired_by: op,
                 hold_count: 1,
                 machine_id,
                 granted_at: now,

@@ -112,9 +112,9 @@ impl Engine {
     /// must delete the node.
     pub(super) fn hand_over_locally(&mut self, now: Time, machine_id: MachineId, successor: Option<Successor>) -> bool {
         let Some(Successor { op, fencing_pass }) = successor else { return false };
-        let Some(&Acquire { lock, owner, .. }) = self.pending_acquire(op) else { return false };
+        let Some(&Acquire { lock, .. }) = self.pending_acquire(op) else { return false };
         self.set_revocable_for(now, machine_id, &[lock]);
-        self.create_hold(now, machine_id, lock, owner, fencing_pass);
+        self.create_hold(now, machine_id, lock, op, fencing_pass);
         self.metrics.local_passes += 1;
         self.finish_grant(now, op, &[lock]);
         true

@@ -12,7 +12,7 @@ use zklock_proto::Request;
 
 use super::attempt::Reentry;
 use super::holds::lost_error;
-use super::interface::{AcquireLimit, Answer, Event, LockId, LockState, Notification, OpId, Recipe};
+use super::interface::{AcquireLimit, Answer, Event, HoldToRelease, LockId, LockState, Notification, OpId, Recipe};
 use super::machines::StateMachine;
 use super::owner::Owner;
 use super::state::{Acquire, Attempt, Engine, HoldCondition, NodeStatus, Op, OpKind};
@@ -249,6 +249,25 @@ impl Engine {
         if self.ops.get(&op).is_some_and(|op| matches!(op.kind, OpKind::Acquire(_) | OpKind::HoldWait { .. })) {
             let error = self.status_error(op, Status::Canceled);
             self.handle(now, |engine| engine.fail_op(now, op, error));
+        }
+    }
+
+    /// Cancels an operation whose result the program no longer needs. If the engine has already granted an acquire, but
+    /// the caller has not processed the answer yet, the engine releases the holds that belong to this acquire alone.
+    pub fn abandon_op(&mut self, now: Time, op: OpId) {
+        if self.ops.contains_key(&op) {
+            return self.cancel_op(now, op);
+        }
+        let mut owner = None;
+        let mut holds = Vec::new();
+        for (&id, lock) in &self.locks {
+            for hold in lock.holds.iter().filter(|hold| hold.acquired_by == op && hold.hold_count == 1) {
+                owner = Some(hold.owner);
+                holds.push((id, HoldToRelease::Exact(hold.id())));
+            }
+        }
+        if let Some(owner) = owner {
+            self.release_holds(now, owner, &holds, false);
         }
     }
 

@@ -157,6 +157,8 @@ pub(super) enum Attempt {
 
 pub(super) struct Hold {
     pub(super) owner: Owner,
+    /// The acquire that created the hold.
+    pub(super) acquired_by: OpId,
     pub(super) hold_count: u32,
     pub(super) machine_id: MachineId,
     pub(super) granted_at: Time,

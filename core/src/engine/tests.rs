@@ -324,6 +324,32 @@ fn exact_release_ends_no_later_hold_and_no_hold_of_another_owner() {
 }
 
 #[test]
+fn abandoned_acquire_leaves_no_hold_even_if_its_answer_is_not_processed_yet() {
+    let mut peer = Peer::new("");
+    peer.connect();
+    let (lock, owner) = (peer.engine.add_lock("/l", Recipe::Queue(Mode::Mutex)), Owner::task(1));
+    let abandoned = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    assert!(peer.engine.hold_of(NOW, lock, owner).is_some());
+    peer.engine.abandon_op(NOW, abandoned);
+    assert_eq!(peer.engine.hold_of(NOW, lock, owner), None);
+    peer.answer_all();
+    // A hold that another acquire has re-entered remains.
+    let first = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.answer_all();
+    let second = peer.engine.acquire(NOW, lock, owner, AcquireLimit::Unlimited);
+    peer.engine.abandon_op(NOW, first);
+    peer.engine.abandon_op(NOW, second);
+    assert!(peer.engine.hold_of(NOW, lock, owner).is_some());
+    // An acquire that waits is canceled.
+    let waiting = peer.engine.acquire(NOW, lock, Owner::task(2), AcquireLimit::Unlimited);
+    peer.answers();
+    peer.engine.abandon_op(NOW, waiting);
+    let (op, answer) = peer.answers().pop().unwrap();
+    assert_eq!((op, answer.unwrap_err().status()), (waiting, Status::Canceled));
+}
+
+#[test]
 fn reentry_of_uncertain_hold_outlives_disconnect_and_fails_with_connection_at_deadline() {
     for is_disconnected in [false, true] {
         let mut peer = Peer::new("");

@@ -177,6 +177,7 @@ impl World {
             let Some(order) = acquire.steps.poll() else { break };
             let text = format!("{order:?}");
             let (parts, limit, deadline) = (acquire.steps_to_take.clone(), acquire.time_limit, acquire.deadline);
+            let is_abandoned = acquire.steps.is_abandoned();
             self.log(|| format!("program {program}: task {task}: {text}"));
             let acquire_limit = |world: &Self, client: usize| match (limit, deadline) {
                 (TimeLimit::OneLook, Some(end)) => AcquireLimit::TryOnce(world.clients[client].local(end)),
@@ -215,7 +216,11 @@ impl World {
                 Action::Cancel(step, op) => {
                     let client = parts[step].client;
                     let now = self.clients[client].local(self.now);
-                    self.clients[client].engine.cancel_op(now, op);
+                    let engine = &mut self.clients[client].engine;
+                    match is_abandoned {
+                        true => engine.abandon_op(now, op),
+                        false => engine.cancel_op(now, op),
+                    }
                     touched.push(client);
                 }
                 Action::Release(step) => {
