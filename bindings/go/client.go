@@ -127,6 +127,9 @@ func Connect(ctx context.Context, servers string, options ...Option) (*Client, e
 	if ctx.Err() != nil {
 		return nil, contextEnded(ctx, servers)
 	}
+	if err := completions.start(); err != nil {
+		return nil, err
+	}
 	config := C.zkl_config_new()
 	defer C.zkl_config_free(config)
 	for _, option := range options {

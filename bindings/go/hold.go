@@ -51,12 +51,15 @@ func (h *Hold) Release() error {
 
 // ReleaseContext releases the lock, and waits for the servers until the context ends.
 func (h *Hold) ReleaseContext(ctx context.Context) error {
+	if h.lock == nil {
+		return &Error{Status: ErrInvalid, Message: "this Hold was not made by an acquire"}
+	}
 	// The library would let a second release end another hold of a semaphore mutex.
 	if !h.released.CompareAndSwap(false, true) {
 		return alreadyReleased(h.lock.Path())
 	}
 	err := release(ctx, h.lock.Path(), func(out **C.zkl_op) C.zkl_status {
-		return C.zkl_release_start(h.lock.handle(), C.uint64_t(h.owner), out)
+		return h.lock.startRelease(h.owner, out)
 	})
 	h.loss.released(err)
 	return err
@@ -96,13 +99,20 @@ func (h *Hold) State() LockState {
 	return lockState(C.zkl_lock_state_as(h.lock.handle(), C.uint64_t(h.owner)))
 }
 
-// FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token. A store can refuse a write
-// with a smaller token than it has seen. If the hold was lost while it was acquired, the token is 0, which a store must refuse.
+// FencingToken returns the fencing token of the hold. Every later hold of the lock has a greater token, except after a local
+// hand-over: see [Hold.FencingPass]. A store can refuse a write with a smaller token than it has seen. If the hold was lost while it
+// was acquired, the token is 0, which a store must refuse.
+//
+// For a multi-lock, the token is the smallest token of its members. If one transaction acquired all members, they have the same token.
+// Otherwise, acquire each member again for the owner of this hold ([Hold.Acquire]), and send each store the token of the member that
+// protects it.
 func (h *Hold) FencingToken() int64 {
 	return h.token
 }
 
-// FencingPass returns how often the node of this hold was passed on inside of this program before this hold began.
+// FencingPass returns how often the node of this hold was passed on inside of this program before this hold began. All holds under
+// one node have the same fencing token. With [Lock.SetLocalHandover], a store must therefore also refuse a write with an equal token
+// and a smaller pass.
 func (h *Hold) FencingPass() (int64, error) {
 	if h.released.Load() {
 		return 0, alreadyReleased(h.lock.Path())
@@ -121,7 +131,7 @@ func (h *Hold) Remaining() time.Duration {
 	return time.Duration(left) * time.Millisecond
 }
 
-// NodePath returns the path of the node by which this hold is held.
+// NodePath returns the path of the node by which this hold is held. For a multi-lock, the call fails with ErrInvalid.
 func (h *Hold) NodePath() (string, error) {
 	if h.released.Load() {
 		return "", alreadyReleased(h.lock.Path())
@@ -132,7 +142,8 @@ func (h *Hold) NodePath() (string, error) {
 }
 
 // Lost returns a channel that is closed as soon as the hold is no longer safe: it is lost, the servers have been silent for so long
-// that it may be lost, or the program has closed the client or the lock. A release does not close the channel.
+// that it may be lost, or the program has closed the client or the lock. The channel stays closed even if the hold becomes safe again.
+// A release does not close the channel.
 func (h *Hold) Lost() <-chan struct{} {
 	h.watch()
 	return h.loss.lost
@@ -145,7 +156,8 @@ func (h *Hold) watch() {
 }
 
 // Context returns a context that ends as soon as the hold is no longer safe, with ErrLost as its cause (context.Cause), or when the
-// hold is released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
+// hold is released, with ErrNotOwner as its cause. If the channel of [Hold.Lost] is closed, the context has already ended. The program
+// should call the cancel function after its work.
 func (h *Hold) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	h.watch()
 	return h.loss.context(parent, &h.released, h.IsHeld)
@@ -174,11 +186,16 @@ func (l *loss) watch(released *atomic.Bool, start func(out **C.zkl_op) C.zkl_sta
 		err := call(func() C.zkl_status { return start(&op) })
 		if err == nil {
 			l.op = op
-			err = notify(op, func() {
+			onEnd := func() {
 				l.end(C.zkl_op_result(op) != C.ZKL_E_NOT_OWNER)
 				l.freeOp()
-			})
-			if err != nil {
+			}
+			// The first call must report a loss that has already occurred.
+			if C.zkl_op_wait(op, 0) != C.ZKL_E_PENDING {
+				onEnd()
+				return
+			}
+			if err = notify(op, onEnd); err != nil {
 				l.freeOp()
 			}
 		}

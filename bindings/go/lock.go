@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"runtime/cgo"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -20,6 +21,11 @@ type Lock struct {
 	lock *C.zkl_lock
 	path string
 	free func()
+	// members are the locks of a multi-lock, in their order. The list is nil for other locks.
+	members []*Lock
+	// closing guards isClosed, which Close sets before it frees the handle.
+	closing  sync.RWMutex
+	isClosed bool
 }
 
 // RWLock is a read/write lock. Any number of readers may hold Read at once, and one writer may hold Write alone.
@@ -109,7 +115,7 @@ func newMulti(locks []*Lock, make func(handles **C.zkl_lock, count C.size_t, out
 	if err := call(func() C.zkl_status { return make(&handles[0], C.size_t(len(locks)), &multi) }); err != nil {
 		return nil, err
 	}
-	return &Lock{lock: multi, path: path, free: func() { C.zkl_lock_free(multi) }}, nil
+	return &Lock{lock: multi, path: path, free: func() { C.zkl_lock_free(multi) }, members: append([]*Lock(nil), locks...)}, nil
 }
 
 // Path returns the path of the lock, or the paths of the locks of a multi-lock.
@@ -130,10 +136,33 @@ func (l *Lock) handle() *C.zkl_lock {
 
 // Close frees the lock. Its waits fail with ErrClosed, and its holds are released. A client closes its locks when it is closed, so a
 // program needs this method only for locks that it no longer uses, and for multi-locks.
+//
+// Closing a multi-lock does not release its holds, because a hold of a multi-lock consists of holds of its members. [Hold.Release]
+// still releases them, and then returns ErrClosed. Closing a member also closes the multi-lock.
 func (l *Lock) Close() {
-	if l != nil && l.free != nil {
-		l.free()
+	if l == nil || l.free == nil {
+		return
 	}
+	l.closing.Lock()
+	l.isClosed = true
+	l.closing.Unlock()
+	l.free()
+}
+
+// startRelease starts to release a hold. A multi-lock that is closed releases the hold of each member.
+func (l *Lock) startRelease(owner uint64, out **C.zkl_op) C.zkl_status {
+	l.closing.RLock()
+	defer l.closing.RUnlock()
+	if l.isClosed {
+		for at := len(l.members) - 1; at >= 0; at-- {
+			var op *C.zkl_op
+			if l.members[at].startRelease(owner, &op) == C.ZKL_OK {
+				// The release continues without its operation.
+				C.zkl_op_free(op)
+			}
+		}
+	}
+	return C.zkl_release_start(l.handle(), C.uint64_t(owner), out)
 }
 
 // Acquire waits until it holds the lock, or until the context ends. The hold is new and has an owner of its own: if another hold
@@ -143,7 +172,8 @@ func (l *Lock) Acquire(ctx context.Context) (*Hold, error) {
 }
 
 // TryAcquire acquires the lock if it is free now. If another participant holds the lock or waits for it, the call fails with
-// ErrTimeout, and the message says who holds the lock.
+// ErrTimeout, and the message says who holds the lock. If no server answers within one second, or before the deadline of the
+// context, the call fails with ErrConnection.
 func (l *Lock) TryAcquire(ctx context.Context) (*Hold, error) {
 	return l.acquireAs(ctx, lastOwner.Add(1), true)
 }
@@ -172,7 +202,7 @@ func (l *Lock) acquireAs(ctx context.Context, owner uint64, tryOnce bool) (*Hold
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.waitOrCancel(ctx, graceOf(tryOnce)); err != nil {
+	if err := acquiring.endOfAcquire(ctx, l.Path(), tryOnce); err != nil {
 		return nil, err
 	}
 	return newHold(l, owner), nil

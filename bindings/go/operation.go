@@ -105,6 +105,17 @@ func (o *operation) waitOrCancel(ctx context.Context, grace time.Duration) error
 	return o.result(ctx)
 }
 
+// endOfAcquire waits for the end of an acquire.
+func (o *operation) endOfAcquire(ctx context.Context, path string, tryOnce bool) error {
+	err := o.waitOrCancel(ctx, graceOf(tryOnce))
+	if tryOnce && C.zkl_op_result(o.op) == C.ZKL_E_CANCELED && errors.Is(err, context.DeadlineExceeded) {
+		// ErrTimeout would mean that the lock is not free.
+		message := path + ": no answer from a server before the deadline of the context"
+		return &Error{Status: ErrConnection, Message: message, cause: context.DeadlineExceeded}
+	}
+	return err
+}
+
 // wait waits until the operation or the context has ended, and reports whether the operation has ended.
 func (o *operation) wait(ctx context.Context) (bool, error) {
 	select {
@@ -180,22 +191,16 @@ var completions completionQueue
 // so a waiting goroutine needs no thread and no descriptor.
 type completionQueue struct {
 	mutex sync.Mutex
-	// queue never changes after the first operation.
+	// queue never changes after the first call of Connect.
 	queue   *C.zkl_completion_queue
 	lastKey uint64
-	// onDone is nil before the first operation.
+	// onDone is nil before the first call of Connect.
 	onDone map[uint64]func()
 }
 
 // notify calls onDone when an operation has ended. The function onDone must not block.
 func notify(op *C.zkl_op, onDone func()) error {
 	completions.mutex.Lock()
-	if completions.onDone == nil {
-		if err := completions.start(); err != nil {
-			completions.mutex.Unlock()
-			return err
-		}
-	}
 	completions.lastKey++
 	key := completions.lastKey
 	completions.onDone[key] = onDone
@@ -207,8 +212,14 @@ func notify(op *C.zkl_op, onDone func()) error {
 	return err
 }
 
-// start makes the queue of the library, and the goroutine that reads it. If the start fails, the next operation tries again.
+// start makes the queue of the library, and the goroutine that reads it, unless they exist. Without a client there are no operations,
+// so only Connect calls start. Later operations therefore need no descriptor.
 func (c *completionQueue) start() error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.onDone != nil {
+		return nil
+	}
 	var queue *C.zkl_completion_queue
 	if err := call(func() C.zkl_status { return C.zkl_completion_queue_new(&queue) }); err != nil {
 		return err

@@ -101,7 +101,8 @@ func (s *Semaphore) Acquire(ctx context.Context, quantity int) (*Leases, error) 
 	return s.acquire(ctx, quantity, false)
 }
 
-// TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrTimeout.
+// TryAcquire acquires leases if they are free now. If too few leases are free, the call fails with ErrTimeout. If no server answers
+// within one second, or before the deadline of the context, the call fails with ErrConnection.
 func (s *Semaphore) TryAcquire(ctx context.Context, quantity int) (*Leases, error) {
 	return s.acquire(ctx, quantity, true)
 }
@@ -121,7 +122,7 @@ func (s *Semaphore) acquire(ctx context.Context, quantity int, tryOnce bool) (*L
 		return nil, err
 	}
 	defer acquiring.free()
-	if err := acquiring.waitOrCancel(ctx, graceOf(tryOnce)); err != nil {
+	if err := acquiring.endOfAcquire(ctx, s.Path(), tryOnce); err != nil {
 		return nil, err
 	}
 	var leases *C.zkl_leases
@@ -220,7 +221,8 @@ func (l *Leases) Remaining() time.Duration {
 	return time.Duration(left) * time.Millisecond
 }
 
-// Lost returns a channel that is closed as soon as the leases are no longer safe. A release does not close the channel.
+// Lost returns a channel that is closed as soon as the leases are no longer safe. The channel stays closed even if the leases become
+// safe again. A release does not close the channel.
 func (l *Leases) Lost() <-chan struct{} {
 	l.watch()
 	return l.loss.lost
@@ -231,7 +233,8 @@ func (l *Leases) watch() {
 }
 
 // Context returns a context that ends as soon as the leases are no longer safe, with ErrLost as its cause (context.Cause), or when
-// they are released, with ErrNotOwner as its cause. The program should call the cancel function after its work.
+// they are released, with ErrNotOwner as its cause. If the channel of Lost is closed, the context has already ended. The program
+// should call the cancel function after its work.
 func (l *Leases) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	l.watch()
 	return l.loss.context(parent, &l.released, l.IsHeld)
