@@ -20,8 +20,9 @@
  *
  * Sessions   A fault applies to the client of one session (zkl_client_session_id). The fault also applies to connections that
  *            this client makes later. If session_id is 0, the fault applies to all clients, including clients that connect
- *            later. A fault takes effect before the call returns. The server accepts session timeouts of 100 ms and more
- *            (zkl_config_set_session_timeout_ms).
+ *            later. zkl_client_session_id also returns 0, if the client has no session now. A program with several clients
+ *            should therefore check the session id before it calls a function with it. A fault takes effect before the call
+ *            returns. The server accepts session timeouts of 100 ms and more (zkl_config_set_session_timeout_ms).
  * Linking    A program may statically link either libzklock or libzklock_standalone, but not both, because each contains
  *            Rust's standard library.
  * Fork       A server belongs to the process that started the server. In a child of fork(), a call with the handle of such a

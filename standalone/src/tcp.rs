@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "the shell uses sockets, a thread and clocks")]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,7 +16,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{Domain, SockRef, Socket, Type};
 use zklock_base::error::{Error, Result, Status};
 use zklock_base::time::Time;
-use zklock_process::{ForkEpoch, resource_error, with_signals_blocked};
+use zklock_process::{ForkEpoch, reset, resource_error, with_signals_blocked};
 use zklock_proto::{ConnectRequest, DEFAULT_FRAME_LIMIT, Frames, OpCode};
 
 use crate::replica::ConnectionAction;
@@ -203,6 +203,8 @@ const MAX_UNSENT_BYTES: usize = 4 << 20;
 /// The number of bytes in one read. The number is small, because a request of a few bytes can cause a reply of a
 /// megabyte.
 const PIECE: usize = 4 * 1024;
+/// The time after which the server tries again to accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// After this number of reads from one connection, the server reads from the other connections.
 const PIECES: u32 = 16;
 
@@ -215,7 +217,11 @@ struct ServerThread {
     started: Instant,
     core: ServerCore,
     listener: Option<TcpListener>,
-    connections: HashMap<ConnectionId, Connection>,
+    /// Whether a connection could not be accepted, for example because the process has no free descriptor.
+    has_unaccepted: bool,
+    /// The server serves connections in the order in which it accepted them. The latest connection of a session therefore
+    /// remains if several arrive at once.
+    connections: BTreeMap<ConnectionId, Connection>,
     next: ConnectionId,
     faults: Faults,
     is_stopping: bool,
@@ -242,10 +248,11 @@ struct Connection {
 #[derive(Debug, Default)]
 struct Faults {
     all: Fault,
+    /// The sessions whose fault differs from `all`.
     sessions: HashMap<i64, Fault>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Fault {
     frozen: bool,
     delay: Duration,
@@ -266,7 +273,8 @@ impl ServerThread {
             started: Instant::now(),
             core: ServerCore::new(settings, Time::default()),
             listener: None,
-            connections: HashMap::new(),
+            connections: BTreeMap::new(),
+            has_unaccepted: false,
             next: FIRST_CONNECTION,
             faults: Faults::default(),
             is_stopping: false,
@@ -332,9 +340,10 @@ impl ServerThread {
         let outgoing = awake.filter_map(|connection| connection.unsent.front()).map(|&(at, _)| at);
         let now = self.now();
         let core = self.listener.as_ref().map(|_| self.core.next_timeout());
+        let accept = self.has_unaccepted.then(|| now + ACCEPT_RETRY);
         // Bytes that are already due wait for space in a socket buffer, and need no timer. The poller reports when the
         // buffer has space.
-        outgoing.filter(|&at| at > now).chain(core).min().map(|at| at - now)
+        outgoing.filter(|&at| at > now).chain(core).chain(accept).min().map(|at| at - now)
     }
 
     fn listen(&mut self) -> io::Result<()> {
@@ -398,6 +407,12 @@ impl ServerThread {
     fn change_fault(&mut self, target: Target, change: impl Fn(&mut Fault)) -> Result<()> {
         self.check_target(target)?;
         self.faults.change(target, change);
+        let now = self.now();
+        // When a delay ends, the bytes that it has held back become due.
+        let faults = &self.faults;
+        let undelayed =
+            self.connections.values_mut().filter(|connection| faults.of(connection.session).delay.is_zero());
+        undelayed.flat_map(|connection| &mut connection.unsent).for_each(|(at, _)| *at = now.min(*at));
         Ok(())
     }
 
@@ -411,7 +426,8 @@ impl ServerThread {
         Ok(())
     }
 
-    /// Also accepts an expired session that has a freeze or a delay, because a test must be able to thaw its client.
+    /// Also accepts an expired session whose client is still connected, or that has a freeze or a delay, because a test
+    /// must be able to thaw its client.
     fn check_target(&self, target: Target) -> Result<()> {
         match target {
             Target::Session(session) if !self.has_session(session) => Err(unknown(session)),
@@ -420,13 +436,23 @@ impl ServerThread {
     }
 
     fn has_session(&self, session: i64) -> bool {
-        self.faults.sessions.contains_key(&session) || self.core.replica().sessions().any(|(id, _)| id == session)
+        self.faults.sessions.contains_key(&session)
+            || self.connections.values().any(|connection| connection.session == Some(session))
+            || self.core.replica().sessions().any(|(id, _)| id == session)
     }
 
     // Connections.
 
     fn accept(&mut self) {
-        while let Some((mut stream, peer)) = self.listener.as_ref().and_then(|listener| listener.accept().ok()) {
+        self.has_unaccepted = false;
+        while let Some(accepted) = self.listener.as_ref().map(TcpListener::accept) {
+            let (mut stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(cause) => {
+                    self.has_unaccepted = cause.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
+            };
             let id = self.next;
             self.next += 1;
             let registered = stream.set_nodelay(true).and_then(|()| {
@@ -546,8 +572,7 @@ impl Connection {
     /// Sends the bytes that are due. Returns false if the connection has ended.
     fn flush(&mut self, now: Time, frozen: bool) -> bool {
         if self.reset_pending {
-            // With a linger time of zero, the client sees a reset instead of an orderly end.
-            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+            reset(&self.stream);
             return false;
         }
         if frozen {
@@ -588,6 +613,7 @@ impl Faults {
             }
             Target::Session(session) => change(self.sessions.entry(session).or_insert(self.all)),
         }
+        self.sessions.retain(|_, fault| *fault != self.all);
     }
 }
 

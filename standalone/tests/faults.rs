@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use zklock::{Client, ClientState, Config, Event, LockState, Status};
+use zklock::{Client, ClientState, Config, Event, LockState, Owner, Status};
 use zklock_proto::OpCode;
 use zklock_standalone::{Server, Settings, Target};
 use zklock_test_support::{RawClient, wait_until};
@@ -91,6 +91,23 @@ fn frozen_client_loses_its_session_while_others_proceed() {
 }
 
 #[test]
+fn each_client_can_be_thawed_after_a_freeze_of_all_even_if_its_session_has_expired() {
+    let server = Server::start().unwrap();
+    let (one, two) = (client(&server, 500 * MS), client(&server, 500 * MS));
+    let [first, second] = [&one, &two].map(|client| client.session_id().unwrap());
+    server.freeze(Target::All).unwrap();
+    wait_until(TEST_TIMEOUT, || server.sessions().unwrap().is_empty());
+    server.thaw(Target::Session(first)).unwrap();
+    // The client learns that its session has expired. As a new client, it is frozen again.
+    wait_until(TEST_TIMEOUT, || one.session_id().unwrap() == 0);
+    assert!(server.sessions().unwrap().is_empty());
+    server.thaw(Target::All).unwrap();
+    for (client, before) in [(&one, first), (&two, second)] {
+        wait_until(TEST_TIMEOUT, || ![0, before].contains(&client.session_id().unwrap()));
+    }
+}
+
+#[test]
 fn a_thaw_in_time_keeps_everything() {
     let server = Server::start().unwrap();
     let client = client(&server, 6000 * MS);
@@ -136,6 +153,19 @@ fn a_delay_is_felt_by_its_client_alone() {
     assert!(took(&quick, "/locks/b") < delay);
     server.delay(Target::All, Duration::ZERO).unwrap();
     assert!(took(&slow, PATH) < delay);
+}
+
+#[test]
+fn end_of_a_delay_sends_what_it_has_held_back() {
+    let server = Server::start().unwrap();
+    let client = client(&server, 100_000 * MS);
+    let session = Target::Session(client.session_id().unwrap());
+    let lock = client.mutex(PATH).unwrap();
+    server.delay(session, 2 * TEST_TIMEOUT).unwrap();
+    let acquiring = lock.start_acquire(Owner::task(1), Some(TEST_TIMEOUT)).unwrap();
+    assert!(acquiring.wait_for(300 * MS).is_none());
+    server.delay(session, Duration::ZERO).unwrap();
+    acquiring.wait().unwrap();
 }
 
 #[test]
@@ -222,6 +252,16 @@ fn fault_for_unknown_session_returns_invalid() {
         let error = result.unwrap_err();
         assert_eq!((error.status(), error.message()), (Status::Invalid, "the server has no session 0x77"));
     }
+    // A session that had faults is unknown after its end.
+    let former = client(&server, 10_000 * MS);
+    let session = Target::Session(former.session_id().unwrap());
+    server.delay(session, 10 * MS).unwrap();
+    server.freeze(session).unwrap();
+    server.thaw(session).unwrap();
+    server.delay(session, Duration::ZERO).unwrap();
+    former.close().unwrap();
+    wait_until(TEST_TIMEOUT, || server.cut(session).is_err());
+    assert_eq!(server.freeze(session).unwrap_err().status(), Status::Invalid);
     server.stop().unwrap();
     server.stop().unwrap();
     assert_eq!(server.cut(Target::All).unwrap_err().status(), Status::Closed);
