@@ -373,6 +373,11 @@ impl Operation {
     fn result(&self, ending: &Ending) -> Result<()> {
         match ending {
             Ending::Acquired => Ok(()),
+            // Closing one client also ends the steps in the other clients, with errors that name their locks.
+            Ending::Failed(error) if error.status() == Status::Closed && self.targets.len() > 1 => {
+                let what = "the multi-lock, one of its member locks or a client was closed";
+                Err(Error::new(Status::Closed, format!("{} and {} more: {what}", self.path(), self.targets.len() - 1)))
+            }
             Ending::Failed(error) => Err(error.clone()),
             Ending::Canceled(step) => Err(self.targets.get(*step).map_or_else(
                 || Status::Canceled.into(),

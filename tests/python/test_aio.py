@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import pickle
 import sys
 import threading
 import time
@@ -473,6 +475,39 @@ def test_two_clients_and_a_multi_lock_of_both(loops: Loops, server: ZooKeeper, p
             with pytest.raises(zklock.NotOwner, match="released"):
                 await watch
             assert not a.is_held
+
+    loops.run(main())
+
+
+def test_the_error_of_a_multi_lock_does_not_blame_an_open_client(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as one, Client(server.address) as holder:
+            other = Client(server.address)
+            await other.connect()
+            multi = one.multi([one.mutex(f"{path}/a"), other.mutex(f"{path}/b")])
+            async with holder.mutex(f"{path}/a"):
+                waiting = asyncio.ensure_future(multi.acquire())
+                await until(lambda: bool(multi.waiting()))
+                await other.close()
+                with pytest.raises(
+                    zklock.ClientClosed, match="the multi-lock, one of its member locks or a client was"
+                ):
+                    await waiting
+
+    loops.run(main())
+
+
+def test_objects_cannot_be_copied(loops: Loops, server: ZooKeeper, path: str) -> None:
+    async def main() -> None:
+        async with Client(server.address) as client:
+            lock, semaphore = client.mutex(path), client.semaphore(f"{path}/s", 1)
+            async with lock.hold() as hold, semaphore.acquire() as leases:
+                for value in (client, lock, client.rwlock(path), semaphore, hold, leases):
+                    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+                        with pytest.raises(
+                            TypeError, match=f"cannot copy or pickle 'zklock.aio.{type(value).__name__}'"
+                        ):
+                            duplicate(value)
 
     loops.run(main())
 

@@ -14,6 +14,7 @@ from zklock.aio._events import EventStream
 from zklock.aio._locks import Lock, MultiLock, Mutex, RwLock, SemaphoreMutex, attach_to_exception, listen
 from zklock.aio._loop_bridge import LoopBridge
 from zklock.aio._semaphore import Semaphore
+from zklock.aio._uncopyable import Uncopyable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +39,7 @@ class _ConnectPhase(Enum):
     CLOSED = 3
 
 
-class Client:
+class Client(Uncopyable):
     """A client for an event loop. The client has one ZooKeeper session. Any number of locks and tasks may share the
     client.
 

@@ -15,6 +15,7 @@ from zklock._zklock import _listen, _set_revocable, _TaskLock
 from zklock.aio._acquiring import Acquiring
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
 from zklock.aio._owner import Owner, Task, current_number, current_task, owner_of, owning_task
+from zklock.aio._uncopyable import Uncopyable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("zklock.lock")
 
 
-class Lock:
+class Lock(Uncopyable):
     """A lock: a Mutex, SemaphoreMutex, ReadLock, WriteLock or MultiLock. A Client makes locks. All kinds of locks have
     the same methods.
 
@@ -69,10 +70,10 @@ class Lock:
         cancelled call from the queue in the background.
 
         Raises ConnectionLost if no server answers within the timeout, Canceled if ``cancel()`` ends the wait, and
-        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task was lost, and the task has
-        not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock uses the path. Raises
-        Deadlock if the task already holds the lock on this path through another lock object, or if the task holds the
-        read lock and tries to acquire the write lock.
+        ClientClosed if the client is closed. Raises LockLost if an earlier hold of the task on this lock object was
+        lost, and the task has not released the lost hold yet. Raises ForeignContender if an incompatible kind of lock
+        uses the path. Raises Deadlock if the task already holds the lock on this path through another lock object, or
+        if the task holds the read lock and tries to acquire the write lock.
 
         The hold belongs to the task that awaits this coroutine, directly or with ``asyncio.wait_for()``.
         ``create_task()``, ``gather()`` and ``shield()`` run this coroutine in a new task. The hold then belongs to the
@@ -431,7 +432,7 @@ class Lock:
         return aio_repr(self._as(owner))
 
 
-class Hold:
+class Hold(Uncopyable):
     """A hold of a lock. ``Lock.hold()`` returns a Hold.
 
     A Hold ends with ``release()``, at the end of an ``async with`` block, or when the Hold is garbage-collected. If a
@@ -654,7 +655,7 @@ class MultiLock(Lock):
         return tuple(leaf for lock in self._locks for leaf in lock._members_or_self())
 
 
-class RwLock:
+class RwLock(Uncopyable):
     """A read/write lock, like the ``InterProcessReadWriteLock`` of Curator 5.5. ``Client.rwlock()`` makes an RwLock.
 
     Several readers may hold a read/write lock at the same time, but a writer holds the lock alone. The properties

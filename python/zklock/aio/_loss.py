@@ -86,7 +86,9 @@ async def wait_lost(bridge: LoopBridge, held: LossTarget, timeout: float | None)
             held.check()
         return True
     finally:
-        wait.cancel()
+        # At the exit of the interpreter, the coroutine can end after its loop.
+        if not wait.get_loop().is_closed():
+            wait.cancel()
 
 
 class WhileHeld(AbstractAsyncContextManager[None]):

@@ -11,6 +11,7 @@ from zklock._zklock import _set_revocable
 from zklock.aio._acquiring import Acquiring
 from zklock.aio._locks import aio_repr, end_block, is_cancellation, is_safe, listen, wrap_callback
 from zklock.aio._loss import LossTarget, WhileHeld, wait_lost
+from zklock.aio._uncopyable import Uncopyable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from zklock.aio._loop_bridge import LoopBridge
 
 
-class Semaphore:
+class Semaphore(Uncopyable):
     """A semaphore, like Curator's ``InterProcessSemaphoreV2``. ``Client.semaphore()`` makes a Semaphore, and
     ``acquire()`` returns Leases.
 
@@ -119,7 +120,7 @@ class Semaphore:
         return aio_repr(self._native)
 
 
-class Leases:
+class Leases(Uncopyable):
     """Leases of a semaphore. ``Semaphore.acquire()`` returns a Leases object.
 
     The library releases all leases of the object together. The release happens when the program calls ``release()``, at
