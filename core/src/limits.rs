@@ -97,7 +97,7 @@ impl Default for Limits {
             first_retry: Duration::from_millis(250),
             last_retry: Duration::from_secs(30),
             first_deadlock_check: Duration::from_millis(250),
-            longest_deadlock_check: Duration::from_secs(8),
+            longest_deadlock_check: Duration::from_secs(2),
             deadlock_recheck: Duration::from_millis(100),
             max_ahead_for_deadlock_check: 16,
             directory_cache: DirectoryCacheLimits::default(),
