@@ -86,6 +86,23 @@ fn a_release_is_confirmed_and_removes_the_variables() {
 }
 
 #[test]
+fn a_release_reports_a_loss_before_it() {
+    let path = path("lost-release");
+    let text = "eval \"$(\"$zklock\" hold --sh -o session.timeout=30000 \"$lock\")\"; \
+                \"$zklock\" break --yes \"$lock\" >/dev/null; env -u ZKLOCK_HELD \"$zklock\" try -q \"$lock\"; echo $?; \
+                \"$zklock\" release; echo $?";
+    let output = script("/bin/sh", &path, text).output();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let codes = String::from_utf8(output.stdout).unwrap();
+    // If the holder has noticed the loss first, it has ended the script.
+    if output.status.code() == Some(0) {
+        assert!(codes.ends_with("0\n79\n"), "{codes}{errors}");
+    } else {
+        assert!(!codes.ends_with("0\n0\n"), "{codes}{errors}");
+    }
+}
+
+#[test]
 fn a_release_does_not_end_another_process() {
     let sleep = program("sleep", &["60"]).start();
     assert_eq!(code(&["release", &sleep.pid().to_string()]).0, 79);

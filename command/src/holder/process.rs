@@ -77,8 +77,11 @@ impl HolderProcess<'_> {
         if !arguments.foreground {
             leave_caller(bound, null);
         }
+        let exit_code = super::release::create_exit_code_file();
         let delivery = report_target.send(&text)?;
-        keep(client, hold, bound, delivery, inbox, acquired, arguments)
+        let result = keep(client, hold, bound, delivery, inbox, acquired, arguments);
+        super::release::store_exit_code(exit_code, &result);
+        result
     }
 
     /// Waits until something happens before the lock is acquired. If no process needs the lock any more, the wait

@@ -1,11 +1,13 @@
 //! `zklock release`: ends a holder process, and waits until it has released the lock.
 
 use std::ffi::CStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -16,6 +18,9 @@ use crate::observe::table::answer;
 
 /// The name of the holder process in `ps`.
 pub(super) const PROCESS_NAME: &CStr = c"zklock-holder";
+/// The name of the file in memory in which a holder process leaves its exit code. `zklock release` is not the parent of
+/// the holder process, so it cannot ask the kernel for the exit code.
+const EXIT_CODE_FILE: &str = "zklock-exit-code";
 /// The time after which a release counts as not confirmed.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -46,6 +51,7 @@ fn release(pid: i32) -> Result<Exit, Failure> {
     if !is_running_holder(pid) || has_ended_within(&pidfd, Duration::ZERO) {
         return Err(ended());
     }
+    let exit_code = open_exit_code_file(pid);
     match pidfd_send_signal(&pidfd, Signal::TERM) {
         Ok(()) => {}
         Err(Errno::SRCH) => return Err(ended()),
@@ -56,7 +62,36 @@ fn release(pid: i32) -> Result<Exit, Failure> {
             format!("process {pid} has not confirmed the release; the lock becomes free when its session ends");
         return Err(Failure::new(Exit::Unconfirmed, message));
     }
+    let mut code = [0];
+    let is_known = exit_code.is_some_and(|mut file| file.read_exact(&mut code).is_ok());
+    if is_known && code == [Exit::Lost.code()] {
+        return Err(Failure::new(Exit::Lost, "the lock was lost before it was released"));
+    }
     Ok(Exit::Command(0))
+}
+
+/// Creates the file in which this holder process leaves its exit code. Without the file, `zklock release` takes every end
+/// of the process for a release.
+pub(super) fn create_exit_code_file() -> Option<File> {
+    memfd_create(EXIT_CODE_FILE, MemfdFlags::CLOEXEC).ok().map(File::from)
+}
+
+/// Stores the exit code of this holder process.
+pub(super) fn store_exit_code(file: Option<File>, result: &Result<Exit, Failure>) {
+    let code = result.as_ref().map_or_else(|failure| failure.exit.code(), |exit| exit.code());
+    if let Some(mut file) = file {
+        let _ = file.write_all(&[code]);
+    }
+}
+
+/// Opens the exit code file of a holder process.
+fn open_exit_code_file(pid: i32) -> Option<File> {
+    let is_wanted = |link: &fs::DirEntry| {
+        let target = fs::read_link(link.path()).unwrap_or_default();
+        target.to_str().is_some_and(|target| target.starts_with(&format!("/memfd:{EXIT_CODE_FILE} ")))
+    };
+    let found = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().find(is_wanted)?;
+    File::open(found.path()).ok()
 }
 
 fn pid_of_environment() -> Result<i32, Failure> {
