@@ -75,10 +75,16 @@ fn etcd_7983_the_command_can_wait_for_the_loss() {
 fn the_command_stops_while_the_connection_is_lost_if_the_user_wants_it() {
     let proxy = Proxy::start(&ZooKeeper::shared().address());
     let path = path("suspended");
-    let mut call = zklock_on(&proxy.address(), &["run", "--on-suspend", "stop", &path, "sleep", "60"]).start();
+    let arguments = ["run", "-o", "session.timeout=30000", "--on-suspend", "stop", &path, "sleep", "60"];
+    let mut call = zklock_on(&proxy.address(), &arguments).start();
     let pid = call.process("sleep").pid;
     proxy.refuse(true);
     proxy.cut();
+    wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state == 'T'));
+    // The shell continues the whole process group at `fg`. The wrapper then stops the tree again.
+    send(pid, libc::SIGCONT);
+    wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state != 'T'));
+    call.signal(libc::SIGCONT);
     wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state == 'T'));
     proxy.refuse(false);
     wait_until(TEST_TIMEOUT, || process(pid).is_some_and(|process| process.state != 'T'));

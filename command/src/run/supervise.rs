@@ -126,7 +126,7 @@ impl Supervision<'_> {
     fn forward_signals(&self, progress: &mut Progress) -> Result<(), Failure> {
         while let Some(received) = self.inbox.signal()? {
             progress.is_interrupted |= progress.ending.is_some() && received.is_ending();
-            self.forward(received)?;
+            self.forward(received, progress)?;
         }
         Ok(())
     }
@@ -288,8 +288,15 @@ impl Supervision<'_> {
     }
 
     /// Passes a signal to the command, unless the terminal has already sent it to the whole process group.
-    fn forward(&self, received: Received) -> Result<(), Failure> {
+    fn forward(&self, received: Received, progress: &Progress) -> Result<(), Failure> {
         let Received { signal, is_from_terminal } = received;
+        let is_stopped =
+            self.on_suspend == OnSuspend::Stop && progress.state == LockState::Suspended && progress.cause.is_none();
+        if signal == libc::SIGCONT && is_stopped {
+            // The tree stays stopped until the lock is confirmed. On a terminal, the shell has sent the signal to the tree
+            // too.
+            return self.order(&Order::Stop);
+        }
         if signal == libc::SIGCHLD {
             self.guardian.keep_running();
             return Ok(());
