@@ -107,11 +107,11 @@ impl ClientLock {
     /// closed, but not if the multi-lock itself is closed.
     pub(crate) fn exact_holds(&self, owner: Owner, ids: &[HoldId]) -> Result<Vec<Option<HoldView>>> {
         self.check_open()?;
-        let find = |engine: &Engine, now| {
+        let read = |engine: &Engine, now| {
             let find = |(&lock, &id)| engine.is_open(lock).then(|| engine.exact_hold(now, lock, owner, id));
             self.members().iter().zip(ids).map(find).collect::<Option<Vec<_>>>()
         };
-        self.client.shell.read_engine(find)?.ok_or_else(|| self.closed_error())
+        self.client.shell.read_engine(read)?.ok_or_else(|| self.closed_error())
     }
 
     /// Returns the member locks of a multi-lock, or the lock itself.

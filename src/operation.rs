@@ -75,8 +75,6 @@ struct Progress {
     is_performing: bool,
     /// The owner of the granted leases, if the operation acquires leases.
     granted_leases: Option<Owner>,
-    /// The holds of each step that the operation has acquired and not released again.
-    acquired: Vec<Box<[HoldId]>>,
     hooks: Vec<Hook>,
     /// The `tracing` span of the operation. When the operation ends, the library replaces this span with a disabled
     /// span.
@@ -112,7 +110,6 @@ impl Operation {
                 steps,
                 is_performing: false,
                 granted_leases: None,
-                acquired: Vec::new(),
                 hooks: Vec::new(),
                 span,
             }),
@@ -212,7 +209,7 @@ impl Operation {
     /// Identifies the holds of an operation that has succeeded.
     pub(crate) fn hold_ids(&self) -> Result<HoldIds> {
         let owner = self.owner().ok_or(Status::Internal)?;
-        Ok(HoldIds { owner, steps: self.lock().acquired.clone() })
+        Ok(HoldIds { owner, steps: self.lock().steps.acquired().to_vec() })
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -270,15 +267,14 @@ impl Operation {
                 progress
             }
             Action::Cancel(step, op) => {
-                let is_abandoned = self.lock().steps.is_abandoned();
-                self.with_target(step, |target| match is_abandoned {
-                    true => target.shell.abandon(op),
-                    false => target.shell.cancel(op),
-                });
+                self.with_target(step, |target| target.shell.cancel(op));
                 self.lock()
             }
-            Action::Release(step) => {
-                let holds = self.lock().acquired.pop().unwrap_or_default();
+            Action::Abandon(step, op) => {
+                self.with_target(step, |target| target.shell.abandon(op));
+                self.lock()
+            }
+            Action::Release(step, holds) => {
                 if let Some(owner) = self.owner() {
                     self.with_target(step, |target| target.release(owner, &holds));
                 }
@@ -328,12 +324,7 @@ impl Operation {
         if let (Goal::Leases(_), Ok(_)) = (self.goal, &answer) {
             progress.granted_leases = Some(Owner::leases(op));
         }
-        let result = answer.map(|answer| {
-            if let Answer::Acquired(holds) = answer {
-                progress.acquired.push(holds);
-            }
-        });
-        progress.steps.on_answer(call, result);
+        progress.steps.on_answer(call, answer);
         self.perform_actions(progress);
     }
 
@@ -375,8 +366,9 @@ impl Operation {
             Ending::Acquired => Ok(()),
             // Closing one client also ends the steps in the other clients, with errors that name their locks.
             Ending::Failed(error) if error.status() == Status::Closed && self.targets.len() > 1 => {
+                let paths: Vec<&str> = self.targets.iter().map(|target| &*target.path).collect();
                 let what = "the multi-lock, one of its member locks or a client was closed";
-                Err(Error::new(Status::Closed, format!("{} and {} more: {what}", self.path(), self.targets.len() - 1)))
+                Err(Error::new(Status::Closed, format!("{}: {what}", paths.join(", "))))
             }
             Ending::Failed(error) => Err(error.clone()),
             Ending::Canceled(step) => Err(self.targets.get(*step).map_or_else(
@@ -452,8 +444,7 @@ impl LockTarget {
         self.shell.read_engine(|engine, now| engine.is_safe(now, self.id, owner)).unwrap_or(false)
     }
 
-    /// Releases these holds, even if the multi-lock itself was closed in the meantime. The program may already have
-    /// released a hold. The call must not release a later hold of the same lock.
+    /// Releases these holds, even if the multi-lock itself was closed in the meantime.
     fn release(&self, owner: Owner, holds: &[HoldId]) {
         let holds: Vec<_> = self.members.iter().copied().zip(holds.iter().copied().map(HoldToRelease::Exact)).collect();
         // In a forked child, this call fails, and the child has nothing to release.

@@ -380,6 +380,10 @@ fn numbers_of_the_code() -> Vec<Quoted> {
     let (first_bucket, last_bucket) = (first_bucket / 1000, last_bucket as f64 / 1e9);
     let minutes = in_words(setting("Makefile", "\nMINUTES ?= "));
     let tick = constant("tests/chaos/src/run.rs", "TICK_MS");
+    let recheck = limit("deadlock_recheck");
+    let first = (limit("first_deadlock_check") + recheck) as f64 / 1000.0;
+    let longest = (1000 * limit("longest_deadlock_check") + recheck) as f64 / 1000.0;
+    let deadlock_detection = format!("{first} to {longest}");
     let sessions = in_words(setting("tests/chaos/src/run.rs", "session_timeout: Duration::from_secs("));
     vec![
         quoted("docs/guarantees.md", "schedules a second, and ", " deliberate bugs", deliberate_bugs()),
@@ -402,6 +406,19 @@ fn numbers_of_the_code() -> Vec<Quoted> {
             " ms",
             setting("standalone/src/settings.rs", "min_session_timeout: Some(Duration::from_millis("),
         ),
+        quoted(
+            "docs/decisions/0006-several-nodes-one-transaction.md",
+            "every ",
+            " seconds. While",
+            in_words(limit("longest_deadlock_check")),
+        ),
+        quoted(
+            "docs/decisions/0006-several-nodes-one-transaction.md",
+            "seconds. While more than ",
+            " participants",
+            limit("max_ahead_for_deadlock_check"),
+        ),
+        quoted("docs/curator.md", "detects this deadlock after ", " seconds", deadlock_detection),
         quoted("docs/observability.md", "The upper limit of the first bucket is ", " µs", first_bucket),
         quoted("docs/observability.md", "doubles from one bucket to the next, up to ", " s", last_bucket),
         quoted(

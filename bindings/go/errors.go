@@ -78,6 +78,7 @@ func (e *Error) Timeout() bool {
 func newError(status C.zkl_status, message string) *Error {
 	if status == C.ZKL_E_HANDLE {
 		status = C.ZKL_E_CLOSED
+		message = "the client, lock or leases were closed, or never made: " + message
 	}
 	return &Error{Status: Status(status), Message: message}
 }

@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use crate::engine::OpId;
+use crate::engine::{Answer, HoldId, OpId};
 use crate::error::{Error, Result, Status};
 use crate::mutant::Mutant;
 
@@ -36,8 +36,8 @@ pub const FIRST_CALL: CallId = CallId(1);
 #[derive(Debug)]
 pub struct Steps {
     count: usize,
-    /// The number of steps whose locks are held.
-    acquired: usize,
+    /// The holds of each step whose locks are held.
+    acquired: Vec<Box<[HoldId]>>,
     /// The number of steps whose locks the acquire keeps. The shell releases the other acquired locks before it
     /// performs any other action.
     kept: usize,
@@ -70,8 +70,12 @@ pub enum Action {
     Look,
     /// Cancel this call at the engine of this step. The engine still answers the call.
     Cancel(usize, OpId),
-    /// Release the lock of this step.
-    Release(usize),
+    /// Cancel this call at the engine of this step, and release the holds that the call has acquired. The engine still
+    /// answers the call.
+    Abandon(usize, OpId),
+    /// Release these holds of this step. The program may already have released a hold. The shell must not release a later
+    /// hold of the same lock.
+    Release(usize, Box<[HoldId]>),
     /// The acquire has ended. If it has succeeded and the program abandons it, actions that release the locks follow.
     End(Ending),
 }
@@ -144,7 +148,7 @@ impl Steps {
     pub const fn new(count: usize) -> Self {
         Self {
             count,
-            acquired: 0,
+            acquired: Vec::new(),
             kept: 0,
             call: None,
             hold_waits: Vec::new(),
@@ -163,10 +167,12 @@ impl Steps {
         if let Some((step, op)) = self.to_cancel.pop() {
             return Some(Action::Cancel(step, op));
         }
+        let is_abandoned = self.is_abandoned();
         if let Some(call) = &mut self.call {
             if let (CancelState::Requested, Some(op)) = (call.cancel, call.op) {
                 call.cancel = CancelState::Sent;
-                return Some(Action::Cancel(call.step, op));
+                let action = if is_abandoned { Action::Abandon } else { Action::Cancel };
+                return Some(action(call.step, op));
             }
             let is_begun = call.op.is_some() && call.cancel == CancelState::NotRequested;
             return if is_begun { self.next_hold_wait() } else { None };
@@ -174,9 +180,9 @@ impl Steps {
         if self.is_over || self.safety_check == SafetyCheck::Running {
             return None;
         }
-        if self.acquired > self.kept {
-            self.acquired -= 1;
-            return Some(Action::Release(self.acquired));
+        if self.acquired.len() > self.kept {
+            let holds = self.acquired.pop()?;
+            return Some(Action::Release(self.acquired.len(), holds));
         }
         self.next_step()
     }
@@ -199,11 +205,16 @@ impl Steps {
     }
 
     /// Records the answer of a call. If the shell could not make a call, it passes an error as the answer.
-    pub fn on_answer(&mut self, call: CallId, answer: Result<()>) {
+    pub fn on_answer(&mut self, call: CallId, answer: Result<Answer>) {
         match self.call.take_if(|own| own.id == call) {
             Some(call) => self.on_step_answer(&call, answer),
             None => self.on_hold_wait_answer(call, answer),
         }
+    }
+
+    /// Returns the holds of each step whose locks are held.
+    pub fn acquired(&self) -> &[Box<[HoldId]>] {
+        &self.acquired
     }
 
     /// Records the result of a check of all locks. `first_unsafe` is the first step whose lock is not safe, or `None`
@@ -271,7 +282,7 @@ impl Steps {
         match (&self.ending, self.intent) {
             (None | Some(Ending::Acquired), CallerIntent::Abandoned) => self.finish(Ending::Abandoned),
             (None, CallerIntent::Canceled) => match self.safety_check {
-                _ if self.acquired < self.count => self.finish(Ending::Canceled(self.acquired)),
+                _ if self.acquired.len() < self.count => self.finish(Ending::Canceled(self.acquired.len())),
                 // The last step had succeeded before the program canceled the acquire. However, the lock of this step
                 // is not safe, so the acquire would have to wait again.
                 SafetyCheck::Failed(step) => self.finish(Ending::Canceled(step)),
@@ -279,15 +290,16 @@ impl Steps {
             },
             _ => {}
         }
-        if self.acquired > self.kept {
+        if self.acquired.len() > self.kept {
             return self.poll();
         }
         if let Some(end) = &self.ending {
             self.is_over = true;
             return Some(Action::End(end.clone()));
         }
-        if self.acquired < self.count {
-            let (step, call) = (self.acquired, self.start_call(self.acquired, CallKind::Acquire));
+        let step = self.acquired.len();
+        if step < self.count {
+            let call = self.start_call(step, CallKind::Acquire);
             return Some(Action::Acquire(step, call));
         }
         // An acquire with a single step needs no check, because the engine has just granted the only lock.
@@ -312,7 +324,7 @@ impl Steps {
 
     fn next_hold_wait(&mut self) -> Option<Action> {
         let step = self.hold_waits.len();
-        if step >= self.acquired || Mutant::SkipFinalSafetyCheck.is_active() {
+        if step >= self.acquired.len() || Mutant::SkipFinalSafetyCheck.is_active() {
             return None;
         }
         let id = self.next_call();
@@ -331,17 +343,17 @@ impl Steps {
         id
     }
 
-    fn on_step_answer(&mut self, call: &Call, answer: Result<()>) {
+    fn on_step_answer(&mut self, call: &Call, answer: Result<Answer>) {
         match (call.kind, answer) {
-            (CallKind::Acquire, Ok(())) => {
+            (CallKind::Acquire, Ok(answer)) => {
                 // If the acquire no longer needs this lock, `kept` does not include the lock, and the shell releases
                 // it.
-                self.kept += usize::from(self.kept == self.acquired && self.ending.is_none());
-                self.acquired += 1;
+                self.kept += usize::from(self.kept == self.acquired.len() && self.ending.is_none());
+                self.acquired.push(if let Answer::Acquired(holds) = answer { holds } else { Box::default() });
                 self.safety_check = SafetyCheck::Due;
             }
             // Another lock may have been lost during this wait.
-            (CallKind::WaitUntilSafe, Ok(())) => self.safety_check = SafetyCheck::Due,
+            (CallKind::WaitUntilSafe, Ok(_)) => self.safety_check = SafetyCheck::Due,
             (CallKind::WaitUntilSafe, Err(error)) if is_not_held(&error) => self.restart_from(call.step),
             // The acquire canceled this call only to return to an earlier step.
             (_, Err(error)) if error.status() == Status::Canceled && call.cancel != CancelState::NotRequested => {
@@ -353,7 +365,7 @@ impl Steps {
         }
     }
 
-    fn on_hold_wait_answer(&mut self, call: CallId, answer: Result<()>) {
+    fn on_hold_wait_answer(&mut self, call: CallId, answer: Result<Answer>) {
         let Some(step) = self.hold_waits.iter().position(|hold_wait| hold_wait.id == call) else { return };
         // The shell must not cancel a hold wait that the engine has answered.
         if let Some(hold_wait) = self.hold_waits.get_mut(step) {
@@ -442,7 +454,8 @@ mod tests {
                     "look".to_owned()
                 }
                 Action::Cancel(step, _) => format!("cancel {step}"),
-                Action::Release(step) => format!("release {step}"),
+                Action::Abandon(step, _) => format!("abandon {step}"),
+                Action::Release(step, _) => format!("release {step}"),
                 Action::End(Ending::Acquired) => "got".to_owned(),
                 Action::End(Ending::Failed(error)) => error.status().name().to_owned(),
                 Action::End(Ending::Canceled(step)) => format!("canceled at {step}"),
@@ -453,12 +466,12 @@ mod tests {
     }
 
     /// Answers the call that the acquire waits for.
-    fn answer(steps: &mut Steps, answer: Result<()>) {
+    fn answer(steps: &mut Steps, answer: Result<Answer>) {
         let Some((call, ..)) = steps.pending_call() else { panic!("the acquire waits for nothing: {steps:?}") };
         steps.on_answer(call, answer);
     }
 
-    fn error(status: Status) -> Result<()> {
+    fn error(status: Status) -> Result<Answer> {
         Err(status.into())
     }
 
@@ -466,7 +479,7 @@ mod tests {
     fn waiting_for_second_step() -> Steps {
         let mut steps = Steps::new(2);
         assert_eq!(run(&mut steps, None), ["take 0"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["take 1", "hold wait 0"]);
         steps
     }
@@ -475,14 +488,14 @@ mod tests {
     fn single_step_succeeds_without_safety_check() {
         let mut steps = Steps::new(1);
         assert_eq!(run(&mut steps, None), ["take 0"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["got"]);
     }
 
     #[test]
     fn all_members_are_checked_before_success() {
         let mut steps = waiting_for_second_step();
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["look", "cancel 0", "got"]);
         assert!(matches!(steps.ending(), Some(Ending::Acquired)));
     }
@@ -491,9 +504,9 @@ mod tests {
     fn lost_member_is_acquired_again_with_later_ones() {
         let mut steps = Steps::new(3);
         run(&mut steps, None);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         run(&mut steps, None);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["take 2", "hold wait 1"]);
         // Call 3 is the hold wait of the first step.
         steps.on_answer(CallId(3), error(Status::Lost));
@@ -507,27 +520,27 @@ mod tests {
         let mut steps = waiting_for_second_step();
         steps.on_answer(CallId(3), error(Status::NotOwner));
         assert_eq!(run(&mut steps, None), ["cancel 1"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["release 1", "release 0", "take 0"]);
     }
 
     #[test]
     fn unsafe_member_is_waited_for_and_all_are_checked_again() {
         let mut steps = waiting_for_second_step();
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, Some(0)), ["look", "confirm 0", "hold wait 1"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, Some(1)), ["look", "confirm 1"]);
         answer(&mut steps, error(Status::Lost));
         assert_eq!(run(&mut steps, None), ["cancel 1", "release 1", "take 1"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["look", "cancel 0", "got"]);
     }
 
     #[test]
     fn deadline_while_member_is_unsafe_fails_and_releases_all() {
         let mut steps = waiting_for_second_step();
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         run(&mut steps, Some(0));
         answer(&mut steps, error(Status::Connection));
         let orders = run(&mut steps, None);
@@ -540,17 +553,17 @@ mod tests {
         run(&mut steps, None);
         steps.cancel();
         assert_eq!(run(&mut steps, None), ["cancel 0"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["release 0", "canceled at 1"]);
         let mut steps = waiting_for_second_step();
         steps.cancel();
         assert_eq!(run(&mut steps, None), ["cancel 1"]);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         assert_eq!(run(&mut steps, None), ["look", "cancel 0", "got"]);
         let mut steps = waiting_for_second_step();
         steps.cancel();
         run(&mut steps, None);
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         let given_up = ["look", "cancel 0", "release 1", "release 0", "canceled at 0"];
         assert_eq!(run(&mut steps, Some(0)), given_up, "the acquire does not wait until the first part is safe");
     }
@@ -558,12 +571,12 @@ mod tests {
     #[test]
     fn abandon_releases_members_unless_success_was_reported() {
         let mut steps = waiting_for_second_step();
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         run(&mut steps, None);
         assert!(steps.abandon());
         assert_eq!(run(&mut steps, None), ["release 1", "release 0", "abandoned"]);
         let mut steps = waiting_for_second_step();
-        answer(&mut steps, Ok(()));
+        answer(&mut steps, Ok(Answer::Done));
         run(&mut steps, None);
         steps.keep();
         assert!(!steps.abandon());

@@ -51,7 +51,7 @@ impl Hold {
     pub(crate) fn of_acquired(lock: &Bound<'_, Lock>, owner: Owner, ids: HoldIds) -> PyResult<Self> {
         let py = lock.py();
         let HoldId { token, fencing_pass } =
-            ids.smallest().ok_or(Status::Internal).map_err(Error::from).or_raise(py)?;
+            ids.smallest().ok_or_else(|| Error::from(Status::Internal)).or_raise(py)?;
         let is_released = AtomicBool::new(false);
         let hold = Self { lock: lock.clone().unbind(), owner, token, pass: fencing_pass, ids, is_released };
         // The lock may have been lost since the acquire.

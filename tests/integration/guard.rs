@@ -51,10 +51,9 @@ fn an_acquire_that_is_dropped_after_its_success_releases_no_later_hold_of_its_ow
     }
 }
 
-/// Many threads share the owner, so between any two calls of one thread another thread may release the lock and acquire
-/// it again.
+/// Any thread may release a semaphore mutex, so between two calls of one thread another thread may get the lock.
 #[test]
-fn guards_of_one_owner_in_many_threads_release_only_their_own_holds() {
+fn guards_in_many_threads_release_only_their_own_holds() {
     const ROUNDS: u32 = 40;
     let server = ZooKeeper::shared();
     let client = client(&server.address());

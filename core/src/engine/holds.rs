@@ -11,7 +11,7 @@ use super::interface::{Answer, Event, HoldId, HoldView, LockId, LockState, Notif
 use super::machines::{Role, StateMachine};
 use super::owner::Owner;
 use super::record::{loss_cause, record_state};
-use super::state::{Engine, Hold, NodeStatus};
+use super::state::{Acquire, Engine, Hold, NodeStatus};
 use crate::error::{Error, Status};
 use crate::log_record::{Level, LogRecord};
 use crate::mutant::Mutant;
@@ -46,11 +46,10 @@ impl Engine {
 
     /// Returns the answer to an acquire whose owner now holds the lock.
     pub(super) fn acquired_answer(&self, op: OpId) -> Answer {
-        let members = self.pending_acquire(op).map_or_else(Vec::new, |acquire| self.members(acquire.lock));
-        let owner = self.pending_acquire(op).map(|acquire| acquire.owner);
+        let Some(Acquire { lock, owner, .. }) = self.pending_acquire(op) else { return Answer::Done };
         // An owner can have an older hold of a semaphore mutex, which is lost.
-        let newest = |member| self.locks.get(&member)?.holds.iter().rev().find(|hold| Some(hold.owner) == owner);
-        Answer::Acquired(members.into_iter().filter_map(newest).map(Hold::id).collect())
+        let newest = |member| self.locks.get(member)?.holds.iter().rev().find(|hold| hold.owner == *owner);
+        Answer::Acquired(self.members_or_self(lock).iter().filter_map(newest).map(Hold::id).collect())
     }
 
     /// Returns whether `owner` holds the lock and the hold is safe.

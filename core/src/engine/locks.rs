@@ -106,9 +106,14 @@ impl Engine {
 
     /// Returns the members of a multi-lock, or the lock itself.
     pub(super) fn members(&self, lock: LockId) -> Vec<LockId> {
-        match self.locks.get(&lock).map(|lock| &lock.recipe) {
-            Some(Recipe::MultiLock(members)) => members.to_vec(),
-            _ => vec![lock],
+        self.members_or_self(&lock).to_vec()
+    }
+
+    /// Returns the same list as [`members`](Self::members), without an allocation.
+    pub(super) fn members_or_self<'a>(&'a self, lock: &'a LockId) -> &'a [LockId] {
+        match self.locks.get(lock).map(|lock| &lock.recipe) {
+            Some(Recipe::MultiLock(members)) => members,
+            _ => std::slice::from_ref(lock),
         }
     }
 

@@ -20,8 +20,9 @@ impl Engine {
     /// release of a member fails, the operation still releases the other members. At the end, the operation reports the
     /// first failure.
     pub fn release(&mut self, now: Time, lock: LockId, owner: Owner, wait: bool) -> OpId {
-        let holds = self.members(lock).into_iter().map(|member| (member, HoldToRelease::OwnOrAny));
-        self.release_holds(now, owner, &holds.collect::<Vec<_>>(), wait)
+        let members = self.members_or_self(&lock).iter();
+        let holds: Vec<_> = members.map(|&member| (member, HoldToRelease::OwnOrAny)).collect();
+        self.release_holds(now, owner, &holds, wait)
     }
 
     /// Starts an operation that releases one hold of each lock in `holds`. Otherwise, this method works like

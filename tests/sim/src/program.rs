@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use zklock_core::engine::{HoldId, LockId, Recipe};
+use zklock_core::engine::{LockId, Recipe};
 use zklock_core::steps::{CallId, Steps};
 use zklock_core::time::Time;
 
@@ -47,8 +47,6 @@ pub(crate) struct Acquire {
     pub(crate) time_limit: TimeLimit,
     pub(crate) deadline: Option<Time>,
     pub(crate) may_be_canceled: bool,
-    /// The holds of each step that the acquire has acquired and not released again.
-    pub(crate) acquired: Vec<Box<[HoldId]>>,
 }
 
 /// One lock, or several locks of one client that are joined in one transaction.

@@ -111,14 +111,7 @@ impl World {
         };
         let deadline = length.map(|length| self.now + length);
         let steps = Steps::new(steps_to_take.len());
-        let acquire = Acquire {
-            steps,
-            steps_to_take,
-            time_limit: acquire_limit,
-            deadline,
-            may_be_canceled: false,
-            acquired: Vec::new(),
-        };
+        let acquire = Acquire { steps, steps_to_take, time_limit: acquire_limit, deadline, may_be_canceled: false };
         self.programs[program].tasks[task].phase = Phase::Acquiring(Box::new(acquire));
         if self.program_rng.u8(..6) == 0 {
             let at = self.now + self.plan.session_timeout.mul_f64(self.program_rng.f64());
@@ -177,7 +170,6 @@ impl World {
             let Some(order) = acquire.steps.poll() else { break };
             let text = format!("{order:?}");
             let (parts, limit, deadline) = (acquire.steps_to_take.clone(), acquire.time_limit, acquire.deadline);
-            let is_abandoned = acquire.steps.is_abandoned();
             self.log(|| format!("program {program}: task {task}: {text}"));
             let acquire_limit = |world: &Self, client: usize| match (limit, deadline) {
                 (TimeLimit::OneLook, Some(end)) => AcquireLimit::TryOnce(world.clients[client].local(end)),
@@ -213,19 +205,17 @@ impl World {
                         acquire.steps.on_safety_checked(first_unsafe);
                     }
                 }
-                Action::Cancel(step, op) => {
+                Action::Cancel(step, op) | Action::Abandon(step, op) => {
                     let client = parts[step].client;
                     let now = self.clients[client].local(self.now);
                     let engine = &mut self.clients[client].engine;
-                    match is_abandoned {
-                        true => engine.abandon_op(now, op),
-                        false => engine.cancel_op(now, op),
+                    match order {
+                        Action::Abandon(..) => engine.abandon_op(now, op),
+                        _ => engine.cancel_op(now, op),
                     }
                     touched.push(client);
                 }
-                Action::Release(step) => {
-                    let Phase::Acquiring(acquire) = &mut self.programs[program].tasks[task].phase else { break };
-                    let holds = acquire.acquired.pop().unwrap_or_default();
+                Action::Release(step, holds) => {
                     for (&part, &id) in parts[step].members.iter().zip(&holds).rev() {
                         self.release_member(program, task, part, Some(id), CallPurpose::GiveBack);
                     }
@@ -294,11 +284,6 @@ impl World {
             match purpose {
                 CallPurpose::Step(number) => {
                     if let Phase::Acquiring(acquire) = &mut self.programs[program].tasks[task].phase {
-                        let result = result.map(|answer| {
-                            if let Answer::Acquired(holds) = answer {
-                                acquire.acquired.push(holds);
-                            }
-                        });
                         acquire.steps.on_answer(number, result);
                         self.perform_task_actions(program, task);
                     }
