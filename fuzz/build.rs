@@ -13,14 +13,18 @@ use prototypes::{Function, Kind, Returns};
 
 const HEADER: &str = "../include/zklock.h";
 const PROTOTYPES: &str = "../bindings/c/tests/prototypes/mod.rs";
+const SOURCES: &str = "../bindings/c/src";
 
 fn main() {
     println!("cargo::rerun-if-changed={HEADER}\ncargo::rerun-if-changed={PROTOTYPES}");
+    println!("cargo::rerun-if-changed={SOURCES}");
     let functions = prototypes::read(&std::fs::read_to_string(HEADER).unwrap());
-    let mut table = String::from(
-        "use zklock_c_functions::{client::*, completion_queue::*, config::*, lock::*, log::*, op::*, participant::*};\n",
-    );
-    table += "use zklock_c_functions::{listener::*, metrics::*, revocation::*, semaphore::*, start::*, status::*, waiting::*};\n";
+    let mut table = String::new();
+    for source in std::fs::read_dir(SOURCES).unwrap().map(|entry| entry.unwrap().path()) {
+        if std::fs::read_to_string(&source).unwrap().contains("#[unsafe(no_mangle)]") {
+            writeln!(table, "use zklock_c_functions::{}::*;", source.file_stem().unwrap().display()).unwrap();
+        }
+    }
     let handles: Vec<String> = prototypes::handles(&functions).into_iter().collect();
     writeln!(table, "const HANDLES: &[&str] = &{handles:?};").unwrap();
     table += "const FUNCTIONS: &[Function] = &[\n";

@@ -182,6 +182,15 @@
 #endif
 #endif
 
+#ifdef __cplusplus
+extern "C" {
+#endif  /* __cplusplus */
+
+/* ==== Statuses ====
+ *
+ * Every call that can fail returns a status, and stores a message that describes the failure.
+ */
+
 /** The version of this header. zkl_version() reports the version of the library that the program uses at run time. */
 #define ZKL_VERSION "0.1.0"
 #define ZKL_VERSION_MAJOR 0
@@ -189,9 +198,6 @@
 #define ZKL_VERSION_PATCH 0
 /** The version of this header as a number: 10000 * major + 100 * minor + patch. zkl_version_number() reports the library's version number. */
 #define ZKL_VERSION_NUMBER 100
-
-/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
-#define ZKL_OWNER_THREAD UINT64_MAX
 
 /** Success. */
 #define ZKL_OK 0
@@ -253,450 +259,8 @@
 /** The operation is still running. */
 #define ZKL_E_PENDING (-19)
 
-/** The client is connecting to a server and has not had a session yet. */
-#define ZKL_STATE_CONNECTING 0
-
-/** The client has a session and a connection. */
-#define ZKL_STATE_CONNECTED 1
-
-/**
- * The client has lost its connection and is trying to connect again. Despite the lost connection, the session may still be
- * alive.
- */
-#define ZKL_STATE_SUSPENDED 2
-
-/** The session of the client has ended, and the client does not have a new session yet. */
-#define ZKL_STATE_LOST 3
-
-/** The client is closed. */
-#define ZKL_STATE_CLOSED 4
-
-/** The owner does not hold the lock. No ZKL_LOCK_* has the same value as a ZKL_STATE_*. */
-#define ZKL_LOCK_FREE 10
-
-/** The owner holds the lock, and the hold is safe. */
-#define ZKL_LOCK_HELD 11
-
-/**
- * The hold is safe until the session lease ends, but the client cannot confirm the hold at this moment. The client has either
- * lost its connection, or has connected again and has not confirmed the hold yet.
- */
-#define ZKL_LOCK_SUSPENDED 12
-
-/** The session lease has ended, and the hold may be lost. An uncertain hold later becomes ZKL_LOCK_HELD or ZKL_LOCK_LOST. */
-#define ZKL_LOCK_UNCERTAIN 13
-
-/**
- * The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
- * fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
- */
-#define ZKL_LOCK_LOST 14
-
-/** The acquire waits for a connection to a server. The acquire keeps its place in the queue while the session is alive. */
-#define ZKL_WAITS_FOR_CONNECTION 0
-
-/** The acquire waits for an answer from the server. */
-#define ZKL_WAITS_FOR_SERVER 1
-
-/** The acquire waits until nodes ahead of it in the queue are deleted. */
-#define ZKL_WAITS_FOR_NODE 2
-
-/** The acquire waits until other owners release leases. */
-#define ZKL_WAITS_FOR_LEASES 3
-
-/** The acquire waits until the shared count is raised. */
-#define ZKL_WAITS_FOR_COUNT 4
-
-/** The acquire re-enters a hold whose session lease has ended. The acquire waits until this hold is safe again or lost. */
-#define ZKL_WAITS_FOR_OWN_HOLD 5
-
-/** The session state of the client changed. The state and previous fields contain ZKL_STATE_* values. */
-#define ZKL_EVENT_CLIENT 0
-
-/** The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values. */
-#define ZKL_EVENT_LOCK 1
-
-/** The listener receives every change of every hold. */
-#define ZKL_LISTEN_ALL 0
-
-/**
- * The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
- * ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the client of the hold is freed. If the client is freed, the new state in the
- * event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for this callback before it ends the session.
- * While zkl_client_free waits for the callback, no other client can acquire the lock.
- */
-#define ZKL_LISTEN_LOSS 1
-
-/** The number of buckets in a zkl_histogram. */
-#define ZKL_HISTOGRAM_BUCKETS 24
-
-/**
- * The upper bound of the first bucket of a histogram, in nanoseconds. Bucket i has the upper bound ZKL_HISTOGRAM_FIRST_NS <<
- * i.
- */
-#define ZKL_HISTOGRAM_FIRST_NS 50000
-
-/** The library logs nothing. This level is the default. */
-#define ZKL_LOG_OFF 0
-
-/** Log lines about problems that need action, for example refused credentials. */
-#define ZKL_LOG_ERROR 1
-
-/** Log lines about locks, leases, sessions and connections that were lost, or that may be lost soon. */
-#define ZKL_LOG_WARN 2
-
-/** Log lines about changes of sessions and connections. */
-#define ZKL_LOG_INFO 3
-
-/** Log lines about changes of acquires and holds. */
-#define ZKL_LOG_DEBUG 4
-
-/** A log line for each request and for each answer. */
-#define ZKL_LOG_TRACE 5
-
-/**
- * A client has one ZooKeeper session, which any number of locks and threads can share. If the session ends, all holds of the
- * client are lost, and the client begins a new session.
- */
-typedef struct zkl_client zkl_client;
-
-/**
- * A queue of the operations that have ended. One thread or one event loop can wait for any number of operations: it polls the
- * single descriptor of the queue. Without a queue, each operation needs its own descriptor (zkl_op_fd).
- */
-typedef struct zkl_completion_queue zkl_completion_queue;
-
-/**
- * The settings of a client. Each call of zkl_client_new copies the settings. A program can therefore use one config for many
- * clients, change the config after a client was made, and free the config at any time.
- */
-typedef struct zkl_config zkl_config;
-
-/**
- * Leases that were acquired from a semaphore. Leases belong to no thread. Any thread that has the handle may release the
- * leases.
- */
-typedef struct zkl_leases zkl_leases;
-
-/**
- * The registration of a callback for events. The registration ends when the listener is freed. A client, a lock or leases can
- * have any number of listeners.
- */
-typedef struct zkl_listener zkl_listener;
-
-/**
- * A lock: a mutex, the read lock or the write lock of a read/write lock, a semaphore mutex, or a multi-lock. Threads that
- * share one handle exclude each other, and acquire the lock in the order of their calls.
- */
-typedef struct zkl_lock zkl_lock;
-
-/**
- * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
- * thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
- * form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
- * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
- */
-typedef struct zkl_op zkl_op;
-
-/** A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release. */
-typedef struct zkl_semaphore zkl_semaphore;
-
 /** The result of a call: ZKL_OK, or a negative ZKL_E_*. A status number never changes and is never reused. */
 typedef int32_t zkl_status;
-
-/**
- * A callback that returns credentials. The callback writes the credentials to `buf`, which has `size` bytes, and returns their
- * length. If the callback fails, it returns a negative number. The callback must return normally. A callback must not throw an
- * exception or call longjmp.
- */
-typedef int64_t (*zkl_auth_cb)(void *user, char *buf, size_t size);
-
-/** The library calls this function when it no longer needs the pointer user. */
-typedef void (*zkl_user_drop)(void *user);
-
-/**
- * A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. All
- * memory of the struct belongs to the library. The struct is valid until the callback returns. A struct that the program gets
- * from zkl_op_participant is valid until the operation is freed.
- */
-typedef struct zkl_participant {
-    /**
-     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
-     * field, the program must check that size includes the field.
-     */
-    uint32_t size;
-    /** 1 if the participant holds the lock or a lease now; 0 if the participant waits. */
-    int32_t holds;
-    /** The session that owns the node; 0 if the node is not ephemeral. */
-    int64_t session_id;
-    /** The zxid of the transaction that created the node. For a holder, this zxid is the fencing token. */
-    int64_t czxid;
-    /** The path of the node, without the client's chroot. */
-    const char *node_path;
-    /**
-     * The data of the node. By default, the data is the address of the host. A NUL follows the data. The field data_len does
-     * not count this NUL.
-     */
-    const uint8_t *data;
-    /** The number of bytes of data. */
-    size_t data_len;
-} zkl_participant;
-
-/**
- * A callback that receives revocation requests for a lock. The callback must return normally. A callback must not throw an
- * exception or call longjmp.
- */
-typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
-
-/**
- * A callback that receives revocation requests for leases of a semaphore. The callback must return normally. A callback must
- * not throw an exception or call longjmp.
- */
-typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
-
-/**
- * A callback that receives each participant. The callback must return normally. A callback must not throw an exception or call
- * longjmp.
- */
-typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
-
-/** A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns. */
-typedef struct zkl_wait {
-    /**
-     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
-     * field, the program must check that size includes the field.
-     */
-    uint32_t size;
-    /** The reason for the wait: a ZKL_WAITS_FOR_*. */
-    int32_t waits_for;
-    /**
-     * The path of the node that represents the acquire in the queue. The path has the same form as the paths that
-     * zkl_participants shows. The field is NULL if the acquire has no node yet. If the acquire has nodes in several queues,
-     * the field names the node in the queue in which the acquire waits.
-     */
-    const char *node_path;
-    /**
-     * The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
-     * for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
-     * count. Node paths have the same form as the paths that zkl_participants shows. The field is NULL if the path is not
-     * known. Without a connection, the field contains the last known path.
-     */
-    const char *ahead;
-    /** The session that owns the nearest node ahead; 0 if this session is not known. */
-    int64_t session_id;
-    /**
-     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
-     * shows by how many leases the count is too low. The number can be outdated, because it comes from the last answer of the
-     * server. The field is 0 if the number is not known.
-     */
-    uint64_t count;
-    /** The time that the acquire has spent waiting, in milliseconds. */
-    int64_t waited_ms;
-    /** The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit. */
-    int64_t left_ms;
-} zkl_wait;
-
-/**
- * A callback that receives each pending acquire. The callback must return normally. A callback must not throw an exception or
- * call longjmp.
- */
-typedef void (*zkl_waiting_cb)(void *user, const zkl_wait *wait);
-
-/** A state change. All memory of the struct belongs to the library and is valid until the callback returns. */
-typedef struct zkl_event {
-    /**
-     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
-     * field, the program must check that size includes the field.
-     */
-    uint32_t size;
-    /** The kind of the event: a ZKL_EVENT_*. */
-    int32_t kind;
-    /** The new state. */
-    int32_t state;
-    /** The previous state. */
-    int32_t previous;
-    /**
-     * The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. A
-     * multi-lock causes a separate event for each member lock.
-     */
-    zkl_lock *lock;
-    /** The path of the lock or of the semaphore; NULL if the event is about a session. */
-    const char *path;
-    /** The fencing token of the hold or of the leases; 0 if the event is about a session. */
-    int64_t token;
-    /**
-     * The number of local hand-overs under this token before the hold began (zkl_fencing_pass). The number is 0 if the event
-     * is about a session or leases.
-     */
-    int64_t fencing_pass;
-} zkl_event;
-
-/**
- * A callback that receives each event. The callback must return normally. A callback must not throw an exception or call
- * longjmp.
- */
-typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
-
-/** A histogram of durations. Later versions do not change this struct. */
-typedef struct zkl_histogram {
-    /** The number of measured durations. */
-    uint64_t count;
-    /** The sum of all durations, in nanoseconds. */
-    uint64_t sum_ns;
-    /**
-     * The cumulative buckets. Bucket i counts the durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The upper
-     * bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
-     */
-    uint64_t buckets[ZKL_HISTOGRAM_BUCKETS];
-} zkl_histogram;
-
-/**
- * The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
- * the histograms show the activity since the client was made. The value of a counter never decreases.
- *
- * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
- * multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
- * do not count calls with invalid arguments.
- */
-typedef struct zkl_metrics {
-    /**
-     * The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
-     * know any field beyond this number of bytes.
-     */
-    uint32_t size;
-    /** The state of the session: a ZKL_STATE_*. */
-    int32_t state;
-    /** The negotiated session timeout in milliseconds. */
-    int64_t session_timeout_ms;
-    /** The current number of holds. The number includes uncertain holds, but not lost holds. */
-    uint64_t held;
-    /** The current number of waiting acquires. */
-    uint64_t waiting;
-    /**
-     * The current number of nodes that the client is removing from queues. The number includes a node until a server confirms
-     * its removal.
-     */
-    uint64_t leaving;
-    /** The number of watches that a server keeps for the session, as far as the client knows. */
-    uint64_t watches;
-    /** The number of acquires that succeeded with a new hold. */
-    uint64_t acquires_ok;
-    /** The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead. */
-    uint64_t acquires_timeout;
-    /**
-     * The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
-     * the program freed the handle or the client.
-     */
-    uint64_t acquires_canceled;
-    /** The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time. */
-    uint64_t acquires_connection;
-    /** The number of acquires that failed for any other reason. */
-    uint64_t acquires_failed;
-    /** The number of acquires that re-entered a hold. */
-    uint64_t reentries;
-    /**
-     * The number of acquires that succeeded after they had waited for another participant. The number includes local
-     * hand-overs.
-     */
-    uint64_t handovers;
-    /** The number of local hand-overs. */
-    uint64_t local_passes;
-    /** The number of holds that the program released, or that ended because the program freed the handle or the client. */
-    uint64_t releases;
-    /** The number of holds that were lost because their session ended. */
-    uint64_t losses_session;
-    /** The number of holds that were lost because another client deleted their node. */
-    uint64_t losses_deleted;
-    /** The number of times that a hold became ZKL_LOCK_SUSPENDED. */
-    uint64_t suspensions;
-    /** The number of times that a hold became ZKL_LOCK_UNCERTAIN. */
-    uint64_t uncertainties;
-    /**
-     * The number of times that a server refused to delete a node of this client. The client repeats the request until the
-     * server deletes the node.
-     */
-    uint64_t deletes_refused;
-    /** The number of attempts to connect to a server. */
-    uint64_t connection_attempts;
-    /**
-     * The number of established connections. A connection is established when the server has accepted the session and the
-     * credentials.
-     */
-    uint64_t connections;
-    /** The number of established connections that replaced an earlier connection. */
-    uint64_t reconnects;
-    /** The number of established connections that were lost. */
-    uint64_t connections_lost;
-    /** The number of sessions that began. */
-    uint64_t sessions;
-    /** The number of sessions that ended although the program had not closed the client. All holds of such a session were lost. */
-    uint64_t sessions_lost;
-    /** The number of requests sent to servers, not counting pings and handshakes. */
-    uint64_t requests;
-    /** The number of requests that servers answered. */
-    uint64_t answers;
-    /** The number of pings sent to servers. */
-    uint64_t pings;
-    /** The number of watch events that servers sent. */
-    uint64_t watch_events;
-    /** The number of bytes sent to servers, including bytes that the client is about to send. */
-    uint64_t bytes_sent;
-    /** The number of bytes received from servers. */
-    uint64_t bytes_received;
-    /** The durations of successful acquires, from the call until the owner held the lock or the leases. */
-    zkl_histogram waits;
-    /** The durations of holds that have ended, from the end of the acquire to the release or the loss. */
-    zkl_histogram holds;
-    /**
-     * The durations of requests, from the moment when the client sent the request to the moment when the client read the
-     * answer.
-     */
-    zkl_histogram round_trips;
-} zkl_metrics;
-
-/** A field of a log line. Later versions do not change this struct. */
-typedef struct zkl_log_field {
-    /** The name of the field, for example path, token, session, server or cause. */
-    const char *name;
-    /** The value of the field as text. */
-    const char *value;
-} zkl_log_field;
-
-/** A line of the log. All memory of the struct belongs to the library and is valid until the callback returns. */
-typedef struct zkl_log {
-    /**
-     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
-     * field, the program must check that size includes the field.
-     */
-    uint32_t size;
-    /** The level of the line: a ZKL_LOG_*. */
-    int32_t level;
-    /** The wall-clock time at which the line was written, in nanoseconds since 1970. */
-    int64_t time_ns;
-    /**
-     * The subject of the line: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself.
-     * Lines with other targets report internal problems that should not occur.
-     */
-    const char *target;
-    /** The message and the fields as printable text, without a newline at the end. */
-    const char *line;
-    /** The message without the fields. All lines of one kind have the same message. */
-    const char *message;
-    /** The fields. */
-    const zkl_log_field *fields;
-    /** The number of fields. */
-    size_t field_count;
-} zkl_log;
-
-/**
- * A callback that receives each log line. The callback must return normally. A callback must not throw an exception or call
- * longjmp.
- */
-typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
-
-#ifdef __cplusplus
-extern "C" {
-#endif  /* __cplusplus */
 
 /**
  * Reports the version of the library that the program uses at run time, for example "0.1.0".
@@ -743,6 +307,27 @@ const char *zkl_last_error_message(void);
  * Does not block. Any thread may call this function. The call does not change the last error message.
  */
 int32_t zkl_status_errno(int32_t status);
+
+/* ==== Configuration ====
+ *
+ * A program makes a config, sets its options, and can use it for any number of clients.
+ */
+
+/**
+ * The settings of a client. Each call of zkl_client_new copies the settings. A program can therefore use one config for many
+ * clients, change the config after a client was made, and free the config at any time.
+ */
+typedef struct zkl_config zkl_config;
+
+/**
+ * A callback that returns credentials. The callback writes the credentials to `buf`, which has `size` bytes, and returns their
+ * length. If the callback fails, it returns a negative number. The callback must return normally. A callback must not throw an
+ * exception or call longjmp.
+ */
+typedef int64_t (*zkl_auth_cb)(void *user, char *buf, size_t size);
+
+/** The library calls this function when it no longer needs the pointer user. */
+typedef void (*zkl_user_drop)(void *user);
 
 /**
  * Makes a config with the default settings. A program that needs only the default settings can pass NULL to zkl_client_new
@@ -875,15 +460,34 @@ zkl_status zkl_config_set_auth_callback(zkl_config *config, const char *scheme, 
  */
 zkl_status zkl_config_set_wait_for_kazoo(zkl_config *config, int32_t wait);
 
-/**
- * Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
- * callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
- * the descriptor of zkl_client_event_fd is readable.
+/* ==== Clients ====
  *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
- * Does not block. Any thread may call this function.
+ * A client is one ZooKeeper session. All locks and threads of a program can share it.
  */
-zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
+
+/** The client is connecting to a server and has not had a session yet. */
+#define ZKL_STATE_CONNECTING 0
+
+/** The client has a session and a connection. */
+#define ZKL_STATE_CONNECTED 1
+
+/**
+ * The client has lost its connection and is trying to connect again. Despite the lost connection, the session may still be
+ * alive.
+ */
+#define ZKL_STATE_SUSPENDED 2
+
+/** The session of the client has ended, and the client does not have a new session yet. */
+#define ZKL_STATE_LOST 3
+
+/** The client is closed. */
+#define ZKL_STATE_CLOSED 4
+
+/**
+ * A client has one ZooKeeper session, which any number of locks and threads can share. If the session ends, all holds of the
+ * client are lost, and the client begins a new session.
+ */
+typedef struct zkl_client zkl_client;
 
 /**
  * Makes a client, connects to a ZooKeeper server, and waits until the client has a session. The parameter `servers` is a list
@@ -931,6 +535,24 @@ ZKL_NODISCARD zkl_status zkl_client_new(const char *servers, const zkl_config *c
 void zkl_client_free(zkl_client *client);
 
 /**
+ * Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
+ * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
+ * needs.
+ *
+ * The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
+ * called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+ * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+ * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+ * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+ * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+ * child, the call does nothing.
+ *
+ * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+ * Does not block. Any thread may call this function.
+ */
+void zkl_client_free_nowait(zkl_client *client);
+
+/**
  * Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. The list must have
  * the same chroot as the client, or no chroot. The chroot of the client does not change.
  *
@@ -965,32 +587,37 @@ int32_t zkl_client_state(const zkl_client *client);
  */
 int64_t zkl_client_session_id(const zkl_client *client);
 
-/**
- * Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
- * the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
- * call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
- * of this client, or if a client callback makes the call.
+/* ==== Locks ====
  *
- * Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
- * - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
- * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Blocks while the callbacks run. Any thread may call this function.
+ * All kinds of locks have the same handle type. The page docs/choosing.md compares them.
  */
-zkl_status zkl_client_dispatch_events(zkl_client *client, int32_t *count_out);
+
+/** The owner does not hold the lock. No ZKL_LOCK_* has the same value as a ZKL_STATE_*. */
+#define ZKL_LOCK_FREE 10
+
+/** The owner holds the lock, and the hold is safe. */
+#define ZKL_LOCK_HELD 11
 
 /**
- * Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
- * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
- * the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
- * removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
- * polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
- *
- * Returns: the descriptor, which is 0 or more.
- * On failure, the function returns one of the statuses of zkl_client_dispatch_events.
- * Does not block. Any thread may call this function.
+ * The hold is safe until the session lease ends, but the client cannot confirm the hold at this moment. The client has either
+ * lost its connection, or has connected again and has not confirmed the hold yet.
  */
-int zkl_client_event_fd(const zkl_client *client);
+#define ZKL_LOCK_SUSPENDED 12
+
+/** The session lease has ended, and the hold may be lost. An uncertain hold later becomes ZKL_LOCK_HELD or ZKL_LOCK_LOST. */
+#define ZKL_LOCK_UNCERTAIN 13
+
+/**
+ * The hold is lost and cannot become safe again, because its session ended or its node was deleted. A release of a lost hold
+ * fails with ZKL_E_LOST, and ends the state ZKL_LOCK_LOST.
+ */
+#define ZKL_LOCK_LOST 14
+
+/**
+ * A lock: a mutex, the read lock or the write lock of a read/write lock, a semaphore mutex, or a multi-lock. Threads that
+ * share one handle exclude each other, and acquire the lock in the order of their calls.
+ */
+typedef struct zkl_lock zkl_lock;
 
 /**
  * Makes a mutex on a path, for example "/locks/nightly-report". The mutex is re-entrant, and each thread has its own hold. The
@@ -1256,73 +883,6 @@ int32_t zkl_lock_state(const zkl_lock *lock);
 int32_t zkl_lock_state_in_process(const zkl_lock *lock);
 
 /**
- * Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
- * store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
- * smaller tokens is safe from writers that have lost their lock without noticing the loss.
- *
- * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
- * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
- * store the token of the member lock that protects it.
- *
- * Returns: ZKL_OK, with the token in `*token_out`. On failure:
- * - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
- * - ZKL_E_LOST if the hold of the thread was lost.
- * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
-
-/**
- * Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
- * This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
- * zkl_fencing_token or zkl_fencing_token_as.
- *
- * Returns: ZKL_OK, with the token in `*token_out`. On failure:
- * - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
- * - ZKL_E_LOST if all holds through this handle were lost.
- * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
- *
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
-
-/**
- * Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
- * (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
- * hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
- * pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
- * the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
- * with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
- *
- * Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
- * Does not block. Any thread may call this function.
- */
-zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
-
-/**
- * Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any zklock or
- * Curator client. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
- * multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
- * valid once the owner of the leases has left the semaphore's inner mutex.
- *
- * The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
- * result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
- * zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
- * zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
- * exist as long as the hold's node exists.
- *
- * Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
- * fails does not write `*valid_out`, so the caller must not read it. On failure:
- * - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
- * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
- *   ZKL_E_SERVER, ZKL_E_INTERNAL.
- *
- * Blocks for at most the session timeout. Any thread may call this function.
- */
-zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
-
-/**
  * Gets how long the calling thread's hold remains safe even if no server answers. The time is in milliseconds, rounded down.
  * If the hold is not safe now, the time is 0. For a multi-lock, the function gets the shortest time of all member locks.
  *
@@ -1392,6 +952,92 @@ zkl_status zkl_lock_set_data(zkl_lock *lock, const void *data, size_t len);
  * Does not block. Any thread may call this function.
  */
 zkl_status zkl_lock_node_path(const zkl_lock *lock, char *buf, size_t size, size_t *needed_out);
+
+/* ==== Fencing ====
+ *
+ * Numbers with which a store can reject late writes. See docs/fencing.md.
+ */
+
+/**
+ * Gets the fencing token of the calling thread's hold. A fencing token is a number that grows with every hold of the path. A
+ * store can remember the largest token that it has seen, and refuse requests with a smaller token. A store that refuses
+ * smaller tokens is safe from writers that have lost their lock without noticing the loss.
+ *
+ * If the member locks of a multi-lock joined their queues in one transaction, all member locks have the same token. If the
+ * member locks of a multi-lock have different tokens, the function gets the smallest token. If the tokens differ, give each
+ * store the token of the member lock that protects it.
+ *
+ * Returns: ZKL_OK, with the token in `*token_out`. On failure:
+ * - ZKL_E_NOT_OWNER if the calling thread has no hold, even if another owner holds the lock.
+ * - ZKL_E_LOST if the hold of the thread was lost.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_fencing_token(const zkl_lock *lock, int64_t *token_out);
+
+/**
+ * Gets the fencing token of a hold that was acquired through this handle. The hold can belong to any owner in this process.
+ * This function is for monitoring. A store needs the token of the owner that writes to it. To get the token of an owner, call
+ * zkl_fencing_token or zkl_fencing_token_as.
+ *
+ * Returns: ZKL_OK, with the token in `*token_out`. On failure:
+ * - ZKL_E_NOT_OWNER if no owner in this process holds the lock through this handle.
+ * - ZKL_E_LOST if all holds through this handle were lost.
+ * - Other failures: ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_fencing_token_in_process(const zkl_lock *lock, int64_t *token_out);
+
+/**
+ * Gets the fencing pass of the calling thread's hold. Several holds can have the same token because of local hand-overs
+ * (zkl_mutex_set_local_handover). The fencing pass is the number of local hand-overs that occurred under this token before the
+ * hold began. If the hold was acquired through the queue, the fencing pass is 0. For a multi-lock, the token and the fencing
+ * pass come from the same member lock. If a store must distinguish the threads of one process, it must compare the token and
+ * the fencing pass. The store must refuse a write whose token is smaller than the token of an earlier write. Among writes
+ * with the same token, the store must refuse a write whose fencing pass is smaller than that of an earlier write.
+ *
+ * Returns: the statuses of zkl_fencing_token. On success, `*fencing_pass_out` contains the fencing pass.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_fencing_pass(const zkl_lock *lock, int64_t *fencing_pass_out);
+
+/**
+ * Asks the ensemble whether the hold with this fencing token still exists on a path. The hold can belong to any zklock or
+ * Curator client. The function supports mutexes, read/write locks, semaphores, semaphore mutexes and member locks of
+ * multi-locks. A read lock may have several holders. The token of a waiter is not valid. A token for semaphore leases becomes
+ * valid once the owner of the leases has left the semaphore's inner mutex.
+ *
+ * The result is correct for some moment after the call began, even if the client's server lags behind the other servers. The
+ * result may be outdated by the time the program reads it. A store must therefore compare tokens, even if the program calls
+ * zkl_fence_check (docs/fencing.md). To check its own hold, a program should call zkl_is_held instead. The function
+ * zkl_is_held sends no request, and takes the session lease into account. The function zkl_fence_check considers a hold to
+ * exist as long as the hold's node exists.
+ *
+ * Returns: ZKL_OK, with 1 in `*valid_out` if the hold still exists, and 0 if the hold or the path does not exist. A call that
+ * fails does not write `*valid_out`, so the caller must not read it. On failure:
+ * - ZKL_E_INVALID if an argument is not valid, for example a token below 1.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED,
+ *   ZKL_E_SERVER, ZKL_E_INTERNAL.
+ *
+ * Blocks for at most the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_fence_check(zkl_client *client, const char *path, int64_t token, int32_t *valid_out);
+
+/* ==== Semaphores ====
+ *
+ * A limited number of leases. One call can acquire one or several of them.
+ */
+
+/**
+ * Leases that were acquired from a semaphore. Leases belong to no thread. Any thread that has the handle may release the
+ * leases.
+ */
+typedef struct zkl_leases zkl_leases;
+
+/** A semaphore on a path. A semaphore has a number of leases, which threads and processes acquire and release. */
+typedef struct zkl_semaphore zkl_semaphore;
 
 /**
  * Makes a semaphore with `max_leases` leases on a path. The semaphore uses the same znodes as Curator's
@@ -1577,6 +1223,189 @@ zkl_status zkl_shared_count_get(zkl_client *client, const char *count_path, int3
  * Blocks for at most the session timeout. Any thread may call this function.
  */
 zkl_status zkl_shared_count_set(zkl_client *client, const char *count_path, int32_t value);
+
+/* ==== Participants and waits ====
+ *
+ * Queries for tools and messages: the participants of a lock, and what a call waits for.
+ */
+
+/** The acquire waits for a connection to a server. The acquire keeps its place in the queue while the session is alive. */
+#define ZKL_WAITS_FOR_CONNECTION 0
+
+/** The acquire waits for an answer from the server. */
+#define ZKL_WAITS_FOR_SERVER 1
+
+/** The acquire waits until nodes ahead of it in the queue are deleted. */
+#define ZKL_WAITS_FOR_NODE 2
+
+/** The acquire waits until other owners release leases. */
+#define ZKL_WAITS_FOR_LEASES 3
+
+/** The acquire waits until the shared count is raised. */
+#define ZKL_WAITS_FOR_COUNT 4
+
+/** The acquire re-enters a hold whose session lease has ended. The acquire waits until this hold is safe again or lost. */
+#define ZKL_WAITS_FOR_OWN_HOLD 5
+
+/**
+ * A participant: a node in the queue of a lock or a semaphore. The owner of the node is either a holder or a waiter. All
+ * memory of the struct belongs to the library. The struct is valid until the callback returns. A struct that the program gets
+ * from zkl_op_participant is valid until the operation is freed.
+ */
+typedef struct zkl_participant {
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
+    uint32_t size;
+    /** 1 if the participant holds the lock or a lease now; 0 if the participant waits. */
+    int32_t holds;
+    /** The session that owns the node; 0 if the node is not ephemeral. */
+    int64_t session_id;
+    /** The zxid of the transaction that created the node. For a holder, this zxid is the fencing token. */
+    int64_t czxid;
+    /** The path of the node, without the client's chroot. */
+    const char *node_path;
+    /**
+     * The data of the node. By default, the data is the address of the host. A NUL follows the data. The field data_len does
+     * not count this NUL.
+     */
+    const uint8_t *data;
+    /** The number of bytes of data. */
+    size_t data_len;
+} zkl_participant;
+
+/**
+ * A callback that receives each participant. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
+typedef void (*zkl_participants_cb)(void *user, const zkl_participant *participant);
+
+/** A pending acquire. All memory of the struct belongs to the library and is valid until the callback returns. */
+typedef struct zkl_wait {
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
+    uint32_t size;
+    /** The reason for the wait: a ZKL_WAITS_FOR_*. */
+    int32_t waits_for;
+    /**
+     * The path of the node that represents the acquire in the queue. The path has the same form as the paths that
+     * zkl_participants shows. The field is NULL if the acquire has no node yet. If the acquire has nodes in several queues,
+     * the field names the node in the queue in which the acquire waits.
+     */
+    const char *node_path;
+    /**
+     * The path of the node for which the acquire waits. In a queue, this node is the nearest node ahead. If the acquire waits
+     * for leases, this node is the directory of the leases. If the acquire waits for a shared count, this node contains the
+     * count. Node paths have the same form as the paths that zkl_participants shows. The field is NULL if the path is not
+     * known. Without a connection, the field contains the last known path.
+     */
+    const char *ahead;
+    /** The session that owns the nearest node ahead; 0 if this session is not known. */
+    int64_t session_id;
+    /**
+     * The number of nodes ahead, or the number of leases that other owners must release first. For a shared count, this field
+     * shows by how many leases the count is too low. The number can be outdated, because it comes from the last answer of the
+     * server. The field is 0 if the number is not known.
+     */
+    uint64_t count;
+    /** The time that the acquire has spent waiting, in milliseconds. */
+    int64_t waited_ms;
+    /** The time until the acquire times out, in milliseconds; -1 if the acquire has no time limit. */
+    int64_t left_ms;
+} zkl_wait;
+
+/**
+ * A callback that receives each pending acquire. The callback must return normally. A callback must not throw an exception or
+ * call longjmp.
+ */
+typedef void (*zkl_waiting_cb)(void *user, const zkl_wait *wait);
+
+/**
+ * Asks the server for the participants of a lock. The participants are the holders and the waiters, in this process and in all
+ * other processes. The function calls `cb` once for each participant, in the order of the queue, and passes `user` to `cb`.
+ * The callback may call any function of zklock.
+ *
+ * For the read lock of a read/write lock, `cb` receives only readers. For the write lock, `cb` receives only writers. The
+ * function zkl_queue shows readers and writers. For a semaphore mutex, `cb` receives the holder before the waiters. For a
+ * multi-lock, `cb` receives the participants of the first member lock, then the participants of the second member lock, and so
+ * on.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
+ * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the function fails, it does not call `cb`. Blocks for at most the session
+ * timeout plus the time that `cb` takes. Any thread may call this function. The function calls `cb` on the calling thread.
+ */
+zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
+
+/**
+ * Shows the participants of a lock. For a read/write lock, the function shows readers and writers together. All other rules of
+ * zkl_participants also apply to this function. The read lock and the write lock of a read/write lock give the same result.
+ *
+ * Returns: the statuses of zkl_participants.
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
+ */
+zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
+
+/**
+ * Shows the participants of a semaphore. The rules of zkl_participants also apply to a semaphore. The callback first receives
+ * the leases, from the oldest to the newest, and then the waiters. Each lease is a separate participant.
+ *
+ * Returns: the statuses of zkl_participants.
+ * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
+ * `cb` on the calling thread.
+ */
+zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
+
+/**
+ * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
+ * passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in
+ * which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The
+ * handles of its member locks do not show these acquires.
+ *
+ * The function shows information that the client already has, and sends no request. The function therefore works even if no
+ * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
+ * can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. In this
+ * case, the `ahead` field names the node that these acquires share.
+ *
+ * Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
+ * function fails, it does not call `cb`. Does not block, except while `cb` runs. Any thread may call this function. The
+ * function calls `cb` on the calling thread.
+ */
+zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
+
+/**
+ * Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
+ *
+ * Returns: the statuses of zkl_waiting.
+ * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
+ */
+zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
+
+/* ==== Operations ====
+ *
+ * Calls that do not block a thread, for event loops, and holds of owners that are not threads. The page
+ * docs/embedding.md shows an event loop.
+ */
+
+/** The owner number of the calling thread. Every other number, including 0, is one that the program assigns to an owner. */
+#define ZKL_OWNER_THREAD UINT64_MAX
+
+/**
+ * A queue of the operations that have ended. One thread or one event loop can wait for any number of operations: it polls the
+ * single descriptor of the queue. Without a queue, each operation needs its own descriptor (zkl_op_fd).
+ */
+typedef struct zkl_completion_queue zkl_completion_queue;
+
+/**
+ * An operation in progress: an acquire, or another call that a *_start function has started. An operation continues even if no
+ * thread waits for it. An acquire ends within its timeout. Any other operation takes at most as long as the blocking
+ * form of the call. The results of an operation come from zkl_op_result (every operation), zkl_op_leases,
+ * zkl_op_value, zkl_op_participant, zkl_op_client and zkl_op_semaphore.
+ */
+typedef struct zkl_op zkl_op;
 
 /**
  * Starts acquiring the lock for an owner, without waiting for the result. Otherwise, this function follows the rules of
@@ -1979,24 +1808,6 @@ ZKL_NODISCARD zkl_status zkl_client_start(const char *servers, const zkl_config 
 ZKL_NODISCARD zkl_status zkl_client_close_start(zkl_client *client, zkl_op **op_out);
 
 /**
- * Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
- * callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
- * needs.
- *
- * The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
- * called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
- * library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
- * the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
- * (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
- * from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
- * child, the call does nothing.
- *
- * Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
- * Does not block. Any thread may call this function.
- */
-void zkl_client_free_nowait(zkl_client *client);
-
-/**
  * Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call
  * decrements the hold count. The operation ends when the server has confirmed that the node is deleted. All other rules of
  * zkl_release_as also apply to this function. The caller must free the new operation, `*op_out`, with zkl_op_free. If the
@@ -2127,116 +1938,68 @@ ZKL_NODISCARD zkl_status zkl_wait_lost_start(zkl_lock *lock, uint64_t owner, zkl
  */
 ZKL_NODISCARD zkl_status zkl_leases_wait_lost_start(zkl_leases *leases, zkl_op **op_out);
 
-/**
- * Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
- * release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
- * lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
- * `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
- * than 1024 requests are queued, the library may drop the oldest requests.
+/* ==== Events ====
  *
- * The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
- * event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
- * for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
- *
- * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
- * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
- * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
- * wait.
- *
- * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
- * was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
- * when the library is just about to call `cb`, the library may still make that call.
- *
- * The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
- * the multi-lock or all of its member locks are freed.
- *
- * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
- * use the pointer `user` and does not call `user_drop`.
- * Blocks while the previous callback is running. Any thread may call this function.
+ * Changes of sessions and holds are reported on the event thread, or when the program polls for them.
  */
-zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zkl_user_drop user_drop);
+
+/** The session state of the client changed. The state and previous fields contain ZKL_STATE_* values. */
+#define ZKL_EVENT_CLIENT 0
+
+/** The state of a lock hold, or of leases, changed. The state and previous fields contain ZKL_LOCK_* values. */
+#define ZKL_EVENT_LOCK 1
+
+/** The listener receives every change of every hold. */
+#define ZKL_LISTEN_ALL 0
 
 /**
- * Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
- * the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
- * held.
- *
- * Returns: the statuses of zkl_set_revocable.
- * Blocks while the previous callback is running. Any thread may call this function.
+ * The listener receives only losses. A loss occurs when a hold changes from ZKL_LOCK_HELD or ZKL_LOCK_SUSPENDED to
+ * ZKL_LOCK_UNCERTAIN or ZKL_LOCK_LOST, or when the client of the hold is freed. If the client is freed, the new state in the
+ * event is ZKL_LOCK_FREE. The function zkl_client_free waits up to one second for this callback before it ends the session.
+ * While zkl_client_free waits for the callback, no other client can acquire the lock.
  */
-zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop);
+#define ZKL_LISTEN_LOSS 1
 
 /**
- * Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
- * waiting. The parameter `node_path` is a path that zkl_participants reports. The owner receives the request only if its
- * program has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
- *
- * Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
- * ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
- * Blocks for at most the session timeout. Any thread may call this function.
+ * The registration of a callback for events. The registration ends when the listener is freed. A client, a lock or leases can
+ * have any number of listeners.
  */
-zkl_status zkl_revoke(zkl_client *client, const char *node_path);
+typedef struct zkl_listener zkl_listener;
+
+/** A state change. All memory of the struct belongs to the library and is valid until the callback returns. */
+typedef struct zkl_event {
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
+    uint32_t size;
+    /** The kind of the event: a ZKL_EVENT_*. */
+    int32_t kind;
+    /** The new state. */
+    int32_t state;
+    /** The previous state. */
+    int32_t previous;
+    /**
+     * The lock of the hold. This field is NULL if the event is about a session or leases, or if the lock was freed. A
+     * multi-lock causes a separate event for each member lock.
+     */
+    zkl_lock *lock;
+    /** The path of the lock or of the semaphore; NULL if the event is about a session. */
+    const char *path;
+    /** The fencing token of the hold or of the leases; 0 if the event is about a session. */
+    int64_t token;
+    /**
+     * The number of local hand-overs under this token before the hold began (zkl_fencing_pass). The number is 0 if the event
+     * is about a session or leases.
+     */
+    int64_t fencing_pass;
+} zkl_event;
 
 /**
- * Asks the server for the participants of a lock. The participants are the holders and the waiters, in this process and in all
- * other processes. The function calls `cb` once for each participant, in the order of the queue, and passes `user` to `cb`.
- * The callback may call any function of zklock.
- *
- * For the read lock of a read/write lock, `cb` receives only readers. For the write lock, `cb` receives only writers. The
- * function zkl_queue shows readers and writers. For a semaphore mutex, `cb` receives the holder before the waiters. For a
- * multi-lock, `cb` receives the participants of the first member lock, then the participants of the second member lock, and so
- * on.
- *
- * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH,
- * ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL. If the function fails, it does not call `cb`. Blocks for at most the session
- * timeout plus the time that `cb` takes. Any thread may call this function. The function calls `cb` on the calling thread.
+ * A callback that receives each event. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
  */
-zkl_status zkl_participants(zkl_lock *lock, zkl_participants_cb cb, void *user);
-
-/**
- * Shows the participants of a lock. For a read/write lock, the function shows readers and writers together. All other rules of
- * zkl_participants also apply to this function. The read lock and the write lock of a read/write lock give the same result.
- *
- * Returns: the statuses of zkl_participants.
- * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
- * `cb` on the calling thread.
- */
-zkl_status zkl_queue(zkl_lock *lock, zkl_participants_cb cb, void *user);
-
-/**
- * Shows the participants of a semaphore. The rules of zkl_participants also apply to a semaphore. The callback first receives
- * the leases, from the oldest to the newest, and then the waiters. Each lease is a separate participant.
- *
- * Returns: the statuses of zkl_participants.
- * Blocks for at most the session timeout plus the time that `cb` takes. Any thread may call this function. The function calls
- * `cb` on the calling thread.
- */
-zkl_status zkl_semaphore_participants(zkl_semaphore *semaphore, zkl_participants_cb cb, void *user);
-
-/**
- * Shows why the pending acquires of a lock wait. The function calls `cb` once for each waiting acquire of this handle, and
- * passes `user` to `cb`. Any thread of this process may have started the acquires. The function calls `cb` in the order in
- * which the acquires began. The callback may call any function of zklock. A multi-lock's own handle shows its acquires. The
- * handles of its member locks do not show these acquires.
- *
- * The function shows information that the client already has, and sends no request. The function therefore works even if no
- * server answers. The function zkl_participants shows the participants of all processes, with the same node paths. An acquire
- * can wait behind other acquires of its process (zkl_mutex_set_local_handover). Such an acquire has no separate node. In this
- * case, the `ahead` field names the node that these acquires share.
- *
- * Returns: ZKL_OK, even if no acquire waits; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL. If the
- * function fails, it does not call `cb`. Does not block, except while `cb` runs. Any thread may call this function. The
- * function calls `cb` on the calling thread.
- */
-zkl_status zkl_waiting(const zkl_lock *lock, zkl_waiting_cb cb, void *user);
-
-/**
- * Shows why the pending acquires of a semaphore wait. The rules of zkl_waiting also apply to a semaphore.
- *
- * Returns: the statuses of zkl_waiting.
- * Does not block, except while `cb` runs. Any thread may call this function. The function calls `cb` on the calling thread.
- */
-zkl_status zkl_semaphore_waiting(const zkl_semaphore *semaphore, zkl_waiting_cb cb, void *user);
+typedef void (*zkl_event_cb)(void *user, const zkl_event *event);
 
 /**
  * Sets a config's callback for state changes. Each client made with this config calls `cb` for every change of its session
@@ -2352,6 +2115,299 @@ void zkl_listener_free(zkl_listener *listener);
  * Blocks while the previous callback is running. Any thread may call this function.
  */
 zkl_status zkl_lock_set_event_callback(zkl_lock *lock, zkl_event_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
+ * callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
+ * the descriptor of zkl_client_event_fd is readable.
+ *
+ * Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
+ * Does not block. Any thread may call this function.
+ */
+zkl_status zkl_config_set_poll_events(zkl_config *config, int32_t poll);
+
+/**
+ * Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
+ * are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
+ * the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
+ * removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
+ * polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
+ *
+ * Returns: the descriptor, which is 0 or more.
+ * On failure, the function returns one of the statuses of zkl_client_dispatch_events.
+ * Does not block. Any thread may call this function.
+ */
+int zkl_client_event_fd(const zkl_client *client);
+
+/**
+ * Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
+ * the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
+ * call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
+ * of this client, or if a client callback makes the call.
+ *
+ * Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
+ * - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
+ * - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
+ *
+ * Blocks while the callbacks run. Any thread may call this function.
+ */
+zkl_status zkl_client_dispatch_events(zkl_client *client, int32_t *count_out);
+
+/* ==== Revocation ====
+ *
+ * Requesting that a holder releases its lock, and reacting to such a request.
+ */
+
+/**
+ * A callback that receives revocation requests for a lock. The callback must return normally. A callback must not throw an
+ * exception or call longjmp.
+ */
+typedef void (*zkl_revocable_cb)(void *user, zkl_lock *lock);
+
+/**
+ * A callback that receives revocation requests for leases of a semaphore. The callback must return normally. A callback must
+ * not throw an exception or call longjmp.
+ */
+typedef void (*zkl_semaphore_revocable_cb)(void *user, zkl_semaphore *semaphore);
+
+/**
+ * Sets the callback of a lock for revocation requests. With a revocation request, a program asks the owner of a node to
+ * release the lock, or to stop waiting for the lock (zkl_revoke, Curator's Revoker). A revocation request does not release the
+ * lock by itself. For each node that receives a request, the library calls `cb` once. The arguments of `cb` are the pointer
+ * `user` and the handle of this lock. The library may deliver several queued requests for one node as one request. If more
+ * than 1024 requests are queued, the library may drop the oldest requests.
+ *
+ * The library delivers revocation requests and events on the same thread, in the order in which they occurred. The rules for
+ * event callbacks also apply to `cb` (section Callbacks above). A hold of a mutex or a read/write lock belongs to an owner,
+ * for example a thread. Only this owner can release the hold, so `cb` should notify the owner.
+ *
+ * A later call of zkl_set_revocable replaces the callback. If `cb` is NULL, the call removes the callback and calls
+ * `user_drop` at once. After the function has returned, the previous callback is not running on another thread, and the
+ * library does not call this callback again. If the previous callback itself calls zkl_set_revocable, the function does not
+ * wait.
+ *
+ * If `user_drop` is not NULL, the library calls `user_drop` after the callback was replaced, or after the lock or its client
+ * was freed. The library calls `user_drop` only once, after the last call of `cb` has returned. If the program frees the lock
+ * when the library is just about to call `cb`, the library may still make that call.
+ *
+ * The callback of a multi-lock replaces the callbacks of all its member locks. The callback of a multi-lock stays in use until
+ * the multi-lock or all of its member locks are freed.
+ *
+ * Returns: ZKL_OK, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_EXHAUSTED, ZKL_E_INTERNAL. On failure, the library does not
+ * use the pointer `user` and does not call `user_drop`.
+ * Blocks while the previous callback is running. Any thread may call this function.
+ */
+zkl_status zkl_set_revocable(zkl_lock *lock, zkl_revocable_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Sets the callback that receives revocation requests for a semaphore's leases. The rules of zkl_set_revocable also apply to
+ * the leases of a semaphore. After the semaphore was freed, the library no longer delivers requests for leases that are still
+ * held.
+ *
+ * Returns: the statuses of zkl_set_revocable.
+ * Blocks while the previous callback is running. Any thread may call this function.
+ */
+zkl_status zkl_semaphore_set_revocable(zkl_semaphore *semaphore, zkl_semaphore_revocable_cb cb, void *user, zkl_user_drop user_drop);
+
+/**
+ * Requests the revocation of a node. The request asks the owner of the node to release the lock or the lease, or to stop
+ * waiting. The parameter `node_path` is a path that zkl_participants reports. The owner receives the request only if its
+ * program has set a callback (zkl_set_revocable, Curator's makeRevocable). The owner may ignore the request.
+ *
+ * Returns: ZKL_OK, even if the node does not exist any more; ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED,
+ * ZKL_E_CONNECTION, ZKL_E_EXHAUSTED, ZKL_E_AUTH, ZKL_E_DENIED, ZKL_E_SERVER, ZKL_E_INTERNAL.
+ * Blocks for at most the session timeout. Any thread may call this function.
+ */
+zkl_status zkl_revoke(zkl_client *client, const char *node_path);
+
+/* ==== Metrics and logs ====
+ *
+ * The metrics of a client and the log of the library. The page docs/observability.md explains both.
+ */
+
+/** The number of buckets in a zkl_histogram. */
+#define ZKL_HISTOGRAM_BUCKETS 24
+
+/**
+ * The upper bound of the first bucket of a histogram, in nanoseconds. Bucket i has the upper bound ZKL_HISTOGRAM_FIRST_NS <<
+ * i.
+ */
+#define ZKL_HISTOGRAM_FIRST_NS 50000
+
+/** The library logs nothing. This level is the default. */
+#define ZKL_LOG_OFF 0
+
+/** Log lines about problems that need action, for example refused credentials. */
+#define ZKL_LOG_ERROR 1
+
+/** Log lines about locks, leases, sessions and connections that were lost, or that may be lost soon. */
+#define ZKL_LOG_WARN 2
+
+/** Log lines about changes of sessions and connections. */
+#define ZKL_LOG_INFO 3
+
+/** Log lines about changes of acquires and holds. */
+#define ZKL_LOG_DEBUG 4
+
+/** A log line for each request and for each answer. */
+#define ZKL_LOG_TRACE 5
+
+/** A histogram of durations. Later versions do not change this struct. */
+typedef struct zkl_histogram {
+    /** The number of measured durations. */
+    uint64_t count;
+    /** The sum of all durations, in nanoseconds. */
+    uint64_t sum_ns;
+    /**
+     * The cumulative buckets. Bucket i counts the durations of at most ZKL_HISTOGRAM_FIRST_NS << i nanoseconds. The upper
+     * bounds are 50 us, 100 us and so on, up to 209.7152 s. The last bucket has no upper bound and equals count.
+     */
+    uint64_t buckets[ZKL_HISTOGRAM_BUCKETS];
+} zkl_histogram;
+
+/**
+ * The metrics that a client had at the time of the call. The gauges show the current state of the client. The counters and
+ * the histograms show the activity since the client was made. The value of a counter never decreases.
+ *
+ * If a multi-lock joins its queues in one transaction, the metrics count one acquire, and one hold for each member lock. If a
+ * multi-lock is acquired in several steps, each step counts as one acquire for the client that performs the step. The metrics
+ * do not count calls with invalid arguments.
+ */
+typedef struct zkl_metrics {
+    /**
+     * The number of bytes that zkl_client_metrics has written. Later versions only add fields at the end. The library does not
+     * know any field beyond this number of bytes.
+     */
+    uint32_t size;
+    /** The state of the session: a ZKL_STATE_*. */
+    int32_t state;
+    /** The negotiated session timeout in milliseconds. */
+    int64_t session_timeout_ms;
+    /** The current number of holds. The number includes uncertain holds, but not lost holds. */
+    uint64_t held;
+    /** The current number of waiting acquires. */
+    uint64_t waiting;
+    /**
+     * The current number of nodes that the client is removing from queues. The number includes a node until a server confirms
+     * its removal.
+     */
+    uint64_t leaving;
+    /** The number of watches that a server keeps for the session, as far as the client knows. */
+    uint64_t watches;
+    /** The number of acquires that succeeded with a new hold. */
+    uint64_t acquires_ok;
+    /** The number of acquires that ended with ZKL_E_TIMEOUT because other participants were ahead. */
+    uint64_t acquires_timeout;
+    /**
+     * The number of acquires that the program canceled or closed. They ended with ZKL_E_CANCELED, or with ZKL_E_CLOSED because
+     * the program freed the handle or the client.
+     */
+    uint64_t acquires_canceled;
+    /** The number of acquires that ended with ZKL_E_CONNECTION because no server answered in time. */
+    uint64_t acquires_connection;
+    /** The number of acquires that failed for any other reason. */
+    uint64_t acquires_failed;
+    /** The number of acquires that re-entered a hold. */
+    uint64_t reentries;
+    /**
+     * The number of acquires that succeeded after they had waited for another participant. The number includes local
+     * hand-overs.
+     */
+    uint64_t handovers;
+    /** The number of local hand-overs. */
+    uint64_t local_passes;
+    /** The number of holds that the program released, or that ended because the program freed the handle or the client. */
+    uint64_t releases;
+    /** The number of holds that were lost because their session ended. */
+    uint64_t losses_session;
+    /** The number of holds that were lost because another client deleted their node. */
+    uint64_t losses_deleted;
+    /** The number of times that a hold became ZKL_LOCK_SUSPENDED. */
+    uint64_t suspensions;
+    /** The number of times that a hold became ZKL_LOCK_UNCERTAIN. */
+    uint64_t uncertainties;
+    /**
+     * The number of times that a server refused to delete a node of this client. The client repeats the request until the
+     * server deletes the node.
+     */
+    uint64_t deletes_refused;
+    /** The number of attempts to connect to a server. */
+    uint64_t connection_attempts;
+    /**
+     * The number of established connections. A connection is established when the server has accepted the session and the
+     * credentials.
+     */
+    uint64_t connections;
+    /** The number of established connections that replaced an earlier connection. */
+    uint64_t reconnects;
+    /** The number of established connections that were lost. */
+    uint64_t connections_lost;
+    /** The number of sessions that began. */
+    uint64_t sessions;
+    /** The number of sessions that ended although the program had not closed the client. All holds of such a session were lost. */
+    uint64_t sessions_lost;
+    /** The number of requests sent to servers, not counting pings and handshakes. */
+    uint64_t requests;
+    /** The number of requests that servers answered. */
+    uint64_t answers;
+    /** The number of pings sent to servers. */
+    uint64_t pings;
+    /** The number of watch events that servers sent. */
+    uint64_t watch_events;
+    /** The number of bytes sent to servers, including bytes that the client is about to send. */
+    uint64_t bytes_sent;
+    /** The number of bytes received from servers. */
+    uint64_t bytes_received;
+    /** The durations of successful acquires, from the call until the owner held the lock or the leases. */
+    zkl_histogram waits;
+    /** The durations of holds that have ended, from the end of the acquire to the release or the loss. */
+    zkl_histogram holds;
+    /**
+     * The durations of requests, from the moment when the client sent the request to the moment when the client read the
+     * answer.
+     */
+    zkl_histogram round_trips;
+} zkl_metrics;
+
+/** A field of a log line. Later versions do not change this struct. */
+typedef struct zkl_log_field {
+    /** The name of the field, for example path, token, session, server or cause. */
+    const char *name;
+    /** The value of the field as text. */
+    const char *value;
+} zkl_log_field;
+
+/** A line of the log. All memory of the struct belongs to the library and is valid until the callback returns. */
+typedef struct zkl_log {
+    /**
+     * The size of this struct in the library. Later versions only add fields at the end. Before a program reads an added
+     * field, the program must check that size includes the field.
+     */
+    uint32_t size;
+    /** The level of the line: a ZKL_LOG_*. */
+    int32_t level;
+    /** The wall-clock time at which the line was written, in nanoseconds since 1970. */
+    int64_t time_ns;
+    /**
+     * The subject of the line: "zklock::session", "zklock::lock", "zklock::request", or "zklock::log" for the log itself.
+     * Lines with other targets report internal problems that should not occur.
+     */
+    const char *target;
+    /** The message and the fields as printable text, without a newline at the end. */
+    const char *line;
+    /** The message without the fields. All lines of one kind have the same message. */
+    const char *message;
+    /** The fields. */
+    const zkl_log_field *fields;
+    /** The number of fields. */
+    size_t field_count;
+} zkl_log;
+
+/**
+ * A callback that receives each log line. The callback must return normally. A callback must not throw an exception or call
+ * longjmp.
+ */
+typedef void (*zkl_log_cb)(void *user, const zkl_log *log);
 
 /**
  * Gets the current metrics. The metrics are counters, histograms and gauges. The call sends no request, and works even after

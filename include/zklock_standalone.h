@@ -36,39 +36,17 @@
 
 #include "zklock.h"
 
-/** The request that older clients send to create a node. */
-#define ZKL_OP_CREATE 1
-
-/** The request that deletes a node. Releasing a lock sends this request. */
-#define ZKL_OP_DELETE 2
-
-/** The request that reads a node and sets a watch on the node. An acquire that waits for a lock sends this request. */
-#define ZKL_OP_GET_DATA 4
-
-/** The request that keeps an idle session alive. */
-#define ZKL_OP_PING 11
-
-/** The request that lists the children of a node. An acquire sends this request to find the position of its node in the queue. */
-#define ZKL_OP_GET_CHILDREN2 12
-
-/**
- * The request that executes several operations in one transaction. A client that has holds sends this request to extend its
- * session lease.
- */
-#define ZKL_OP_MULTI 14
-
-/** The request that creates a node. An acquire of a lock sends this request to join the queue. */
-#define ZKL_OP_CREATE2 15
-
-/** The request that creates a directory. ZooKeeper deletes the directory when the directory is empty. */
-#define ZKL_OP_CREATE_CONTAINER 19
-
-/** A ZooKeeper server in this process, with its own thread. */
-typedef struct zkl_standalone zkl_standalone;
-
 #ifdef __cplusplus
 extern "C" {
 #endif  /* __cplusplus */
+
+/* ==== The server ====
+ *
+ * The server runs in the process of the program and has its own port.
+ */
+
+/** A ZooKeeper server in this process, with its own thread. */
+typedef struct zkl_standalone zkl_standalone;
 
 /**
  * Starts a server. The parameter `address` is a string such as "127.0.0.1:2181". Port 0 selects a free port. If `address` is
@@ -111,6 +89,38 @@ void zkl_standalone_stop(zkl_standalone *server);
  * thread has its own message.
  */
 const char *zkl_standalone_last_error_message(void);
+
+/* ==== Faults ====
+ *
+ * Faults on request. A fault belongs to a session, and is in force when the call returns.
+ */
+
+/** The request that older clients send to create a node. */
+#define ZKL_OP_CREATE 1
+
+/** The request that deletes a node. Releasing a lock sends this request. */
+#define ZKL_OP_DELETE 2
+
+/** The request that reads a node and sets a watch on the node. An acquire that waits for a lock sends this request. */
+#define ZKL_OP_GET_DATA 4
+
+/** The request that keeps an idle session alive. */
+#define ZKL_OP_PING 11
+
+/** The request that lists the children of a node. An acquire sends this request to find the position of its node in the queue. */
+#define ZKL_OP_GET_CHILDREN2 12
+
+/**
+ * The request that executes several operations in one transaction. A client that has holds sends this request to extend its
+ * session lease.
+ */
+#define ZKL_OP_MULTI 14
+
+/** The request that creates a node. An acquire of a lock sends this request to join the queue. */
+#define ZKL_OP_CREATE2 15
+
+/** The request that creates a directory. ZooKeeper deletes the directory when the directory is empty. */
+#define ZKL_OP_CREATE_CONTAINER 19
 
 /**
  * Ends a session at once. A real server ends a session after it has received nothing from the client for the session timeout.

@@ -1,7 +1,4 @@
-"""The reference pages of the site, made from the comments of the headers and the docstrings of the Python package.
-
-Every C function must belong to a theme in reference_c.py, which determines its chapter.
-"""
+"""The reference pages of the site, made from the comments of the headers and the docstrings of the Python package."""
 
 from __future__ import annotations
 
@@ -19,14 +16,12 @@ def pages() -> dict[Path, str]:
         "c.md": reference_c.page(
             "C reference",
             ROOT / "include/zklock.h",
-            reference_c.CLIENT_THEMES,
             "Programs link `-lzklock`; [first steps](../first-steps/c.md) explains how to get the library.\n"
             "[Errors](../errors.md) explains the statuses and their remedies.",
         ),
         "standalone.md": reference_c.page(
             "C reference of the standalone server",
             ROOT / "include/zklock_standalone.h",
-            reference_c.STANDALONE_THEMES,
             "Programs link `-lzklock_standalone`; [the page of the server](../../standalone/README.md) explains"
             " its use.",
         ),

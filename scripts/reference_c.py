@@ -1,4 +1,4 @@
-"""The reference page of a C header: its declarations and comments, by themes."""
+"""The reference page of a C header: its sections, declarations and comments."""
 
 from __future__ import annotations
 
@@ -19,128 +19,31 @@ class Item(NamedTuple):
     comment: list[str]
 
 
-class Theme(NamedTuple):
-    """A chapter. An item belongs to the first theme whose pattern matches its whole name."""
+class Section(NamedTuple):
+    """A section of the header, which becomes a chapter of the page."""
 
     title: str
     introduction: str
-    pattern: str
+    items: list[Item]
 
 
-CLIENT_THEMES = [
-    Theme(
-        "Events",
-        "Changes of sessions and holds are reported on the event thread, or when the program polls for them.",
-        r"zkl_event\w*|ZKL_EVENT_\w+|zkl_config_set_(event_callback|poll_events)|zkl_client_(dispatch_events|event_fd)|zkl_user_drop"
-        r"|zkl_listener\w*|zkl_(client|lock|leases)_listen|zkl_(client|lock)_set_event_callback|ZKL_LISTEN_\w+",
-    ),
-    Theme(
-        "Metrics and logs",
-        "The metrics of a client and the log of the library. [Observability](../observability.md) explains both.",
-        r"zkl_(metrics|histogram|client_metrics|client_prometheus|\w*log\w*|histogram\w*)|ZKL_(LOG|HISTOGRAM|METRICS)\w*",
-    ),
-    Theme(
-        "Configuration",
-        "A program makes a config, sets its options, and can use it for any number of clients.",
-        r"zkl_config\w*|zkl_auth_cb",
-    ),
-    Theme(
-        "Clients",
-        "A client is one ZooKeeper session. All locks and threads of a program can share it.",
-        r"zkl_client\w*|ZKL_STATE_\w+",
-    ),
-    Theme(
-        "Statuses",
-        "Every call that can fail returns a status, and stores a message that describes the failure.",
-        r"zkl_(status\w*|strerror|last_error_message|version\w*)|ZKL_(OK|E_\w+|VERSION\w*)",
-    ),
-    Theme(
-        "Revocation",
-        "Requesting that a holder releases its lock, and reacting to such a request.",
-        r"zkl_\w*revo[ck]\w*",
-    ),
-    Theme(
-        "Fencing",
-        "Numbers with which a store can reject late writes: [fencing](../fencing.md).",
-        r"zkl_(fencing_\w+|fence_check)(?<!_as)",
-    ),
-    Theme(
-        "Participants and waits",
-        "Queries for tools and messages: the participants of a lock, and what a call waits for.",
-        r"zkl_(participant\w*|queue|wait|waiting\w*|semaphore_(participants|waiting))|ZKL_WAITS_FOR_\w+",
-    ),
-    Theme(
-        "Operations",
-        "Acquires that do not block a thread, for event loops, and holds of owners that are not threads. "
-        "[Embedding](../embedding.md) shows an event loop.",
-        r"zkl_op\w*|zkl_completion_queue\w*|zkl_\w+_start|zkl_\w+_as|zkl_check_may_wait|ZKL_OWNER_\w+",
-    ),
-    Theme(
-        "Semaphores",
-        "A limited number of leases. One call can acquire one or several of them.",
-        r"zkl_(semaphore(?!_mutex)\w*|leases\w*|shared_count\w*)",
-    ),
-    Theme(
-        "Locks",
-        "All kinds of locks have the same handle type. [Choosing a recipe](../choosing.md) compares them.",
-        r"zkl_(lock\w*|mutex\w*|semaphore_mutex_new|rwlock_new|multi_new\w*|acquire\w*|release\w*|cancel|is_held\w*|remaining_ms|remaining_ms_in_process|wait_lost)"
-        r"|ZKL_LOCK_\w+",
-    ),
-]
-#: The order of the chapters on the page.
-ORDER = [
-    "Statuses",
-    "Configuration",
-    "Clients",
-    "Locks",
-    "Fencing",
-    "Semaphores",
-    "Operations",
-    "Events",
-    "Revocation",
-    "Participants and waits",
-    "Metrics and logs",
-    "The server",
-    "Faults",
-]
-STANDALONE_THEMES = [
-    Theme(
-        "The server",
-        "The server runs in the process of the program and has its own port.",
-        r"zkl_standalone(_(start|stop|address|last\w+))?",
-    ),
-    Theme(
-        "Faults",
-        "Faults on request. A fault belongs to a session, and is in force when the call returns.",
-        r"zkl_standalone_\w+|ZKL_OP_\w+",
-    ),
-]
-
-
-def page(title: str, header: Path, themes: list[Theme], introduction: str) -> str:
+def page(title: str, header: Path, introduction: str) -> str:
     """Return the whole page."""
     text = header.read_text()
-    items = list(read(text))
-    anchors = {item.name: slug_of(item.name) for item in items if item.kind != "constant"}
-    chapters: dict[str, list[Item]] = {
-        theme.title: [] for theme in sorted(themes, key=lambda theme: ORDER.index(theme.title))
+    sections = list(read(text))
+    anchors = {
+        item.name: slug_of(item.name) for section in sections for item in section.items if item.kind != "constant"
     }
-    for item in items:
-        chapters[theme_of(item, themes, header.name)].append(item)
     parts = [
         f"# {title}",
         f"This page is made from the comments of [`{header.name}`](../../include/{header.name}). {introduction}",
         *opening(text, anchors),
         "## Overview",
-        *("- **" + f"[{name}](#{slug_of(name)})**: " + ", ".join(index(of)) for name, of in chapters.items() if of),
+        *(f"- **[{title}](#{slug_of(title)})**: " + ", ".join(index(items)) for title, _, items in sections),
     ]
-    for theme in themes:
-        if not chapters[theme.title] and theme.title != "Metrics and logs":
-            raise SystemExit(f"reference: {header.name} has no item for the theme {theme.title!r}")
-    for name, of in chapters.items():
-        if of:
-            said = next(theme.introduction for theme in themes if theme.title == name)
-            parts += [f"## {name}", said, *chapter(of, anchors)]
+    for section in sections:
+        said = re.sub(r"docs/([\w-]+\.md)", r"[docs/\1](../\1)", section.introduction)
+        parts += [f"## {section.title}", said, *chapter(section.items, anchors)]
     return joined(parts)
 
 
@@ -152,31 +55,27 @@ def joined(parts: list[str]) -> str:
     return text.lstrip("\n") + "\n"
 
 
-def theme_of(item: Item, themes: list[Theme], header: str) -> str:
-    for theme in themes:
-        if re.fullmatch(theme.pattern, item.name):
-            return theme.title
-    raise SystemExit(f"reference: {item.name} of {header} belongs to no theme: add it in scripts/reference_c.py")
+def read(text: str) -> Iterator[Section]:
+    """Yield the sections of the header. A section begins with a line such as `/* ==== Locks ====`."""
+    for section in text.split("/* ==== ")[1:]:
+        title, _, body = section.partition(" ====\n")
+        introduction, _, body = body.partition(" */\n")
+        yield Section(title, " ".join(introduction.replace("\n *", " ").split()).lstrip("* "), list(items_of(body)))
 
 
-def read(text: str) -> Iterator[Item]:
-    """Yield the declarations of the header after its opening comment."""
-    body = text[text.rindex("#include") :]
-    for found in re.finditer(
-        r"^/\*\*(.*?)\*/\n(.*?)(?=^/\*\*|^#ifdef|^#ifndef|^#endif|\Z)", body, re.MULTILINE | re.DOTALL
-    ):
+def items_of(body: str) -> Iterator[Item]:
+    """Yield the declarations of a section."""
+    for found in re.finditer(r"^/\*\*(.*?)\*/\n(.*?)(?=^/\*\*|^#ifdef|\Z)", body, re.MULTILINE | re.DOTALL):
         comment = [re.sub(r"^ ?\* ?", "", line).rstrip() for line in found[1].strip("\n").splitlines()]
         comment = [line.strip() if number == 0 else line for number, line in enumerate(comment)]
         while comment and not comment[-1].strip():
             comment.pop()
         while comment and not comment[0].strip():
             comment.pop(0)
-        code = re.sub(r"\n{2,}", "\n", found[2]).strip()
-        if item := item_of(code, comment):
-            yield item
+        yield item_of(re.sub(r"\n{2,}", "\n", found[2]).strip(), comment)
 
 
-def item_of(code: str, comment: list[str]) -> Item | None:
+def item_of(code: str, comment: list[str]) -> Item:
     if found := re.match(r"#define (\w+)", code):
         return Item(found[1], "constant", code, comment)
     if found := re.match(r"typedef struct (\w+) \{", code):

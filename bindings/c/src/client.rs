@@ -1,7 +1,7 @@
 //! Clients. Each client has one ZooKeeper session. This module must not use locks and semaphores. A client only keeps the
 //! handles of its locks.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_char;
 
 use zklock::internal::PerProcess;
 use zklock::{Client, ClientState};
@@ -113,6 +113,25 @@ pub extern "C" fn zkl_client_free(client: *mut zkl_client) {
     free(|| handle::free(client, |session| session.client.close()));
 }
 
+/// Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
+/// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
+/// needs.
+///
+/// The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
+/// called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
+/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
+/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
+/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
+/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
+/// child, the call does nothing.
+///
+/// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
+/// Does not block. Any thread may call this function.
+#[unsafe(no_mangle)]
+pub extern "C" fn zkl_client_free_nowait(client: *mut zkl_client) {
+    free(|| handle::free(client, |open| zklock::internal::close_nowait(&open.client)));
+}
+
 /// Replaces the server list of a client. The parameter `servers` has the same form as in zkl_client_new. The list must have
 /// the same chroot as the client, or no chroot. The chroot of the client does not change.
 ///
@@ -153,39 +172,4 @@ pub extern "C" fn zkl_client_state(client: *const zkl_client) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn zkl_client_session_id(client: *const zkl_client) -> i64 {
     ffi_call(|| handle::get(client)?.client.session_id())
-}
-
-/// Delivers the queued events and revocation requests of a client. The function calls the callbacks on the calling thread, in
-/// the order in which the events and requests occurred. Events that the client queues during the call stay queued for the next
-/// call. Only one thread at a time delivers a client's events. The call delivers nothing if another thread is delivering events
-/// of this client, or if a client callback makes the call.
-///
-/// Returns: ZKL_OK, with the number of delivered events and revocation requests in `*count_out`. On failure:
-/// - ZKL_E_INVALID if the client does not poll its events (zkl_config_set_poll_events), or if `count_out` is NULL.
-/// - Other failures: ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_CLOSED, ZKL_E_INTERNAL.
-///
-/// Blocks while the callbacks run. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zkl_client_dispatch_events(client: *mut zkl_client, count_out: *mut i32) -> zkl_status {
-    status(|| {
-        // SAFETY: the caller keeps the pointer valid during the call.
-        let out = unsafe { Output::new("count_out", count_out)? };
-        let called = handle::get(client)?.client.dispatch_events()?;
-        out.set(i32::try_from(called).unwrap_or(i32::MAX));
-        Ok(())
-    })
-}
-
-/// Gets the event descriptor of a client, for poll, select, epoll and event loops. The descriptor is readable while callbacks
-/// are pending (level-triggered), and becomes readable when the client is freed. The descriptor belongs to the library, and
-/// the program must not read, write or close it. The library closes the descriptor when it closes the client. The kernel then
-/// removes the closed descriptor from every epoll set. If one thread can free the client while another thread polls, the
-/// polling thread must poll a duplicate of the descriptor. The function dup() makes such a duplicate.
-///
-/// Returns: the descriptor, which is 0 or more.
-/// On failure, the function returns one of the statuses of zkl_client_dispatch_events.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_client_event_fd(client: *const zkl_client) -> c_int {
-    ffi_call(|| handle::get(client)?.client.event_fd())
 }

@@ -262,17 +262,6 @@ pub extern "C" fn zkl_config_set_wait_for_kazoo(config: *mut zkl_config, wait: i
     status(|| set_with(config, || arg::switch("wait", wait), Config::wait_for_kazoo))
 }
 
-/// Selects the thread that calls the callbacks for events and revocation requests. If `poll` is 0, the library calls the
-/// callbacks on its event thread. The default is 0. If `poll` is 1, the program must call zkl_client_dispatch_events whenever
-/// the descriptor of zkl_client_event_fd is readable.
-///
-/// Returns: ZKL_OK, ZKL_E_INVALID, ZKL_E_HANDLE, ZKL_E_FORKED, ZKL_E_INTERNAL.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_config_set_poll_events(config: *mut zkl_config, poll: i32) -> zkl_status {
-    status(|| set_with(config, || arg::switch("poll", poll), Config::poll_events))
-}
-
 /// Sets or removes the callback of a config, and drops the previous callback.
 pub(crate) fn set_callback(config: *const zkl_config, callback: Option<Arc<EventCallback>>) -> Result<()> {
     let settings = handle::get(config)?;
@@ -301,7 +290,7 @@ fn set(config: *const zkl_config, setter: impl FnOnce(&mut Config) -> Result<()>
 }
 
 /// Sets a value of a config. The function checks the handle before the value.
-fn set_with<T>(
+pub(crate) fn set_with<T>(
     config: *const zkl_config,
     value: impl FnOnce() -> Result<T>,
     set_value: impl FnOnce(Config, T) -> Config,

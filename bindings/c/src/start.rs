@@ -5,7 +5,7 @@ use std::ffi::c_char;
 
 use zklock::{Client, Result, Semaphore};
 use zklock_abi::arg::{self, Output};
-use zklock_abi::boundary::{free, status};
+use zklock_abi::boundary::status;
 use zklock_abi::handle;
 
 use crate::client::zkl_client;
@@ -80,25 +80,6 @@ pub unsafe extern "C" fn zkl_client_start(
 pub unsafe extern "C" fn zkl_client_close_start(client: *mut zkl_client, op_out: *mut *mut zkl_op) -> zkl_status {
     // SAFETY: the caller keeps the pointer valid during the call.
     unsafe { start(op_out, || Request::close(&handle::get(client)?.client)) }
-}
-
-/// Frees the handle of a client, and lets the library close the client in the background. The function waits neither for
-/// callbacks nor for the server. Use this function in destructors and finalizers, which may run on a thread that a callback
-/// needs.
-///
-/// The library drops the queued events, and no longer calls the client's callbacks. The ZKL_LISTEN_LOSS listeners are not
-/// called either. A callback that is running on another thread at this moment continues. After this callback has returned, the
-/// library calls its user_drop function on the callback's thread. Before zkl_client_free_nowait returns, the library calls all
-/// the client's other user_drop functions on the calling thread. The only exception is the callback that returns credentials
-/// (zkl_config_set_auth_callback): the library calls its user_drop function on any thread, after the client is closed. Apart
-/// from these differences, this function follows the rules of zkl_client_free. The parameter `client` may be NULL. In a forked
-/// child, the call does nothing.
-///
-/// Returns nothing. If `client` is not a live handle, the call has no effect. The last error message does not change.
-/// Does not block. Any thread may call this function.
-#[unsafe(no_mangle)]
-pub extern "C" fn zkl_client_free_nowait(client: *mut zkl_client) {
-    free(|| handle::free(client, |open| zklock::internal::close_nowait(&open.client)));
 }
 
 /// Releases the lock once for an owner, and does not wait for the server. The release takes effect at once: the call

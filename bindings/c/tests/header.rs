@@ -10,28 +10,74 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
+use drift::Section;
 use prototypes::{Function, Kind, Returns};
 use zklock::Status;
 
-const SOURCES: [&str; 17] = [
-    "status",
-    "config",
-    "client",
-    "callback",
-    "lock_object",
-    "lock",
-    "semaphore",
-    "op",
-    "completion_queue",
-    "start",
-    "revocation",
-    "participant",
-    "waiting",
-    "event",
-    "listener",
-    "metrics",
-    "log",
-];
+/// Returns the sections of the header. The introductions of the sections are in the header and in the C reference.
+fn sections() -> Vec<Section> {
+    let section = |title, introduction, sources| Section { title, introduction, sources, macros: String::new() };
+    vec![
+        Section {
+            macros: version() + &statuses(),
+            ..section(
+                "Statuses",
+                "Every call that can fail returns a status, and stores a message that describes the failure.",
+                &["status"],
+            )
+        },
+        section(
+            "Configuration",
+            "A program makes a config, sets its options, and can use it for any number of clients.",
+            &["callback", "config"],
+        ),
+        section(
+            "Clients",
+            "A client is one ZooKeeper session. All locks and threads of a program can share it.",
+            &["client"],
+        ),
+        section(
+            "Locks",
+            "All kinds of locks have the same handle type. The page docs/choosing.md compares them.",
+            &["lock_object", "lock"],
+        ),
+        section("Fencing", "Numbers with which a store can reject late writes. See docs/fencing.md.", &["fencing"]),
+        section(
+            "Semaphores",
+            "A limited number of leases. One call can acquire one or several of them.",
+            &["semaphore"],
+        ),
+        section(
+            "Participants and waits",
+            "Queries for tools and messages: the participants of a lock, and what a call waits for.",
+            &["participant", "waiting"],
+        ),
+        Section {
+            macros: OWNER_THREAD.to_owned(),
+            ..section(
+                "Operations",
+                "Calls that do not block a thread, for event loops, and holds of owners that are not threads. The page\n\
+                 docs/embedding.md shows an event loop.",
+                &["op", "completion_queue", "start"],
+            )
+        },
+        section(
+            "Events",
+            "Changes of sessions and holds are reported on the event thread, or when the program polls for them.",
+            &["event", "listener", "dispatch"],
+        ),
+        section(
+            "Revocation",
+            "Requesting that a holder releases its lock, and reacting to such a request.",
+            &["revocation"],
+        ),
+        section(
+            "Metrics and logs",
+            "The metrics of a client and the log of the library. The page docs/observability.md explains both.",
+            &["metrics", "log"],
+        ),
+    ]
+}
 
 /// The attribute of functions whose result tells the program whether it acquired something.
 const NODISCARD: &str = "
@@ -55,7 +101,7 @@ const OWNER_THREAD: &str = "
 
 #[test]
 fn the_headers_are_up_to_date() {
-    drift::check("zklock.h", &SOURCES, &(NODISCARD.to_owned() + &version() + OWNER_THREAD + &statuses()));
+    drift::check("zklock.h", NODISCARD, &sections());
     drift::compare("zklock_ffi.h", &flat::make(&header()));
 }
 
@@ -155,7 +201,6 @@ fn statuses() -> String {
         writeln!(macros, "\n/** {}. */\n#define {} ({})", capitalized(status.text()), status.name(), status.number())
             .unwrap();
     }
-    macros.truncate(macros.trim_end().len());
     macros
 }
 
