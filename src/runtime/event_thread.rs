@@ -87,6 +87,8 @@ impl Registration {
         }
         state.registrations += 1;
         state.last_id += 1;
+        // A thread that dropped the last registration no longer needs to wait for the end of the event thread.
+        event_thread.state.notify();
         Ok(Self { thread: event_thread, id: RegistrationId(state.last_id) })
     }
 

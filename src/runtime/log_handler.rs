@@ -186,6 +186,8 @@ impl LogSink {
         if handler.is_none() {
             state.queue.clear();
             state.dropped = 0;
+            // Another thread that removes the handler no longer needs to wait for the queued lines.
+            self.state.notify();
         }
         let before =
             (std::mem::replace(&mut state.handler, handler), std::mem::replace(&mut state.dispatcher, dispatcher));

@@ -98,6 +98,19 @@ fn register_during_deregister_keeps_handlers_sequential() {
 }
 
 #[test]
+fn new_client_ends_the_wait_of_a_closing_client() {
+    loom::model(|| {
+        let event_thread = dispatcher();
+        let closing = Registration::on_thread(event_thread).unwrap();
+        let closer = thread::spawn(move || drop(closing));
+        let other = Registration::on_thread(event_thread).unwrap();
+        closer.join().unwrap();
+        drop(other);
+        assert_ended(event_thread);
+    });
+}
+
+#[test]
 fn handler_can_close_its_own_client() {
     loom::model(|| {
         let event_thread = dispatcher();
